@@ -1,0 +1,42 @@
+# Two commands from a fresh clone: `make demo` and `make test`.
+PYTHON ?= python3
+BIN := .venv/bin
+export OMP_NUM_THREADS ?= 2
+
+.PHONY: demo test check bench docs slow clean
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+# A stamp per set of packages, so that a second run installs nothing.
+.venv/installed: pyproject.toml constraints.txt | .venv/bin/python
+	$(BIN)/pip install --quiet -c constraints.txt -e .
+	@touch $@
+
+.venv/installed-dev: pyproject.toml constraints.txt | .venv/bin/python
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev]'
+	@touch $@ .venv/installed
+
+demo: .venv/installed
+	$(BIN)/spotless demo
+
+check: .venv/installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: check
+	$(BIN)/pytest
+
+slow: .venv/installed-dev
+	$(BIN)/pytest -m slow
+
+bench: .venv/installed-dev
+	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+docs: .venv/installed-dev
+	$(BIN)/mkdocs build --strict
+
+clean:
+	rm -rf .venv site .mypy_cache .pytest_cache .ruff_cache

@@ -1,0 +1,1 @@
+"""The nouns: what every other part of the package speaks about."""

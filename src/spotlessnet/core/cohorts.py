@@ -1,0 +1,283 @@
+"""Cohorts: ways to say which rows must go. Each is a small value that turns data into a `Split`."""
+
+import csv
+import json
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from spotlessnet.core.data import Data
+from spotlessnet.core.errors import DataError
+from spotlessnet.core.split import Request, Split
+
+SHOWN = 5
+"""How many names an error message lists before it only counts."""
+
+
+class Cohort(ABC):
+    """A way to choose rows: `cohort(train, test)` is a `Split`."""
+
+    mislabelled: bool = False
+
+    @abstractmethod
+    def choose(self, train: Data) -> tuple[Tensor, Request]:
+        """Positions of the rows that must go, and what was found."""
+
+    def __call__(
+        self, train: Any, test: Any = None, *, validation: Any = None, core: Any = None
+    ) -> Split:
+        """Split `train`; the other data is passed on."""
+        train = Data.of(train)
+        positions, request = self.choose(train)
+        forget = train.pick(positions)
+        return Split(
+            forget=forget,
+            kept=train.without(forget),
+            test=None if test is None else Data.of(test),
+            validation=None if validation is None else Data.of(validation),
+            core=None if core is None else Data.of(core),
+            request=request,
+        )
+
+
+@dataclass(frozen=True)
+class whole_class(Cohort):  # noqa: N801  reads as a verb where it is used
+    """Every row of one class."""
+
+    label: int
+
+    def choose(self, train: Data) -> tuple[Tensor, Request]:
+        positions = _of_class(train, self.label)
+        return positions, Request(f"all rows of class {self.label}", matched=len(positions))
+
+
+@dataclass(frozen=True)
+class some_of_class(Cohort):  # noqa: N801
+    """`count` rows of one class, drawn with a seed."""
+
+    label: int
+    count: int
+    seed: int = 0
+
+    def choose(self, train: Data) -> tuple[Tensor, Request]:
+        positions = _of_class(train, self.label)
+        if not 0 <= self.count <= len(positions):
+            raise DataError(
+                f"Class {self.label} has {len(positions)} rows, but {self.count} were asked for. Ask for at most "
+                f"{len(positions)}, or use whole_class({self.label})."
+            )
+        order = torch.randperm(len(positions), generator=torch.Generator().manual_seed(self.seed))
+        chosen = positions[order[: self.count]].sort().values
+        return chosen, Request(f"{self.count} rows of class {self.label}", matched=self.count)
+
+
+class rows(Cohort):  # noqa: N801
+    """Rows by their number in the training data.
+
+    **Arguments:**
+
+    - `numbers`: row numbers, counted from zero.
+    - `mislabelled`: say so if these rows carry wrong labels; methods that compare them with held-out rows then refuse.
+    """
+
+    def __init__(self, numbers: Iterable[int], *, mislabelled: bool = False) -> None:
+        self.numbers = [int(number) for number in numbers]
+        self.mislabelled = mislabelled
+
+    def choose(self, train: Data) -> tuple[Tensor, Request]:
+        place = {row: i for i, row in enumerate(train.rows.tolist())}
+        names = [str(number) for number in self.numbers]
+        known = {str(row) for row in place}
+        request = _matched("row numbers", names, known, {}, allow_missing=False, mislabelled=self.mislabelled)
+        positions = sorted({place[number] for number in self.numbers})
+        return torch.tensor(positions, dtype=torch.long), request
+
+
+class ids(Cohort):  # noqa: N801
+    """Rows by the value of an id column; the list may be given or read from a csv, json, jsonl or txt file.
+
+    An id that many rows share (a person with several images) removes all of them.
+
+    **Arguments:**
+
+    - `wanted`: ids, or the path of a file that lists them.
+    - `column`: the column of the data, and of a csv or json file, that holds the ids.
+    - `allow_missing`: go on when some ids match no row; they are counted in the request.
+    """
+
+    def __init__(
+        self,
+        wanted: str | Path | Iterable[Any],
+        *,
+        column: str = "id",
+        allow_missing: bool = False,
+        mislabelled: bool = False,
+    ) -> None:
+        from_file = isinstance(wanted, (str, Path))
+        self.wanted = read_ids(Path(wanted), column) if from_file else [_name(w) for w in wanted]  # type: ignore[arg-type, union-attr]  # narrowed by from_file
+        self.column, self.allow_missing, self.mislabelled = column, allow_missing, mislabelled
+
+    def choose(self, train: Data) -> tuple[Tensor, Request]:
+        found: dict[str, list[int]] = {}
+        for position, value in enumerate(train.column(self.column)):
+            found.setdefault(_name(value), []).append(position)
+        request = _matched(
+            f"ids in column {self.column!r}",
+            self.wanted,
+            set(found),
+            {name: len(where) for name, where in found.items()},
+            allow_missing=self.allow_missing,
+            mislabelled=self.mislabelled,
+        )
+        positions = sorted({p for name in set(self.wanted) for p in found.get(name, [])})
+        return torch.tensor(positions, dtype=torch.long), request
+
+
+@dataclass(frozen=True)
+class where(Cohort):  # noqa: N801
+    """Every row whose column holds a value: `where("person", "n000129")`."""
+
+    column: str
+    value: Any
+
+    def choose(self, train: Data) -> tuple[Tensor, Request]:
+        positions = [i for i, v in enumerate(train.column(self.column)) if _name(v) == _name(self.value)]
+        if not positions:
+            raise DataError(
+                f"No row has {self.value!r} in column {self.column!r}, so there is nothing to forget. "
+                "Check the value's spelling and type."
+            )
+        text = f"rows where {self.column} has the value asked for"
+        return torch.tensor(positions, dtype=torch.long), Request(text, matched=len(positions))
+
+
+def read_ids(path: Path, column: str = "id") -> list[str]:
+    """The ids that a csv, json, jsonl or txt file lists.
+
+    Text: one id a line, `#` starts a comment. Csv: the named column, or the only one. Json: a list of ids or
+    of objects with that name.
+    """
+    if not path.is_file():
+        raise DataError(f"There is no forget list at {path}. Give the path of a csv, json, jsonl or txt file.")
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as e:
+        raise DataError(f"The forget list {path} must be UTF-8 text, but byte {e.start} is not. Save it as UTF-8.") from e
+    readers = {".csv": _read_csv, ".json": _read_json, ".jsonl": _read_json_lines, ".txt": _read_text}
+    reader = readers.get(path.suffix.lower())
+    if reader is None:
+        raise DataError(f"The forget list {path} must end in .csv, .json, .jsonl or .txt, but ends in {path.suffix!r}.")
+    found = [name for name in reader(text, path, column) if name]
+    if not found:
+        raise DataError(f"The forget list {path} names no id. Put one id on each line, or a list of ids.")
+    return found
+
+
+def _read_text(text: str, path: Path, column: str) -> list[str]:
+    return [line.split("#", 1)[0].strip() for line in text.splitlines()]
+
+
+def _read_csv(text: str, path: Path, column: str) -> list[str]:
+    try:
+        table = list(csv.reader(text.splitlines()))
+    except csv.Error as e:
+        raise DataError(f"The forget list {path} is not a readable csv file ({e}).") from e
+    if not table:
+        return []
+    header = [cell.strip() for cell in table[0]]
+    if column in header:
+        place = header.index(column)
+        return [row[place].strip() for row in table[1:] if len(row) > place]
+    if len(header) == 1:
+        return [row[0].strip() for row in table if row]
+    raise DataError(
+        f"The forget list {path} has the columns {', '.join(header[:SHOWN])}, but none is {column!r}. "
+        "Name the column that holds the ids."
+    )
+
+
+def _read_json(text: str, path: Path, column: str) -> list[str]:
+    try:
+        listed = json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as e:
+        raise DataError(f"The forget list {path} is not valid JSON ({type(e).__name__}). Write a list of ids.") from e
+    if isinstance(listed, dict):
+        listed = listed.get(column, listed.get("ids"))
+    if not isinstance(listed, list):
+        raise DataError(f"The forget list {path} must hold a JSON list of ids, or an object with a list {column!r}.")
+    return [_from_json(entry, path, column) for entry in listed]
+
+
+def _read_json_lines(text: str, path: Path, column: str) -> list[str]:
+    entries = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        if line.strip():
+            try:
+                entries.append(_from_json(json.loads(line), path, column))
+            except (json.JSONDecodeError, RecursionError) as e:
+                raise DataError(f"Line {number} of the forget list {path} is not valid JSON.") from e
+    return entries
+
+
+def _from_json(entry: Any, path: Path, column: str) -> str:
+    if isinstance(entry, dict):
+        entry = entry.get(column)
+    if isinstance(entry, bool) or not isinstance(entry, (str, int)):
+        raise DataError(
+            f"The forget list {path} must name ids as text or whole numbers, or objects with {column!r}, but holds "
+            f"{str(entry)[:40]!r}."
+        )
+    return _name(entry)
+
+
+def _name(value: Any) -> str:
+    """One spelling for an id, whether it came as a number, a numpy scalar, a tensor or text."""
+    if isinstance(value, Tensor):
+        value = value.item()
+    return str(value.item() if hasattr(value, "item") else value).strip()
+
+
+def _of_class(train: Data, label: int) -> Tensor:
+    labels = train.labels()
+    if labels.ndim != 1:
+        raise DataError(
+            f"Choosing by class needs one label a row, but labels have shape {tuple(labels.shape)}. Use `rows` or `ids`."
+        )
+    positions = (labels == label).nonzero().squeeze(1)
+    if not len(positions):
+        present = ", ".join(str(v) for v in labels.unique().tolist()[:20])
+        raise DataError(f"No training row has class {label}. The classes are {present}.")
+    return positions
+
+
+def _matched(
+    what: str,
+    wanted: Sequence[str],
+    known: set[str],
+    sizes: dict[str, int],
+    *,
+    allow_missing: bool,
+    mislabelled: bool,
+) -> Request:
+    counts = Counter(wanted)
+    missing = [name for name in counts if name not in known]
+    duplicates = [name for name, n in counts.items() if n > 1]
+    matched = sum(sizes.get(name, 1) for name in counts if name in known)
+    if missing and not allow_missing:
+        raise DataError(
+            f"Of {len(counts)} {what}, {len(counts) - len(missing)} matched, {len(missing)} missing "
+            f"({_some(missing)}), {len(duplicates)} duplicates{f' ({_some(duplicates)})' if duplicates else ''}. "
+            "Correct the list, or allow missing ids."
+        )
+    return Request(what, matched, len(missing), sum(counts.values()) - len(counts), mislabelled)
+
+
+def _some(names: Sequence[str]) -> str:
+    shown = ", ".join(repr(name[:40]) for name in names[:SHOWN])
+    return shown + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")

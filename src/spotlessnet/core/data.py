@@ -1,0 +1,299 @@
+"""`Data`: rows that can be streamed in batches, wherever they come from."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from jaxtyping import Int64, Shaped
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
+
+from spotlessnet.core.errors import DataError, MismatchError
+
+Inputs = Tensor | dict[str, Tensor]
+"""What a network is called with: one tensor, or named ones (`model(**inputs)`)."""
+
+LABEL_NAMES = ("labels", "label", "y", "target")
+
+
+class Batch(NamedTuple):
+    """Some rows: inputs, labels, and where they stand in their source."""
+
+    x: Inputs
+    y: Shaped[Tensor, "n *d"]
+    rows: Int64[Tensor, " n"]
+
+
+class Source(Protocol):
+    """Where rows lie: something with a length that can fetch any of them."""
+
+    def __len__(self) -> int: ...
+
+    def fetch(self, rows: Int64[Tensor, " n"]) -> tuple[Inputs, Tensor]:
+        """Inputs and labels of these rows, in this order."""
+        ...
+
+    def column(self, name: str) -> Sequence[Any] | None:
+        """A named column of the source, one entry per row, or `None`."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Data:
+    """A view of some rows of a source. Nothing is read until batches are asked for.
+
+    >>> data = Data.of((torch.arange(6.0).reshape(3, 2), torch.tensor([0, 1, 0])))
+    >>> len(data), data.labels().tolist()
+    (3, [0, 1, 0])
+    >>> [batch.rows.tolist() for batch in data.batches(2)]
+    [[0, 1], [2]]
+    """
+
+    source: Source
+    rows: Int64[Tensor, " N"]
+    columns: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+
+    @staticmethod
+    def of(
+        anything: Any, *, columns: Mapping[str, Sequence[Any]] | None = None, label: str | None = None
+    ) -> "Data":
+        """Rows from a pair of arrays, a `Dataset`, a `DataLoader` or a Hugging Face dataset.
+
+        **Arguments:**
+
+        - `columns`: names that cohorts can select by, such as `{"id": [...], "person": [...]}`.
+        - `label`: the name of the label where rows are dictionaries; found by itself if it is a usual one.
+        """
+        if isinstance(anything, Data):
+            return anything
+        source = _source(anything, label)
+        columns = dict(columns or {})
+        for name, values in columns.items():
+            if len(values) != len(source):
+                raise MismatchError(
+                    f"Column {name!r} has {len(values)} entries for {len(source)} rows. Give one entry per row."
+                )
+        return Data(source, torch.arange(len(source)), columns)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __repr__(self) -> str:
+        return f"Data({len(self)} of {len(self.source)} rows)"
+
+    def batches(self, size: int = 256) -> Iterator[Batch]:
+        """The rows in order, `size` at a time."""
+        for rows in self.rows.split(size):
+            if len(rows):
+                x, y = self.source.fetch(rows)
+                yield Batch(x, y, rows)
+
+    def fetch(self, rows: Int64[Tensor, " n"]) -> Batch:
+        """These rows of the source, in one batch."""
+        x, y = self.source.fetch(rows)
+        return Batch(x, y, rows)
+
+    def labels(self) -> Shaped[Tensor, "N *d"]:
+        """All labels; reads inputs too where the source cannot fetch labels alone."""
+        if isinstance(self.source, Arrays):
+            return self.source.y[self.rows]
+        if not len(self):
+            return torch.empty(0, dtype=torch.long)
+        return torch.cat([batch.y for batch in self.batches()])
+
+    def column(self, name: str) -> list[Any]:
+        """The entries of a named column for these rows."""
+        values = self.columns.get(name)
+        if values is None:
+            values = self.source.column(name)
+        if values is None:
+            known = ", ".join(sorted(self.columns)) or "none"
+            raise DataError(
+                f"The data has no column {name!r} (columns given: {known}). "
+                f"Pass it, one entry per row: `Data.of(..., columns={{{name!r}: [...]}})`."
+            )
+        return [values[i] for i in self.rows.tolist()]
+
+    def pick(self, positions: Sequence[int] | Tensor) -> "Data":
+        """The rows at these positions of this view."""
+        return Data(self.source, self.rows[torch.as_tensor(positions, dtype=torch.long)], self.columns)
+
+    def without(self, other: "Data") -> "Data":
+        """The rows that are not in `other`, in order."""
+        self._check_same_source(other)
+        return Data(self.source, self.rows[~torch.isin(self.rows, other.rows)], self.columns)
+
+    def join(self, other: "Data") -> "Data":
+        """The rows of both, each once, in the order of the source."""
+        self._check_same_source(other)
+        return Data(self.source, torch.cat([self.rows, other.rows]).unique(), self.columns)
+
+    def relabel(self, y: Shaped[Tensor, "N *d"]) -> "Data":
+        """The same rows with other labels; the source is left alone."""
+        if len(y) != len(self):
+            raise MismatchError(f"Relabelling {len(self)} rows needs {len(self)} labels, but got {len(y)}.")
+        return Data(_Relabelled(self.source, self.rows, y), self.rows, self.columns)
+
+    def _check_same_source(self, other: "Data") -> None:
+        if self.source is not other.source:
+            raise MismatchError(
+                "Two views can be joined or subtracted only when they look at the same source. "
+                "Pick both from one `Data`."
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class Arrays:
+    """Rows held in memory: the fastest source."""
+
+    x: Inputs
+    y: Tensor
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def fetch(self, rows: Int64[Tensor, " n"]) -> tuple[Inputs, Tensor]:
+        if isinstance(self.x, dict):
+            return {name: value[rows] for name, value in self.x.items()}, self.y[rows]
+        return self.x[rows], self.y[rows]
+
+    def column(self, name: str) -> Sequence[Any] | None:
+        return None
+
+
+@dataclass(frozen=True, eq=False)
+class MapStyle:
+    """Rows of a `torch.utils.data.Dataset`, put together by a collate function."""
+
+    dataset: Any
+    collate: Callable[[list[Any]], Any]
+    label: str | None
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def fetch(self, rows: Int64[Tensor, " n"]) -> tuple[Inputs, Tensor]:
+        return take_apart(self.collate([self.dataset[i] for i in rows.tolist()]), self.label)
+
+    def column(self, name: str) -> Sequence[Any] | None:
+        return None
+
+
+@dataclass(frozen=True, eq=False)
+class HuggingFace:
+    """Rows of a `datasets.Dataset`: its label column, and every other numeric column as a named input."""
+
+    dataset: Any
+    label: str | None
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def fetch(self, rows: Int64[Tensor, " n"]) -> tuple[Inputs, Tensor]:
+        columns = self.dataset.with_format("numpy")[rows.tolist()]
+        tensors = {
+            name: torch.as_tensor(np.stack(list(values)) if values.dtype == object else values)
+            for name, values in columns.items()
+            if name != "id" and (values.dtype == object or values.dtype.kind in "biuf")
+        }
+        return take_apart(tensors, self.label)
+
+    def column(self, name: str) -> Sequence[Any] | None:
+        return list(self.dataset[name]) if name in self.dataset.column_names else None
+
+
+@dataclass(frozen=True, eq=False)
+class _Relabelled:
+    """A source with the labels of some rows replaced."""
+
+    source: Source
+    rows: Int64[Tensor, " N"]
+    y: Tensor
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def fetch(self, rows: Int64[Tensor, " n"]) -> tuple[Inputs, Tensor]:
+        x, y = self.source.fetch(rows)
+        place = {row: i for i, row in enumerate(self.rows.tolist())}
+        y = y.clone()
+        for i, row in enumerate(rows.tolist()):
+            if row in place:
+                y[i] = self.y[place[row]]
+        return x, y
+
+    def column(self, name: str) -> Sequence[Any] | None:
+        return self.source.column(name)
+
+
+@runtime_checkable
+class _LooksLikeHuggingFace(Protocol):
+    column_names: Any
+
+    def with_format(self, type: Any = ...) -> Any: ...
+
+
+def _source(anything: Any, label: str | None) -> Source:
+    if isinstance(anything, DataLoader):
+        # The loader's own order does not matter: rows are fetched by number from what it loads.
+        collate = anything.collate_fn or default_collate
+        return _map_style(anything.dataset, collate, label)
+    if isinstance(anything, _LooksLikeHuggingFace):
+        return HuggingFace(anything, label)
+    if isinstance(anything, Dataset):
+        return _map_style(anything, default_collate, label)
+    if isinstance(anything, tuple) and len(anything) == 2:
+        return _arrays(*anything)
+    if hasattr(anything, "__getitem__") and hasattr(anything, "__len__") and len(anything):
+        return _map_style(anything, default_collate, label)
+    raise DataError(
+        f"Data must be a pair of arrays, a Dataset, a DataLoader or a Hugging Face dataset, but got "
+        f"{type(anything).__name__}."
+    )
+
+
+def _arrays(x: Any, y: Any) -> Arrays:
+    inputs: Inputs = (
+        {name: torch.as_tensor(value) for name, value in x.items()}
+        if isinstance(x, Mapping)
+        else torch.as_tensor(x)
+    )
+    labels = torch.as_tensor(y)
+    lengths = {len(v) for v in (inputs.values() if isinstance(inputs, dict) else [inputs])}
+    if lengths != {len(labels)}:
+        raise MismatchError(
+            f"Inputs and labels must have the same number of rows, but got {sorted(lengths)} and {len(labels)}."
+        )
+    return Arrays(inputs, labels)
+
+
+def _map_style(dataset: Any, collate: Callable[[list[Any]], Any], label: str | None) -> Source:
+    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
+        raise DataError(
+            "Rows must have numbers, so that some of them can be forgotten, but this data set can only be iterated. "
+            "Give a map-style Dataset (with __getitem__ and __len__), or arrays."
+        )
+    return MapStyle(dataset, collate, label)
+
+
+def take_apart(collated: Any, label: str | None) -> tuple[Inputs, Tensor]:
+    """Inputs and labels of a collated batch: a pair, or a mapping with a label among its names."""
+    if isinstance(collated, Mapping):
+        name = label or next((n for n in LABEL_NAMES if n in collated), None)
+        if name is None or name not in collated:
+            raise DataError(
+                f"Rows are dictionaries with {sorted(collated)}, but none is the label"
+                f"{f' {label!r}' if label else ''}. Say which: `Data.of(..., label=...)`."
+            )
+        rest = {n: torch.as_tensor(v) for n, v in collated.items() if n != name}
+        return (rest["x"] if set(rest) == {"x"} else rest), torch.as_tensor(collated[name])
+    if isinstance(collated, (tuple, list)) and len(collated) == 2:
+        x, y = collated
+        inputs: Inputs = dict(x) if isinstance(x, Mapping) else torch.as_tensor(x)
+        return inputs, torch.as_tensor(y)
+    raise DataError(
+        "A row must be a pair (input, label) or a dictionary with a label, but got "
+        f"{type(collated).__name__}. Wrap the data set or pass a collate function through a DataLoader."
+    )

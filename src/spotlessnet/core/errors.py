@@ -1,0 +1,95 @@
+"""Everything that can go wrong, as one tree; each class is also the builtin it resembles.
+
+    SpotlessError
+    ├── SettingError     a setting out of range                          exit code 2
+    │   └── NeedError    the method needs something that was not given   exit code 2
+    ├── DataError        a file, a list of ids or a row that is wrong    exit code 3
+    │   └── MismatchError  two things that do not fit each other         exit code 3
+    ├── ResourceError    disk, memory, permission                        exit code 4
+    ├── NumericsError    not finite, not definite                        exit code 5
+    │   └── SolveError   a linear system that did not come out           exit code 5
+    └── IntegrityError   a digest that does not match                    exit code 7
+
+A message says what must hold, what came, and what to do; tests check its text.
+"""
+
+import math
+from typing import ClassVar
+
+from torch import Tensor
+
+
+class SpotlessError(Exception):
+    """The root of every error that this package raises on purpose."""
+
+    exit_code: ClassVar[int] = 70
+
+
+class SettingError(SpotlessError, ValueError):
+    """A setting is out of its range."""
+
+    exit_code = 2
+
+
+class NeedError(SettingError):
+    """A method needs something that the caller did not give."""
+
+
+class DataError(SpotlessError, ValueError):
+    """A file, an id list or a row is not what it should be."""
+
+    exit_code = 3
+
+
+class MismatchError(DataError):
+    """Two things that belong together do not fit."""
+
+
+class ResourceError(SpotlessError, OSError):
+    """Disk, memory or permission."""
+
+    exit_code = 4
+
+
+class NumericsError(SpotlessError, ArithmeticError):
+    """A number that is not finite, or a matrix that is not what it must be."""
+
+    exit_code = 5
+
+
+class SolveError(NumericsError):
+    """A linear system that did not come out."""
+
+
+class IntegrityError(SpotlessError, ValueError):
+    """A digest that does not match."""
+
+    exit_code = 7
+
+
+def check_positive(name: str, value: float, hint: str = "") -> None:
+    """Raise unless `value` is a finite number above zero."""
+    if not (math.isfinite(value) and value > 0):
+        raise SettingError(f"`{name}` must be positive, but got {value}. {hint}".rstrip())
+
+
+def check_not_negative(name: str, value: float, hint: str = "") -> None:
+    """Raise unless `value` is a finite number, zero or above."""
+    if not (math.isfinite(value) and value >= 0):
+        raise SettingError(f"`{name}` must be zero or positive, but got {value}. {hint}".rstrip())
+
+
+def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    """Raise unless `value` is one of `choices`."""
+    if value not in choices:
+        allowed = ", ".join(repr(choice) for choice in choices)
+        raise SettingError(f"`{name}` must be one of {allowed}, but got {value!r}.")
+
+
+def check_finite(name: str, value: Tensor, hint: str = "") -> None:
+    """Raise if `value` holds NaN or infinity."""
+    bad = int((~value.isfinite()).sum())
+    if bad:
+        raise NumericsError(
+            f"{name} must be finite, but {bad} of {value.numel()} entries are NaN or infinite. {hint}".rstrip()
+        )

@@ -1,0 +1,60 @@
+"""`Gaussian`: the distribution of scrubbed weights."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from spotlessnet.core.covariance import Covariance, Still, trace_of_product
+from spotlessnet.core.errors import MismatchError, check_finite
+
+
+@dataclass(frozen=True, eq=False)
+class Gaussian:
+    r"""$N(\mu, \Sigma)$ over weights, with a record of how it came about.
+
+    **Arguments:**
+
+    - `mean`: $\mu = h(w)$.
+    - `covariance`: $\Sigma$; `Still` where there is no noise.
+    - `about`: what the scrub did, assumed and could not promise; ends up in the report and the receipt.
+    """
+
+    mean: Float[Tensor, " P"]
+    covariance: Covariance
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.covariance.size != self.mean.numel():
+            raise MismatchError(
+                f"A mean of {self.mean.numel()} weights does not fit a covariance over {self.covariance.size}."
+            )
+        check_finite("The scrubbed weights", self.mean, "Raise the damping, or lower the step.")
+
+    @property
+    def is_still(self) -> bool:
+        """Whether there is no noise, so that every draw is the mean."""
+        return isinstance(self.covariance, Still)
+
+    def draw(self, generator: torch.Generator) -> Float[Tensor, " P"]:
+        """One sample; the same generator state gives the same sample."""
+        return self.mean + self.covariance.draw(generator).to(self.mean)
+
+    def kl(self, other: "Gaussian") -> float:
+        r"""$KL(\text{self} \| \text{other})$ in nats.
+
+        $$\tfrac12\big[\Delta\mu^\top\Sigma_0^{-1}\Delta\mu + \mathrm{tr}(\Sigma_0^{-1}\Sigma)
+          - \log|\Sigma_0^{-1}\Sigma| - P\big]$$
+
+        Infinite when either side has no noise, unless both are the same point.
+        """
+        gap = self.mean - other.mean
+        if self.is_still or other.is_still:
+            return 0.0 if self.is_still and other.is_still and not gap.any() else math.inf
+        moved = float((gap.double() * other.covariance.solve(gap).double()).sum())
+        spread = trace_of_product(other.covariance.inverse(), self.covariance)
+        return 0.5 * (moved + spread - self.covariance.logdet() + other.covariance.logdet() - gap.numel())

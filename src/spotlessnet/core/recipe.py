@@ -1,0 +1,60 @@
+"""`Recipe`: how a network was trained, as a value, so that retraining and relearning can repeat it."""
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from spotlessnet.core.errors import check_choice, check_not_negative, check_positive, SettingError
+
+Schedule = Literal["constant", "cosine", "one-cycle", "step"]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Stochastic gradient descent, spelt out.
+
+    **Arguments:**
+
+    - `epochs`: passes over the data, or the cap when `patience` is set.
+    - `patience`: stop this many epochs after the training error first reached zero; `None` never stops early.
+    - `rate`, `momentum`, `batch`, `schedule`: as usual; `step` divides the rate by ten at half and three quarters.
+    - `decay`: the weight of `½‖w − start‖²`, added to the **mean** loss. It pulls toward the start, not to zero.
+    - `freeze_statistics`: BatchNorm keeps the running statistics it came with; its scale and shift still train.
+    - `dropout`: whether dropout layers are active while training.
+    """
+
+    epochs: int = 30
+    rate: float = 0.01
+    momentum: float = 0.9
+    batch: int = 128
+    decay: float = 0.0
+    schedule: Schedule = "constant"
+    patience: int | None = None
+    freeze_statistics: bool = True
+    dropout: bool = True
+
+    def __post_init__(self) -> None:
+        check_not_negative("Recipe.epochs", self.epochs)
+        check_positive("Recipe.rate", self.rate)
+        check_positive("Recipe.batch", self.batch)
+        check_not_negative("Recipe.decay", self.decay)
+        check_choice("Recipe.schedule", self.schedule, ("constant", "cosine", "one-cycle", "step"))
+        if not 0 <= self.momentum < 1:
+            raise SettingError(f"`Recipe.momentum` must be in [0, 1), but got {self.momentum}.")
+        if self.patience is not None:
+            check_not_negative("Recipe.patience", self.patience)
+
+    def but(self, **changes: Any) -> "Recipe":
+        """The same recipe with some fields changed.
+
+        >>> Recipe(epochs=30).but(epochs=3).epochs
+        3
+        """
+        return replace(self, **changes)
+
+    def time(self, steps: int) -> float:
+        r"""The gradient-flow time of `steps` updates, $t = \eta T / (1 - m)$.
+
+        >>> round(Recipe(rate=0.1, momentum=0.9).time(100), 6)
+        100.0
+        """
+        return self.rate * steps / (1 - self.momentum)

@@ -1,0 +1,116 @@
+"""`Scrub`: trained weights in, a Gaussian over scrubbed weights out."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from jaxtyping import Float
+from torch import Tensor
+
+from spotlessnet.core.covariance import Covariance, Still
+from spotlessnet.core.errors import DataError, SettingError
+from spotlessnet.core.gaussian import Gaussian
+from spotlessnet.core.split import Split
+from spotlessnet.core.trained import Trained
+
+
+@dataclass
+class Notes:
+    """What a scrub measured on the way, what it assumed, and which promise that cost.
+
+    Handed to `shift` and `spread`; comes back as `Gaussian.about`.
+    """
+
+    facts: dict[str, Any] = field(default_factory=dict)
+    assumed: list[str] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+
+    def fact(self, **values: Any) -> None:
+        """Record numbers: residual, iterations, scale, seconds."""
+        self.facts.update(values)
+
+    def assume(self, what: str, lost: str) -> None:
+        """Record a stand-in for something that was not given, and the guarantee that goes with it."""
+        self.assumed.append(what)
+        self.lost.append(lost)
+
+    def about(self) -> dict[str, Any]:
+        """Everything, as plain values."""
+        return {**self.facts, "assumed": list(self.assumed), "lost": list(self.lost)}
+
+
+class Scrub(ABC):
+    r"""Forget `split.forget`: $S(w) = h(w) + n$ with $n \sim N(0, \Sigma)$.
+
+    To add a method, write one file in `spotlessnet/scrubs/` with one frozen dataclass whose fields are its
+    settings, and say what `shift` and, if it adds noise, `spread` are. Then add one line to `scrubs/__init__.py`.
+    """
+
+    least_kept: ClassVar[float] = 0.05
+    """The smallest share of the training data that must stay for the method to mean anything."""
+
+    @abstractmethod
+    def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
+        """The deterministic part `h(w)`."""
+
+    def spread(self, trained: Trained, split: Split, notes: Notes) -> Covariance:
+        """The noise covariance `Σ` around `trained.weights`, which are the shifted ones. None unless said."""
+        return Still.at(trained.weights)
+
+    @property
+    def is_noisy(self) -> bool:
+        """Whether `spread` adds noise with these settings."""
+        return False
+
+    def __call__(self, trained: Trained, split: Split) -> Gaussian:
+        """The distribution of the scrubbed weights, `N(h(w), Σ)`."""
+        notes = Notes()
+        if not len(split.forget):
+            # Nothing to forget: the very same bytes come back, without noise.
+            return Gaussian(trained.weights.clone(), Still.at(trained.weights), notes.about())
+        self._check_enough_is_kept(split)
+        mean = self.shift(trained, split, notes).detach()
+        covariance = self.spread(trained.at(mean), split, notes)
+        return Gaussian(mean, covariance, notes.about())
+
+    def _check_enough_is_kept(self, split: Split) -> None:
+        if split.kept is None:
+            return
+        kept, gone = len(split.kept), len(split.forget)
+        if kept == 0 or kept < self.least_kept * (kept + gone):
+            raise DataError(
+                f"{type(self).__name__} must keep at least {self.least_kept:.0%} of the training rows, but this request "
+                f"leaves {kept} of {kept + gone}. Train anew on what is left."
+            )
+
+
+@dataclass(frozen=True)
+class Chain(Scrub):
+    """Several scrubs, each starting where the one before it ended; made by `chain`."""
+
+    links: tuple[Scrub, ...]
+
+    def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
+        for link in self.links:
+            trained = trained.at(link.shift(trained, split, notes))
+        return trained.weights
+
+    def spread(self, trained: Trained, split: Split, notes: Notes) -> Covariance:
+        return self.links[-1].spread(trained, split, notes)
+
+    @property
+    def is_noisy(self) -> bool:
+        return self.links[-1].is_noisy
+
+
+def chain(*links: Scrub) -> Scrub:
+    """Compose scrubs: `chain(NTK(), Finetune(epochs=3), Fisher())`. Only the last may add noise."""
+    if not links:
+        raise SettingError("`chain` needs at least one scrub, but got none.")
+    for link in links[:-1]:
+        if link.is_noisy:
+            raise SettingError(
+                f"Only the last scrub of a chain may add noise, but {type(link).__name__} comes earlier and does. "
+                "Set its noise to zero, or move it to the end."
+            )
+    return Chain(links)

@@ -1,0 +1,145 @@
+"""`Split`: what is kept, what must go, and what tests them."""
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from spotlessnet.core.data import Data
+from spotlessnet.core.errors import DataError, NeedError
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked for, and what was found: counts only, never the ids themselves."""
+
+    text: str = "some rows"
+    matched: int = 0
+    missing: int = 0
+    duplicates: int = 0
+    mislabelled: bool = False
+
+    def __str__(self) -> str:
+        return (
+            f"{self.text}: {self.matched} rows matched, {self.missing} ids missing, {self.duplicates} duplicates"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    r"""$D = D_r \sqcup D_f$, with data that tests and, where there are, validation and core data.
+
+    Usually made by a cohort: `whole_class(6)(train, test)`.
+
+    **Arguments:**
+
+    - `forget`: $D_f$, the rows that must go.
+    - `kept`: $D_r$, the rows that stay; `None` when they are no longer at hand (a memory must then stand in).
+    - `test`: rows that no scrub may read.
+    - `validation`: held-out rows that a scrub may read to tune itself.
+    - `core`: rows that will never be asked to go (mixed privacy).
+    - `gone`: rows that earlier requests removed: they count neither as kept nor as forgotten.
+    """
+
+    forget: Data
+    kept: Data | None = None
+    test: Data | None = None
+    validation: Data | None = None
+    core: Data | None = None
+    gone: Data | None = None
+    request: Request = field(default_factory=Request)
+
+    def __post_init__(self) -> None:
+        if self.kept is not None and self.kept.source is self.forget.source:
+            both = int(torch.isin(self.kept.rows, self.forget.rows).sum())
+            if both:
+                raise DataError(
+                    f"{both} rows are both kept and forgotten. Each training row must be on one side of the split."
+                )
+
+    @property
+    def retain(self) -> Data:
+        """$D_r$; an error that names the remedy when it is not at hand."""
+        if self.kept is None:
+            raise NeedError(
+                "This needs the retained data, but the split has none. Give `kept`, or a method that works from a "
+                "memory (`remember` writes one at the end of training)."
+            )
+        return self.kept
+
+    @cached_property
+    def whole(self) -> Data:
+        """$D$, all rows that training saw and that were not removed before, in the order of their source."""
+        if self.retain.source is self.forget.source:
+            return self.retain.join(self.forget)
+        return joined(self.retain, self.forget)
+
+    @cached_property
+    def forgotten(self) -> Bool[Tensor, " N"]:
+        """For each row of `whole`, whether it must go."""
+        if self.retain.source is self.forget.source:
+            return torch.isin(self.whole.rows, self.forget.rows)
+        return torch.arange(len(self.retain) + len(self.forget)) >= len(self.retain)
+
+    @property
+    def tests(self) -> Data:
+        """$D_{test}$; an error that names the remedy when there is none."""
+        if self.test is None:
+            raise NeedError("This needs test data, but the split has none. Give `test` when making the split.")
+        return self.test
+
+    def then(self, forget: Data) -> "Split":
+        """The next request: rows of this one are gone, and never count again.
+
+        >>> data = Data.of((torch.zeros(4, 1), torch.zeros(4)))
+        >>> first = Split(forget=data.pick([0]), kept=data.pick([1, 2, 3]))
+        >>> second = first.then(data.pick([0, 1]))
+        >>> len(second.forget), len(second.retain), len(second.gone)
+        (1, 2, 1)
+        """
+        gone = self.forget if self.gone is None else self.gone.join(self.forget)
+        fresh = forget.without(gone)
+        kept = None if self.kept is None else self.kept.without(fresh)
+        request = replace(self.request, text="a further request", matched=len(fresh), missing=0, duplicates=0)
+        return replace(self, forget=fresh, kept=kept, gone=gone, request=request)
+
+    def joint(self) -> "Split":
+        """This request together with all earlier ones, as one request."""
+        if self.gone is None:
+            return self
+        return replace(self, forget=self.forget.join(self.gone), gone=None)
+
+
+@dataclass(frozen=True, eq=False)
+class _Chained:
+    """The rows of several sources, one after the other."""
+
+    parts: tuple[Data, ...]
+
+    def __len__(self) -> int:
+        return sum(len(part) for part in self.parts)
+
+    def fetch(self, rows: Tensor) -> tuple[Tensor | dict[str, Tensor], Tensor]:
+        pieces = []
+        for row in rows.tolist():
+            for part in self.parts:
+                if row < len(part):
+                    pieces.append(part.fetch(part.rows[row : row + 1]))
+                    break
+                row -= len(part)
+        y = torch.cat([piece.y for piece in pieces])
+        first = pieces[0].x
+        if isinstance(first, dict):
+            return {n: torch.cat([p.x[n] for p in pieces if isinstance(p.x, dict)]) for n in first}, y
+        return torch.cat([piece.x for piece in pieces if isinstance(piece.x, Tensor)]), y
+
+    def column(self, name: str) -> list[object]:
+        return [value for part in self.parts for value in part.column(name)]
+
+
+def joined(*parts: Data) -> Data:
+    """Rows of different sources as one `Data`."""
+    source = _Chained(parts)
+    return Data(source, torch.arange(len(source)))

@@ -1,0 +1,224 @@
+"""`Trained`: any network at a point in weight space, with what is known about how it got there."""
+
+import copy
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from jaxtyping import Float, Shaped
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from spotlessnet.core.data import Batch, Data, Inputs
+from spotlessnet.core.errors import DataError, MismatchError, SettingError, check_finite, check_not_negative
+from spotlessnet.core.loss import CrossEntropy, Loss, PerSample
+from spotlessnet.core.recipe import Recipe
+
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """A network, its weights as one flat vector `[P]`, and how it was trained. Make one with `Trained.of`.
+
+    The caller's module is copied once and never touched; `at(w)` is the same network elsewhere. The vector holds
+    the parameters that require gradients, in the order of `named_parameters()`; tied ones count once, frozen ones
+    and buffers stay in the module. The network always answers in eval mode, so BatchNorm statistics stand still.
+
+    >>> trained = Trained.of(nn.Linear(2, 3), decay=0.1)
+    >>> trained.weights.shape, trained.names
+    (torch.Size([9]), ('weight', 'bias'))
+    """
+
+    model: nn.Module
+    weights: Float[Tensor, " P"]
+    names: tuple[str, ...]
+    shapes: tuple[torch.Size, ...]
+    loss: Loss
+    decay: float | None = None
+    start: Float[Tensor, " P"] | None = None
+    recipe: Recipe | None = None
+
+    @staticmethod
+    def of(
+        model: nn.Module,
+        loss: Loss | Any = None,
+        *,
+        decay: float | None = None,
+        start: Mapping[str, Tensor] | nn.Module | Tensor | None = None,
+        recipe: Recipe | None = None,
+    ) -> "Trained":
+        """Wrap a network as it is.
+
+        **Arguments:**
+
+        - `loss`: what was minimised, per sample; softmax cross-entropy unless said.
+        - `decay`: weight of `½‖w − start‖²` beside the mean loss; taken from the recipe if that is given.
+        - `start`: where training began, which the decay pulls to: a state dict, a module or a flat vector.
+        - `recipe`: how it was trained, if retraining and relearning shall be defined.
+        """
+        network = copy.deepcopy(_unwrapped(model)).eval()
+        taking_part = {n: p.detach() for n, p in network.named_parameters() if p.requires_grad}
+        if not taking_part:
+            raise SettingError("No parameter requires a gradient, so nothing can be forgotten. Unfreeze some.")
+        devices = {str(p.device) for p in (*network.parameters(), *network.buffers())}
+        if len(devices) > 1:
+            raise MismatchError(f"The network must live on one device, but lies on {', '.join(sorted(devices))}.")
+        shapes = tuple(p.shape for p in taking_part.values())
+        weights = _flat(taking_part.values())
+        check_finite("The weights of the network", weights, "Check the checkpoint.")
+        if decay is None and recipe is not None:
+            decay = recipe.decay
+        if decay is not None:
+            check_not_negative("Trained.decay", decay)
+        made = Trained(network, weights, tuple(taking_part), shapes, as_loss(loss), decay, None, recipe)
+        return made if start is None else replace(made, start=made.vector(start))
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network lives."""
+        return self.weights.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The number format of the weights."""
+        return self.weights.dtype
+
+    @property
+    def size(self) -> int:
+        """The number of weights that take part, `P`."""
+        return self.weights.numel()
+
+    @property
+    def anchor(self) -> Float[Tensor, " P"]:
+        """What the decay pulls to: the start, or zero where the start is not known."""
+        return torch.zeros_like(self.weights) if self.start is None else self.start
+
+    @property
+    def known_decay(self) -> float:
+        """The decay, or zero where it is not known."""
+        return self.decay or 0.0
+
+    def at(self, weights: Float[Tensor, " P"]) -> "Trained":
+        """The same network with other weights."""
+        if weights.shape != self.weights.shape:
+            raise MismatchError(
+                f"The network has {self.size} weights, but got {weights.numel()}. They must come from the same network."
+            )
+        return replace(self, weights=weights.detach().to(self.weights))
+
+    def vector(self, weights: Mapping[str, Tensor] | nn.Module | Tensor) -> Float[Tensor, " P"]:
+        """The flat vector of a state dict, or of another module of the same kind."""
+        if isinstance(weights, Tensor):
+            flat = weights
+        else:
+            named = dict(_unwrapped(weights).named_parameters()) if isinstance(weights, nn.Module) else weights
+            missing = [n for n in self.names if n not in named]
+            if missing:
+                raise MismatchError(f"Weights are missing {len(missing)} parameters, first {missing[0]!r}.")
+            wrong = [n for n, s in zip(self.names, self.shapes, strict=True) if named[n].shape != s]
+            if wrong:
+                raise MismatchError(f"Parameter {wrong[0]!r} has another shape, {tuple(named[wrong[0]].shape)}.")
+            flat = _flat(named[n] for n in self.names)
+        if flat.shape != self.weights.shape:
+            raise MismatchError(f"The network has {self.size} weights, but got {flat.numel()}.")
+        return flat.detach().to(self.weights)
+
+    def unflatten(self, weights: Float[Tensor, " P"]) -> dict[str, Tensor]:
+        """Named parameters as views of a flat vector; differentiable."""
+        pieces = weights.split([shape.numel() for shape in self.shapes])
+        return {n: w.view(s) for n, w, s in zip(self.names, pieces, self.shapes, strict=True)}
+
+    def module(self, weights: Float[Tensor, " P"] | None = None) -> nn.Module:
+        """A module of its own, with these weights: what a user takes away."""
+        network = copy.deepcopy(self.model)
+        parameters = dict(network.named_parameters())
+        with torch.no_grad():
+            for name, value in self.unflatten(self.weights if weights is None else weights).items():
+                parameters[name].copy_(value)
+        return network
+
+    def outputs(self, x: Inputs, weights: Float[Tensor, " P"] | None = None) -> Float[Tensor, "N *C"]:
+        """What the network answers, logits as a rule, at these weights; differentiable in them."""
+        parameters = self.unflatten(self.weights if weights is None else weights)
+        if isinstance(x, dict):
+            answer = functional_call(self.model, parameters, (), dict(x))
+        else:
+            answer = functional_call(self.model, parameters, (x,))
+        return logits_of(answer)
+
+    def losses(
+        self, x: Inputs, y: Shaped[Tensor, "N *d"], weights: Float[Tensor, " P"] | None = None
+    ) -> Float[Tensor, " N"]:
+        """The loss per sample, without decay."""
+        return self.loss(self.outputs(x, weights), y)
+
+    def batches(self, data: Data, size: int = 256) -> Iterator[Batch]:
+        """The rows of `data`, on the network's device, floating inputs in its number format."""
+        for x, y, rows in data.batches(size):
+            yield Batch(self._fit(x), y.to(self.device), rows)
+
+    def fetch(self, data: Data, rows: Tensor) -> Batch:
+        """Some rows by their number in the source, moved like `batches` does."""
+        x, y, rows = data.fetch(rows)
+        return Batch(self._fit(x), y.to(self.device), rows)
+
+    @torch.no_grad()
+    def predict(self, data: Data, size: int = 256) -> Float[Tensor, "N *C"]:
+        """All outputs, streamed; only the answers are kept."""
+        answers = [self.outputs(batch.x) for batch in self.batches(data, size)]
+        if not answers:
+            raise DataError("There is no row to answer about. Give data with at least one row.")
+        return torch.cat(answers)
+
+    def risk(self, data: Data, weights: Float[Tensor, " P"] | None = None) -> Float[Tensor, ""]:
+        r"""$L(w) = \frac1N \sum_i \ell_i(w) + \frac{\lambda}{2}\|w - w_{start}\|^2$, differentiable."""
+        w = self.weights if weights is None else weights
+        total = torch.stack([self.losses(b.x, b.y, w).sum() for b in self.batches(data)]).sum()
+        return total / len(data) + 0.5 * self.known_decay * (w - self.anchor).square().sum()
+
+    def _fit(self, x: Inputs) -> Inputs:
+        if isinstance(x, dict):
+            return {name: self._fit_one(value) for name, value in x.items()}
+        return self._fit_one(x)
+
+    def _fit_one(self, x: Tensor) -> Tensor:
+        return x.to(self.device, self.dtype) if x.is_floating_point() else x.to(self.device)
+
+
+def logits_of(answer: Any) -> Float[Tensor, "N *C"]:
+    """The logits in whatever a network returned: a tensor, an object or mapping with `logits`, or a tuple."""
+    if not isinstance(answer, Tensor):
+        if hasattr(answer, "logits"):
+            answer = answer.logits
+        elif isinstance(answer, Mapping) and "logits" in answer:
+            answer = answer["logits"]
+        elif isinstance(answer, (tuple, list)) and answer and isinstance(answer[0], Tensor):
+            answer = answer[0]
+    if not isinstance(answer, Tensor):
+        raise DataError(
+            f"The network must answer with a tensor or an object with `.logits`, but gave {type(answer).__name__}."
+        )
+    return answer.unsqueeze(1) if answer.ndim == 1 else answer
+
+
+def as_loss(loss: Any) -> Loss:
+    """A `Loss` from whatever was given: nothing, a loss, or a function per sample."""
+    if loss is None:
+        return CrossEntropy()
+    if isinstance(loss, Loss):
+        return loss
+    if callable(loss):
+        return PerSample(loss)
+    raise SettingError(f"A loss must be a `Loss` or a function of (outputs, y), but got {type(loss).__name__}.")
+
+
+def _unwrapped(model: nn.Module) -> nn.Module:
+    parallel = (nn.DataParallel, nn.parallel.DistributedDataParallel)
+    if hasattr(model, "_orig_mod"):
+        return _unwrapped(model._orig_mod)  # type: ignore[arg-type]  # torch.compile keeps the module there
+    return _unwrapped(model.module) if isinstance(model, parallel) else model
+
+
+def _flat(tensors: Any) -> Float[Tensor, " P"]:
+    return torch.cat([t.detach().reshape(-1) for t in tensors])
