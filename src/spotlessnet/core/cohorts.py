@@ -29,9 +29,7 @@ class Cohort(ABC):
     def choose(self, train: Data) -> tuple[Tensor, Request]:
         """Positions of the rows that must go, and what was found."""
 
-    def __call__(
-        self, train: Any, test: Any = None, *, validation: Any = None, core: Any = None
-    ) -> Split:
+    def __call__(self, train: Any, test: Any = None, *, validation: Any = None, core: Any = None) -> Split:
         """Split `train`; the other data is passed on."""
         train = Data.of(train)
         positions, request = self.choose(train)
@@ -119,8 +117,10 @@ class ids(Cohort):  # noqa: N801
         allow_missing: bool = False,
         mislabelled: bool = False,
     ) -> None:
-        from_file = isinstance(wanted, (str, Path))
-        self.wanted = read_ids(Path(wanted), column) if from_file else [_name(w) for w in wanted]  # type: ignore[arg-type, union-attr]  # narrowed by from_file
+        if isinstance(wanted, (str, Path)):
+            self.wanted = read_ids(Path(wanted), column)
+        else:
+            self.wanted = [_name(value) for value in wanted]
         self.column, self.allow_missing, self.mislabelled = column, allow_missing, mislabelled
 
     def choose(self, train: Data) -> tuple[Tensor, Request]:
@@ -168,7 +168,9 @@ def read_ids(path: Path, column: str = "id") -> list[str]:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as e:
-        raise DataError(f"The forget list {path} must be UTF-8 text, but byte {e.start} is not. Save it as UTF-8.") from e
+        raise DataError(
+            f"The forget list {path} must be UTF-8 text, but byte {e.start} is not. Save it as UTF-8."
+        ) from e
     readers = {".csv": _read_csv, ".json": _read_json, ".jsonl": _read_json_lines, ".txt": _read_text}
     reader = readers.get(path.suffix.lower())
     if reader is None:

@@ -26,6 +26,7 @@ class Batch(NamedTuple):
     rows: Int64[Tensor, " n"]
 
 
+@runtime_checkable
 class Source(Protocol):
     """Where rows lie: something with a length that can fetch any of them."""
 
@@ -37,6 +38,15 @@ class Source(Protocol):
 
     def column(self, name: str) -> Sequence[Any] | None:
         """A named column of the source, one entry per row, or `None`."""
+        ...
+
+
+@runtime_checkable
+class HasLabels(Protocol):
+    """A source that can tell labels without reading inputs."""
+
+    def labels(self, rows: Int64[Tensor, " n"]) -> Tensor:
+        """The labels of these rows, in this order."""
         ...
 
 
@@ -56,9 +66,7 @@ class Data:
     columns: Mapping[str, Sequence[Any]] = field(default_factory=dict)
 
     @staticmethod
-    def of(
-        anything: Any, *, columns: Mapping[str, Sequence[Any]] | None = None, label: str | None = None
-    ) -> "Data":
+    def of(anything: Any, *, columns: Mapping[str, Sequence[Any]] | None = None, label: str | None = None) -> "Data":
         """Rows from a pair of arrays, a `Dataset`, a `DataLoader` or a Hugging Face dataset.
 
         **Arguments:**
@@ -97,8 +105,8 @@ class Data:
 
     def labels(self) -> Shaped[Tensor, "N *d"]:
         """All labels; reads inputs too where the source cannot fetch labels alone."""
-        if isinstance(self.source, Arrays):
-            return self.source.y[self.rows]
+        if isinstance(self.source, HasLabels):
+            return self.source.labels(self.rows)
         if not len(self):
             return torch.empty(0, dtype=torch.long)
         return torch.cat([batch.y for batch in self.batches()])
@@ -134,7 +142,9 @@ class Data:
         """The same rows with other labels; the source is left alone."""
         if len(y) != len(self):
             raise MismatchError(f"Relabelling {len(self)} rows needs {len(self)} labels, but got {len(y)}.")
-        return Data(_Relabelled(self.source, self.rows, y), self.rows, self.columns)
+        place = torch.full((len(self.source),), -1)
+        place[self.rows] = torch.arange(len(self))
+        return Data(_Relabelled(self.source, place, y), self.rows, self.columns)
 
     def _check_same_source(self, other: "Data") -> None:
         if self.source is not other.source:
@@ -158,6 +168,9 @@ class Arrays:
         if isinstance(self.x, dict):
             return {name: value[rows] for name, value in self.x.items()}, self.y[rows]
         return self.x[rows], self.y[rows]
+
+    def labels(self, rows: Int64[Tensor, " n"]) -> Tensor:
+        return self.y[rows]
 
     def column(self, name: str) -> Sequence[Any] | None:
         return None
@@ -206,10 +219,13 @@ class HuggingFace:
 
 @dataclass(frozen=True, eq=False)
 class _Relabelled:
-    """A source with the labels of some rows replaced."""
+    """A source with the labels of some rows replaced.
+
+    `place` holds, for each row of the source, where its new label stands in `y`, and -1 where the old one holds.
+    """
 
     source: Source
-    rows: Int64[Tensor, " N"]
+    place: Int64[Tensor, " M"]
     y: Tensor
 
     def __len__(self) -> int:
@@ -217,11 +233,13 @@ class _Relabelled:
 
     def fetch(self, rows: Int64[Tensor, " n"]) -> tuple[Inputs, Tensor]:
         x, y = self.source.fetch(rows)
-        place = {row: i for i, row in enumerate(self.rows.tolist())}
+        at = self.place[rows]
+        new = at >= 0
+        # New labels may have another shape or type than the old ones, as long as the two are not mixed.
+        if bool(new.all()):
+            return x, self.y[at]
         y = y.clone()
-        for i, row in enumerate(rows.tolist()):
-            if row in place:
-                y[i] = self.y[place[row]]
+        y[new] = self.y[at[new]].to(y)
         return x, y
 
     def column(self, name: str) -> Sequence[Any] | None:
@@ -256,9 +274,7 @@ def _source(anything: Any, label: str | None) -> Source:
 
 def _arrays(x: Any, y: Any) -> Arrays:
     inputs: Inputs = (
-        {name: torch.as_tensor(value) for name, value in x.items()}
-        if isinstance(x, Mapping)
-        else torch.as_tensor(x)
+        {name: torch.as_tensor(value) for name, value in x.items()} if isinstance(x, Mapping) else torch.as_tensor(x)
     )
     labels = torch.as_tensor(y)
     lengths = {len(v) for v in (inputs.values() if isinstance(inputs, dict) else [inputs])}

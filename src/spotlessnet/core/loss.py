@@ -34,9 +34,7 @@ class Loss(ABC):
         slope = grad(lambda out: self(out, y).sum())
         return jvp(slope, (outputs,), (v,))[1]
 
-    def hessian_root(
-        self, outputs: Float[Tensor, "N C"], y: Shaped[Tensor, "N *d"]
-    ) -> Float[Tensor, "N C R"]:
+    def hessian_root(self, outputs: Float[Tensor, "N C"], y: Shaped[Tensor, "N *d"]) -> Float[Tensor, "N C R"]:
         """`S` with `S Sᵀ = H`, sample by sample; the fewer columns, the cheaper an exact Fisher."""
         columns = [self.hessian_product(outputs, y, _unit(outputs, c)) for c in range(outputs.shape[1])]
         values, vectors = torch.linalg.eigh(torch.stack(columns, dim=2))
@@ -77,9 +75,7 @@ class CrossEntropy(Loss):
         p = outputs.softmax(dim=1)
         return p * (v - (p * v).sum(dim=1, keepdim=True))
 
-    def hessian_root(
-        self, outputs: Float[Tensor, "N C"], y: Shaped[Tensor, " N"]
-    ) -> Float[Tensor, "N C R"]:
+    def hessian_root(self, outputs: Float[Tensor, "N C"], y: Shaped[Tensor, " N"]) -> Float[Tensor, "N C R"]:
         r"""`R = C - 1` columns: $H = \mathrm{diag}(q)(I - qq^\top)\mathrm{diag}(q)$ with $q = \sqrt p$ of length one.
 
         The reflection that takes `q` to an axis gives an orthonormal basis of its complement.
@@ -116,9 +112,7 @@ class SquaredError(Loss):
     ) -> Float[Tensor, "N *C"]:
         return v
 
-    def hessian_root(
-        self, outputs: Float[Tensor, "N C"], y: Shaped[Tensor, "N *d"]
-    ) -> Float[Tensor, "N C R"]:
+    def hessian_root(self, outputs: Float[Tensor, "N C"], y: Shaped[Tensor, "N *d"]) -> Float[Tensor, "N C R"]:
         eye = torch.eye(outputs.shape[1], dtype=outputs.dtype, device=outputs.device)
         return eye.expand(len(outputs), -1, -1)
 
@@ -143,9 +137,7 @@ class BinaryCrossEntropy(Loss):
         p = outputs.sigmoid()
         return p * (1 - p) * v
 
-    def hessian_root(
-        self, outputs: Float[Tensor, "N C"], y: Shaped[Tensor, "N *d"]
-    ) -> Float[Tensor, "N C R"]:
+    def hessian_root(self, outputs: Float[Tensor, "N C"], y: Shaped[Tensor, "N *d"]) -> Float[Tensor, "N C R"]:
         p = outputs.sigmoid()
         return (p * (1 - p)).sqrt().diag_embed()
 

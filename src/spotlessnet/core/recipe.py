@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from spotlessnet.core.errors import check_choice, check_not_negative, check_positive, SettingError
+from spotlessnet.core.errors import SettingError, check_choice, check_not_negative, check_positive
 
 Schedule = Literal["constant", "cosine", "one-cycle", "step"]
 

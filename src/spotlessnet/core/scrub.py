@@ -30,9 +30,10 @@ class Notes:
         self.facts.update(values)
 
     def assume(self, what: str, lost: str) -> None:
-        """Record a stand-in for something that was not given, and the guarantee that goes with it."""
-        self.assumed.append(what)
-        self.lost.append(lost)
+        """Record, once, a stand-in for something that was not given, and the guarantee that goes with it."""
+        if what not in self.assumed:
+            self.assumed.append(what)
+            self.lost.append(lost)
 
     def about(self) -> dict[str, Any]:
         """Everything, as plain values."""
@@ -79,8 +80,8 @@ class Scrub(ABC):
         kept, gone = len(split.kept), len(split.forget)
         if kept == 0 or kept < self.least_kept * (kept + gone):
             raise DataError(
-                f"{type(self).__name__} must keep at least {self.least_kept:.0%} of the training rows, but this request "
-                f"leaves {kept} of {kept + gone}. Train anew on what is left."
+                f"{type(self).__name__} must keep at least {self.least_kept:.0%} of the training rows, but this "
+                f"request leaves {kept} of {kept + gone}. Train anew on what is left."
             )
 
 

@@ -22,9 +22,7 @@ class Request:
     mislabelled: bool = False
 
     def __str__(self) -> str:
-        return (
-            f"{self.text}: {self.matched} rows matched, {self.missing} ids missing, {self.duplicates} duplicates"
-        )
+        return f"{self.text}: {self.matched} rows matched, {self.missing} ids missing, {self.duplicates} duplicates"
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +104,7 @@ class Split:
         return replace(self, forget=fresh, kept=kept, gone=gone, request=request)
 
     def joint(self) -> "Split":
-        """This request together with all earlier ones, as one request."""
+        """All requests so far as one."""
         if self.gone is None:
             return self
         return replace(self, forget=self.forget.join(self.gone), gone=None)
@@ -122,18 +120,20 @@ class _Chained:
         return sum(len(part) for part in self.parts)
 
     def fetch(self, rows: Tensor) -> tuple[Tensor | dict[str, Tensor], Tensor]:
-        pieces = []
-        for row in rows.tolist():
-            for part in self.parts:
-                if row < len(part):
-                    pieces.append(part.fetch(part.rows[row : row + 1]))
-                    break
-                row -= len(part)
-        y = torch.cat([piece.y for piece in pieces])
+        ends = torch.tensor([len(part) for part in self.parts]).cumsum(0)
+        which = torch.bucketize(rows, ends, right=True)
+        asked, pieces = [], []
+        for i, part in enumerate(self.parts):
+            positions = (which == i).nonzero().squeeze(1)
+            if len(positions):
+                asked.append(positions)
+                pieces.append(part.fetch(part.rows[rows[positions] - (ends[i] - len(part))]))
+        back = torch.cat(asked).argsort()
+        y = torch.cat([piece.y for piece in pieces])[back]
         first = pieces[0].x
         if isinstance(first, dict):
-            return {n: torch.cat([p.x[n] for p in pieces if isinstance(p.x, dict)]) for n in first}, y
-        return torch.cat([piece.x for piece in pieces if isinstance(piece.x, Tensor)]), y
+            return {n: torch.cat([p.x[n] for p in pieces if isinstance(p.x, dict)])[back] for n in first}, y
+        return torch.cat([piece.x for piece in pieces if isinstance(piece.x, Tensor)])[back], y
 
     def column(self, name: str) -> list[object]:
         return [value for part in self.parts for value in part.column(name)]

@@ -16,7 +16,6 @@ from spotlessnet.core.loss import CrossEntropy, Loss, PerSample
 from spotlessnet.core.recipe import Recipe
 
 
-
 @dataclass(frozen=True, eq=False)
 class Trained:
     """A network, its weights as one flat vector `[P]`, and how it was trained. Make one with `Trained.of`.

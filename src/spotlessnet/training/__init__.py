@@ -1,1 +1,7 @@
-""" """
+"""Training: the one loop that fits a network to rows, and the same for many networks at once."""
+
+from spotlessnet.training.fit import fit
+from spotlessnet.training.fit_many import fit_many
+from spotlessnet.training.schedule import rate_at
+
+__all__ = ["fit", "fit_many", "rate_at"]

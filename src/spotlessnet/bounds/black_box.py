@@ -1,0 +1,106 @@
+"""Black box: how much someone who only sees some outputs can still learn."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from spotlessnet.bounds.dense_kl import dense_kl
+from spotlessnet.core.bound import Bound
+from spotlessnet.core.data import Data
+from spotlessnet.core.errors import check_choice, check_positive
+from spotlessnet.core.gaussian import Gaussian
+from spotlessnet.core.progress import track
+from spotlessnet.core.readout import Reading
+from spotlessnet.core.split import Split
+from spotlessnet.core.trained import Trained
+from spotlessnet.operators.jacobian import jacobian_rows
+
+Where = Literal["forget", "retain", "test"]
+
+ENTRIES = 2**27
+"""Entries of a Jacobian held at once; more queries are worked off in blocks."""
+
+
+@dataclass(frozen=True)
+class BlackBox(Bound):
+    r"""The divergence of the joint logits of `queries` inputs, with the network linearised around both means.
+
+    $$KL\big(N(f_{h(w)}(x),\, J\Sigma J^\top) \,\|\, N(f_{w_r}(x),\, J_0\Sigma_0 J_0^\top)\big)$$
+
+    `J` is taken at $h(w)$, `J_0` at the retrained weights. The noise is shared by all queries, so the covariance is
+    joint, $qC \times qC$: summing single queries would be wrong. Never above the white box where the network is
+    linear, and never falls when queries are added; else check with `bounds.linearisation`.
+
+    **Arguments:**
+
+    - `queries`: how many inputs are asked; the first of a shuffled order, so that more queries contain fewer.
+    - `on`: from which data they come.
+    - `seed`: of the shuffle.
+    """
+
+    queries: int = 16
+    on: Where = "forget"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_positive("BlackBox.queries", self.queries)
+        check_choice("BlackBox.on", self.on, ("forget", "retain", "test"))
+
+    @property
+    def name(self) -> str:
+        """What the column is called."""
+        return f"BlackBox({self.queries} on {self.on})"
+
+    def __call__(self, scrubbed: Gaussian, reference: Gaussian, trained: Trained, split: Split) -> Reading:
+        """Nats over the joint logits of the queries."""
+        data = chosen(data_of(split, self.on), self.queries, self.seed)
+        here, there = trained.at(scrubbed.mean), trained.at(reference.mean)
+        gap = (here.predict(data).double() - there.predict(data).double()).flatten()
+        if scrubbed.is_still or reference.is_still:
+            still = scrubbed.is_still and reference.is_still and not bool(gap.any())
+            return Reading(0.0 if still else math.inf, note=f"{len(data)} queries, logits; no noise")
+        S, S0 = output_covariance(scrubbed, here, data), output_covariance(reference, there, data)
+        found = dense_kl(gap, S, S0, rounding=torch.finfo(trained.dtype).eps)
+        return Reading(found.nats, note=f"{len(data)} queries, logits, linearised; {found.note}")
+
+
+def data_of(split: Split, on: Where) -> Data:
+    """The data a bound asks about."""
+    return {"forget": lambda: split.forget, "retain": lambda: split.retain, "test": lambda: split.tests}[on]()
+
+
+def chosen(data: Data, count: int, seed: int = 0) -> Data:
+    """The first `count` rows of a shuffled order: a larger count contains a smaller one."""
+    order = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))
+    return data.pick(order[:count])
+
+
+def output_covariance(
+    gaussian: Gaussian, trained: Trained, data: Data, *, entries: int = ENTRIES
+) -> Float[Tensor, "M M"]:
+    r"""$J \Sigma J^\top$ over all outputs of all rows of `data`, row `n * C + c`, in float64.
+
+    Block by block where the whole Jacobian would not fit; a block is made anew each time it is met.
+    """
+    outputs = trained.predict(data.pick([0])).numel()
+    size = max(1, entries // max(1, outputs * trained.size))
+    blocks = [data.pick(torch.arange(len(data))[i : i + size]) for i in range(0, len(data), size)]
+    rows = [[torch.empty(0, dtype=torch.float64)] * len(blocks) for _ in blocks]
+    for i in track(range(len(blocks)), "output covariance"):
+        J = jacobian_of(trained, blocks[i])
+        spread = gaussian.covariance.multiply(J).double()
+        for j in range(i, len(blocks)):
+            other = J if i == j else jacobian_of(trained, blocks[j])
+            rows[i][j] = spread @ other.double().T
+            rows[j][i] = rows[i][j].T
+    return torch.cat([torch.cat(row, dim=1) for row in rows])
+
+
+def jacobian_of(trained: Trained, data: Data) -> Float[Tensor, "M P"]:
+    """The dense Jacobian of all outputs of a few rows."""
+    J = torch.cat([jacobian_rows(trained, batch.x) for batch in trained.batches(data)])
+    return J.detach().reshape(-1, trained.size)

@@ -1,0 +1,44 @@
+"""Per query: what one answer about one input gives away, input by input."""
+
+import math
+from collections.abc import Mapping
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from spotlessnet.bounds.black_box import Where, chosen, data_of, jacobian_of
+from spotlessnet.bounds.dense_kl import dense_kl
+from spotlessnet.core.data import Data
+from spotlessnet.core.gaussian import Gaussian
+from spotlessnet.core.progress import track
+from spotlessnet.core.split import Split
+from spotlessnet.core.trained import Trained
+
+
+def per_query(scrubbed: Gaussian, reference: Gaussian, trained: Trained, data: Data) -> Float[Tensor, " N"]:
+    r"""The black-box divergence of each row of `data` by itself, with the full $C \times C$ covariance.
+
+    The values do not add up to that of all rows together: they share one noise.
+    """
+    here, there = trained.at(scrubbed.mean), trained.at(reference.mean)
+    gaps = (here.predict(data).double() - there.predict(data).double()).flatten(1)
+    if scrubbed.is_still or reference.is_still:
+        same = (gaps == 0).all(dim=1) & (scrubbed.is_still and reference.is_still)
+        return torch.where(same, 0.0, math.inf).cpu()
+    rounding = torch.finfo(trained.dtype).eps
+    nats = []
+    for i in track(range(len(data)), "nats per query"):
+        one = data.pick([i])
+        S = scrubbed.covariance.pushforward(jacobian_of(here, one))
+        S0 = reference.covariance.pushforward(jacobian_of(there, one))
+        nats.append(dense_kl(gaps[i], S, S0, rounding=rounding).nats)
+    return torch.tensor(nats, dtype=torch.float64)
+
+
+def per_query_by_set(
+    scrubbed: Gaussian, reference: Gaussian, trained: Trained, split: Split, *, count: int = 100, seed: int = 0
+) -> Mapping[str, Float[Tensor, " _"]]:
+    """`per_query` for up to `count` rows each of the forgotten, the retained and, where there are, the test data."""
+    sets: list[Where] = ["forget", "retain"] if split.test is None else ["forget", "retain", "test"]
+    return {on: per_query(scrubbed, reference, trained, chosen(data_of(split, on), count, seed)) for on in sets}

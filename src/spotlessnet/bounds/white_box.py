@@ -1,0 +1,38 @@
+"""White box: how much someone who holds the weights can still learn."""
+
+import math
+from dataclasses import dataclass
+
+from spotlessnet.core.bound import Bound
+from spotlessnet.core.gaussian import Gaussian
+from spotlessnet.core.readout import Reading
+from spotlessnet.core.split import Split
+from spotlessnet.core.trained import Trained
+
+
+@dataclass(frozen=True)
+class WhiteBox(Bound):
+    r"""$KL(N(h(w_D), \Sigma) \| N(w_{D_r}, \Sigma_0))$ over all weights.
+
+    Zero if and only if the two Gaussians are the same; infinite without noise. Limits every attack on the weights, and
+    by data processing every attack on what is computed from them. For one $D_f$ it is one term of the information
+    bound: the divergence *for this request*.
+    """
+
+    def __call__(self, scrubbed: Gaussian, reference: Gaussian, trained: Trained, split: Split) -> Reading:
+        """Nats over the weights; the note tells the part of the means from that of the covariances."""
+        nats = scrubbed.kl(reference)
+        if math.isinf(nats):
+            return Reading(nats, note="infinite: without noise the weights give everything away")
+        moved, spread = parts(scrubbed, reference, nats)
+        # Rounding can leave a divergence of two equal Gaussians a hair below zero.
+        return Reading(max(nats, 0.0), note=f"means {moved:.3g} + covariances {spread:.3g}")
+
+
+def parts(scrubbed: Gaussian, reference: Gaussian, nats: float) -> tuple[float, float]:
+    r"""The divergence as $\tfrac12\Delta\mu^\top\Sigma_0^{-1}\Delta\mu$ and the rest, which the covariances make."""
+    if scrubbed.is_still or reference.is_still:
+        return nats, 0.0
+    gap = scrubbed.mean - reference.mean
+    moved = 0.5 * float((gap.double() * reference.covariance.solve(gap).double()).sum())
+    return moved, nats - moved

@@ -1,0 +1,212 @@
+"""Intervals and tests for small samples: how far a number measured over a few models can be trusted."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from scipy import optimize, stats
+from torch import Tensor
+
+from spotlessnet.core.errors import DataError, SettingError
+
+Array = npt.NDArray[Any]
+Numbers = Sequence[float] | npt.NDArray[Any] | Tensor
+"""Anything that holds numbers along its first axis."""
+
+FALSE_POSITIVES = 3
+"""How many false positives a sample must allow before a true positive rate at that level is worth printing."""
+
+
+class Interval(NamedTuple):
+    """An estimate between two limits."""
+
+    value: float
+    low: float
+    high: float
+
+
+def t_interval(values: Numbers, level: float = 0.95) -> Interval:
+    r"""Mean over seeds with its two-sided limits, $m \pm t_{n-1} s / \sqrt n$.
+
+    One value has no spread, so its limits are infinite; equal values have none either, so theirs are the value.
+
+    >>> [round(x, 3) for x in t_interval([1.0, 2.0, 3.0])]
+    [2.0, -0.484, 4.484]
+    """
+    mean, error, n = _mean_and_error(values)
+    reach = error * _t((1 + _checked(level)) / 2, n)
+    return Interval(mean, mean - reach, mean + reach)
+
+
+def upper_limit(values: Numbers, level: float = 0.95) -> float:
+    r"""One-sided limit that the mean stays under, $m + t_{level, n-1} s / \sqrt n$; infinite for one value.
+
+    >>> round(upper_limit([1.0, 2.0, 3.0]), 3)
+    3.686
+    """
+    mean, error, n = _mean_and_error(values)
+    return mean + error * _t(_checked(level), n)
+
+
+def lower_limit(values: Numbers, level: float = 0.95) -> float:
+    """One-sided limit that the mean stays above; minus infinity for one value."""
+    mean, error, n = _mean_and_error(values)
+    return mean - error * _t(_checked(level), n)
+
+
+def bootstrap(
+    values: Numbers,
+    statistic: Callable[[Array], float] | None = None,
+    *,
+    level: float = 0.95,
+    draws: int = 1000,
+    seed: int = 0,
+) -> Interval:
+    """Percentile interval of a statistic by drawing the entries of the first axis anew, with replacement.
+
+    Scores of one model hang together, so hand in one entry **per model**: an array `[models, ...]`, or the
+    numbers `range(models)` with a statistic that looks its models up.
+
+    **Arguments:**
+
+    - `statistic`: of an array like `values`; the mean unless said.
+    """
+    sample = _array(values)
+    of = statistic if statistic is not None else lambda a: float(a.mean())
+    generator = np.random.default_rng(seed)
+    again = np.array([of(sample[generator.integers(len(sample), size=len(sample))]) for _ in range(draws)])
+    tail = (1 - _checked(level)) / 2
+    low, high = np.nanquantile(again, [tail, 1 - tail])
+    return Interval(float(of(sample)), float(low), float(high))
+
+
+def clopper_pearson(successes: int, trials: int, level: float = 0.95) -> Interval:
+    """Share of successes with exact limits: they hold the true share at least `level` of the time.
+
+    >>> [round(x, 2) for x in clopper_pearson(20, 25)]
+    [0.8, 0.59, 0.93]
+    """
+    if not 0 <= successes <= trials or not trials:
+        raise DataError(f"Successes must lie between 0 and the number of trials, but got {successes} of {trials}.")
+    tail = (1 - _checked(level)) / 2
+    low = 0.0 if successes == 0 else float(stats.beta.ppf(tail, successes, trials - successes + 1))
+    high = 1.0 if successes == trials else float(stats.beta.ppf(1 - tail, successes + 1, trials - successes))
+    return Interval(successes / trials, low, high)
+
+
+def auc(positives: Numbers, negatives: Numbers) -> float:
+    """Chance that a positive scores above a negative, ties counting half.
+
+    >>> auc([2.0, 3.0], [0.0, 1.0]), auc([1.0], [1.0])
+    (1.0, 0.5)
+    """
+    m, n = len(positives), len(negatives)
+    ranks = stats.rankdata(np.concatenate([_array(positives), _array(negatives)]))
+    return float((ranks[:m].sum() - m * (m + 1) / 2) / (m * n))
+
+
+def auc_interval(positives: Numbers, negatives: Numbers, level: float = 0.95) -> Interval:
+    r"""Area under the curve with limits, for **independent** scores (for scores that share models, `bootstrap`).
+
+    The limits solve $|\hat A - A| = z\, \mathrm{sd}(A)$ with Hanley and McNeil's standard deviation taken at the
+    limit itself (Newcombe 2006, method 5), so they stay inside [0, 1] and have width even at $\hat A = 1$.
+
+    >>> [round(x, 3) for x in auc_interval([5.0] * 10, [0.0] * 10)]
+    [1.0, 0.8, 1.0]
+    """
+    area, m, n = auc(positives, negatives), len(positives), len(negatives)
+    z, many = float(stats.norm.ppf((1 + _checked(level)) / 2)), (m + n) / 2 - 1
+
+    def deviation(A: float) -> float:
+        return math.sqrt(A * (1 - A) * (1 + many * ((1 - A) / (2 - A) + A / (1 + A))) / (m * n))
+
+    inside = min(max(area, 1e-9), 1 - 1e-9)  # the deviation vanishes at 0 and 1, which would be a root of its own
+    low = 0.0 if area <= 0 else optimize.brentq(lambda A: area - A - z * deviation(A), 0.0, inside)
+    high = 1.0 if area >= 1 else optimize.brentq(lambda A: A - area - z * deviation(A), inside, 1.0)
+    return Interval(area, float(low), float(high))
+
+
+def finest_rate(negatives: int, wanted: Sequence[float] = (0.001, 0.01, 0.1)) -> float | None:
+    """The smallest of the wanted false positive rates that so many non-members resolve, or none of them.
+
+    >>> finest_rate(3000), finest_rate(2999), finest_rate(29)
+    (0.001, 0.01, None)
+    """
+    return next((rate for rate in sorted(wanted) if _resolves(negatives, rate)), None)
+
+
+def tpr_at_fpr(positives: Numbers, negatives: Numbers, rate: float) -> float:
+    """Share of positives above a threshold that at most this share of negatives exceeds.
+
+    Refuses a rate that the sample cannot resolve: it must allow for three false positives.
+
+    >>> tpr_at_fpr([0.0, 9.0], list(range(10)), rate=0.3)
+    0.5
+    """
+    n = len(negatives)
+    if not _resolves(n, rate):
+        raise SettingError(
+            f"A false positive rate of {rate:g} needs at least {math.ceil(FALSE_POSITIVES / rate)} non-members, but "
+            f"there are {n}. Ask for a higher rate, or score more rows or models."
+        )
+    allowed = math.floor(rate * n + 1e-9)
+    threshold = np.sort(_array(negatives))[n - 1 - allowed]
+    return float((_array(positives) > threshold).mean())
+
+
+def permutation_pvalue(
+    first: Numbers,
+    second: Numbers,
+    statistic: Callable[[Array, Array], float],
+    *,
+    draws: int = 999,
+    seed: int = 0,
+) -> float:
+    """How often shuffled groups look at least as different: exact under the null, never zero.
+
+    Entries of the first axis (models, as a rule) are shuffled between the two groups.
+
+    **Arguments:**
+
+    - `statistic`: of both groups; larger means more different.
+    """
+    a, b = _array(first), _array(second)
+    both, seen = np.concatenate([a, b]), statistic(a, b)
+    generator = np.random.default_rng(seed)
+    # A permutation that only reorders within groups must count as equal despite rounding.
+    slack = 1e-12 * max(1.0, abs(seen))
+    beyond = 0
+    for _ in range(draws):
+        mixed = both[generator.permutation(len(both))]
+        beyond += statistic(mixed[: len(a)], mixed[len(a) :]) >= seen - slack
+    return (1 + beyond) / (1 + draws)
+
+
+def _resolves(negatives: int, rate: float) -> bool:
+    return rate * negatives >= FALSE_POSITIVES - 1e-9
+
+
+def _mean_and_error(values: Numbers) -> tuple[float, float, int]:
+    sample = _array(values)
+    n = len(sample)
+    spread = float(sample.std(ddof=1)) if n > 1 else 1.0
+    return float(sample.mean()), spread / math.sqrt(n), n
+
+
+def _t(quantile: float, n: int) -> float:
+    return float(stats.t.ppf(quantile, n - 1)) if n > 1 else math.inf
+
+
+def _array(values: Numbers) -> Array:
+    array = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+    if not array.size:
+        raise DataError("A statistic needs at least one value, but got none.")
+    return array.astype(np.float64) if array.dtype.kind == "f" else array
+
+
+def _checked(level: float) -> float:
+    if not 0 < level < 1:
+        raise SettingError(f"`level` must lie between 0 and 1, but got {level}. Usual is 0.95.")
+    return level

@@ -1,0 +1,76 @@
+"""Reading `.npz` archives that strangers made: no pickles, and no sizes that were not checked first."""
+
+import zipfile
+import zlib
+from math import prod
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from spotlessnet.core.errors import DataError
+
+LIMIT = 8 * 2**30
+"""Bytes that an archive may hold when unpacked."""
+
+
+def read_npz(path: Path, *, limit: int = LIMIT) -> dict[str, np.ndarray[Any, Any]]:
+    """All arrays of an archive by name.
+
+    **Arguments:**
+
+    - `limit`: refuse archives that would unpack to more bytes than this.
+    """
+    if not path.is_file():
+        raise DataError(f"There is no file {path}. Give the path of an .npz archive.")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = archive.infolist()
+            declared = sum(member.file_size for member in members)
+            if declared > limit:
+                raise DataError(
+                    f"{path} would unpack to {declared} bytes, but at most {limit} are allowed. "
+                    "Raise the limit if you trust the file."
+                )
+            return {m.filename.removesuffix(".npy"): _read_member(path, archive, m) for m in members}
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError) as e:
+        raise DataError(
+            f"{path} must be an .npz archive, but is cut short, damaged or something else ({e}). Make it anew with "
+            "numpy.savez."
+        ) from e
+
+
+def _read_member(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray[Any, Any]:
+    with archive.open(member) as file:
+        shape, fortran, dtype = _read_header(path, file, member.filename)
+        expected = dtype.itemsize * prod(shape)
+        # What the header claims is compared with what the archive declares before memory is asked for.
+        if expected > member.file_size:
+            raise DataError(
+                f"{member.filename} in {path} claims the shape {shape} ({expected} bytes), but holds at most "
+                f"{member.file_size} bytes. The file is cut short or was tampered with; make it anew."
+            )
+        content = file.read(expected)
+    if len(content) != expected:
+        raise DataError(
+            f"{member.filename} in {path} must hold {expected} bytes, but has {len(content)}. Make it anew."
+        )
+    flat = np.frombuffer(bytearray(content), dtype)
+    return flat.reshape(shape[::-1]).T if fortran else flat.reshape(shape)
+
+
+def _read_header(path: Path, file: IO[bytes], name: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    try:
+        version = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, fortran, dtype = read(file)
+    except ValueError as e:
+        raise DataError(
+            f"{name} in {path} must be a numpy array, but is not ({e}). Make it anew with numpy.savez."
+        ) from e
+    if dtype.hasobject or any(side < 0 for side in shape):
+        raise DataError(
+            f"{name} in {path} holds Python objects, which can run code when they are read. "
+            "Save plain numbers or text arrays."
+        )
+    return shape, fortran, dtype

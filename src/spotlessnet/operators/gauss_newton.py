@@ -1,0 +1,111 @@
+"""The Gauss-Newton matrix over a data set, which for a likelihood is the Fisher matrix."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Shaped
+from torch import Tensor
+from torch.func import jvp, linearize, vjp, vmap
+
+from spotlessnet.core.data import Data, Inputs
+from spotlessnet.core.errors import check_choice
+from spotlessnet.core.trained import Trained
+from spotlessnet.operators.matrix import check_vector
+from spotlessnet.operators.sums import counted, stream, total_of
+
+OutputHessian = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""`H v` in the outputs, sample by sample: `(outputs [n, C], y, v [n, C]) -> [n, C]`."""
+
+TOGETHER = 8
+"""How many vectors go through the network at once."""
+
+
+class Kept(NamedTuple):
+    """The network linearised on one batch: both products without another forward pass."""
+
+    push: Callable[[Tensor], Tensor]
+    pull: Callable[[Tensor], tuple[Tensor]]
+    outputs: Float[Tensor, "n *C"]
+    y: Shaped[Tensor, "n *d"]
+    s: Float[Tensor, " n"]
+
+
+@dataclass(frozen=True, eq=False)
+class GaussNewton:
+    r"""$G = \sum_i s_i J_i^\top H_i J_i + r I$, a sum over rows, by products alone.
+
+    $J_i$ is the Jacobian of the outputs and $H_i$ the Hessian of the loss in them. For softmax cross-entropy and
+    squared error $G$ is the Fisher matrix; for a network linear in its weights it is the Hessian.
+
+    **Arguments:**
+
+    - `output`: $H$: `"loss"` for that of the network's own loss, `"identity"`, or a function `(outputs, y, v) -> H v`.
+    - `sample_weights`: $s$; a row with weight zero costs nothing.
+    - `ridge`: $r$, as a rule `count * decay`.
+    - `keep`: keep the network linearised batch by batch after the first product. Later products then take about half
+      the time, and memory grows with every row: use it for many products over little data.
+    """
+
+    trained: Trained
+    data: Data
+    output: str | OutputHessian = "loss"
+    sample_weights: Float[Tensor, " N"] | None = None
+    ridge: float = 0.0
+    keep: bool = False
+    batch: int = 256
+    _kept: list[Kept] = field(default_factory=list, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.output, str):
+            check_choice("output", self.output, ("loss", "identity"))
+
+    @property
+    def size(self) -> int:
+        """`P`."""
+        return self.trained.size
+
+    def multiply(self, v: Float[Tensor, "*K P"]) -> Float[Tensor, "*K P"]:
+        """`G v`, for one vector or rows of vectors."""
+        check_vector("v", v, self.trained)
+        rows = v.detach().to(self.trained.dtype).reshape(-1, self.size)
+        parts = (self._product(one, rows) for one in self._linearised())
+        product = total_of(self.trained, parts, torch.zeros_like(rows)).to(v.dtype).reshape(v.shape)
+        return product + self.ridge * v if self.ridge else product
+
+    def _linearised(self) -> Iterator[Kept]:
+        if self._kept:
+            yield from self._kept
+            return
+        positions = counted(self.data, self.sample_weights)
+        weights = torch.ones(len(self.data)) if self.sample_weights is None else self.sample_weights.detach().cpu()
+        for one, where in stream(self.trained, self.data, positions, batch=self.batch, label="Gauss-Newton product"):
+            s = weights[where].to(self.trained.weights)
+            made = _linearise(self.trained, one.x, one.y, s, keep=self.keep)
+            if self.keep:
+                self._kept.append(made)
+            yield made
+
+    def _product(self, at: Kept, rows: Float[Tensor, "K P"]) -> Float[Tensor, "K P"]:
+        def one(v: Tensor) -> Tensor:
+            hv = self._output_product(at, at.push(v))
+            return at.pull(hv * at.s.reshape(-1, *[1] * (hv.ndim - 1)))[0]
+
+        if len(rows) == 1:
+            return one(rows[0]).unsqueeze(0)
+        return vmap(one, chunk_size=TOGETHER)(rows)
+
+    def _output_product(self, at: Kept, jv: Float[Tensor, "n *C"]) -> Float[Tensor, "n *C"]:
+        if self.output == "identity":
+            return jv
+        H = self.trained.loss.hessian_product if isinstance(self.output, str) else self.output
+        return H(at.outputs, at.y, jv)
+
+
+def _linearise(trained: Trained, x: Inputs, y: Tensor, s: Tensor, *, keep: bool) -> Kept:
+    f, w = partial(trained.outputs, x), trained.weights
+    outputs, pull = vjp(f, w)
+    push = linearize(f, w)[1] if keep else lambda v: jvp(f, (w,), (v,))[1]
+    return Kept(push, pull, outputs.detach(), y, s)

@@ -1,0 +1,104 @@
+"""How long a forgetting step must be, read off held-out rows instead of a retrained network.
+
+Rows that were never seen have a certain loss; forgotten rows of the same classes should have it too. That holds for
+ordinary rows only: wrongly labelled ones, and classes that are gone altogether, must end up with a *higher* loss.
+"""
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from spotlessnet.core.data import Data
+from spotlessnet.core.errors import DataError, NeedError, SettingError
+from spotlessnet.core.progress import track
+from spotlessnet.core.split import Split
+from spotlessnet.core.trained import Trained
+
+LEAST, MOST = 0.25, 4.0
+"""The factor is looked for between these."""
+
+
+class Match(NamedTuple):
+    """The factor, the two mean losses there, and whether they meet or an end of the range was hit."""
+
+    scale: float
+    forget_loss: float
+    holdout_loss: float
+    meets: bool
+
+
+def check_holdout_can_match(trained: Trained, split: Split) -> Data:
+    """The held-out rows of the forgotten classes; an error where their loss says nothing about the forgotten rows."""
+    if not trained.loss.is_classification:
+        raise SettingError(
+            f'`calibrate="holdout"` compares rows of the same class, but the loss {trained.loss.name!r} has no classes. '
+            'Use `calibrate="none"`.'
+        )
+    if split.request.mislabelled:
+        raise SettingError(
+            '`calibrate="holdout"` must not be used for mislabelled rows: forgetting a wrong label raises its loss above '
+            'that of any held-out row. Use `calibrate="none"`.'
+        )
+    wanted, kept = split.forget.labels().unique(), split.retain.labels().unique()
+    gone = wanted[~torch.isin(wanted, kept)]
+    if len(gone):
+        raise SettingError(
+            f'`calibrate="holdout"` must not be used when a whole class goes: no retained row has class {int(gone[0])}, '
+            'so a retrained network would not know it. Use `calibrate="none"`.'
+        )
+    if split.validation is None:
+        raise NeedError(
+            '`calibrate="holdout"` needs held-out rows, but the split has no `validation`. Give some, or use '
+            '`calibrate="none"`.'
+        )
+    labels = split.validation.labels()
+    missing = wanted[~torch.isin(wanted, labels)]
+    if len(missing):
+        raise DataError(
+            f'`calibrate="holdout"` needs held-out rows of every forgotten class, but none has class {int(missing[0])}.'
+        )
+    return split.validation.pick(torch.isin(labels, wanted).nonzero().squeeze(1))
+
+
+def holdout_scale(trained: Trained, split: Split, step: Float[Tensor, " P"], tolerance: float = 1e-3) -> Match:
+    r"""The smallest `s` at which $w + s\delta$ has the same mean loss on the forgotten as on held-out rows.
+
+    Held-out rows are weighted so that each class counts as often as it does among the forgotten ones. Where the two
+    never meet, the end of the range at which they differ less.
+    """
+    held = check_holdout_can_match(trained, split)
+    share = _class_shares(split.forget.labels(), held.labels())
+
+    def gap(scale: float) -> tuple[float, float]:
+        moved = trained.at(trained.weights + scale * step)
+        return float(_losses(moved, split.forget).mean()), float(_losses(moved, held) @ share.to(trained.device))
+
+    grid = [LEAST * (MOST / LEAST) ** (i / 16) for i in range(17)]
+    seen: list[tuple[float, float, float]] = []
+    for scale in track(grid, "matching held-out loss"):
+        seen.append((scale, *gap(scale)))
+        if seen[-1][1] >= seen[-1][2]:
+            break
+    low, high = (seen[-2] if len(seen) > 1 else None), seen[-1]
+    if low is None or high[1] < high[2]:
+        ends = min((seen[0], seen[-1]), key=lambda e: abs(e[1] - e[2]))
+        return Match(*ends, meets=False)
+    while high[0] - low[0] > tolerance:
+        middle = 0.5 * (low[0] + high[0])
+        now = (middle, *gap(middle))
+        low, high = (low, now) if now[1] >= now[2] else (now, high)
+    return Match(*high, meets=True)
+
+
+def _losses(trained: Trained, data: Data) -> Float[Tensor, " N"]:
+    with torch.no_grad():
+        return torch.cat([trained.losses(b.x, b.y) for b in trained.batches(data)]).double()
+
+
+def _class_shares(forgotten: Tensor, held: Tensor) -> Float[Tensor, " M"]:
+    """One weight per held-out row, summing to one: its class's share among the forgotten rows."""
+    of_class = {int(c): float((forgotten == c).double().mean()) for c in forgotten.unique()}
+    counts = {c: int((held == c).sum()) for c in of_class}
+    return torch.tensor([of_class[int(c)] / counts[int(c)] for c in held], dtype=torch.float64)

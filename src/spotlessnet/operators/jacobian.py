@@ -1,0 +1,60 @@
+"""The Jacobian of the outputs in the weights, known by its products over a data set."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+from torch.func import jacrev, jvp, vjp, vmap
+
+from spotlessnet.core.data import Batch, Data, Inputs
+from spotlessnet.core.errors import MismatchError
+from spotlessnet.core.trained import Trained
+from spotlessnet.operators.matrix import check_device, check_vector
+from spotlessnet.operators.sums import fill_over, stream, total_of
+
+
+@dataclass(frozen=True, eq=False)
+class Jacobian:
+    r"""$J = \partial f_w(x_i) / \partial w$ over all rows of `data`, `[N·C, P]`, never written out."""
+
+    trained: Trained
+    data: Data
+    batch: int = 256
+
+    def multiply(self, v: Float[Tensor, " P"]) -> Float[Tensor, "N *C"]:
+        """`J v`: how the outputs of each row move when the weights move along `v`."""
+        check_vector("v", v, self.trained)
+        w, v = self.trained.weights, v.to(self.trained.dtype)
+
+        def piece(one: Batch, where: Int64[Tensor, " n"]) -> Tensor:
+            return jvp(partial(self.trained.outputs, one.x), (w,), (v,))[1]
+
+        return fill_over(self.trained, self.data, piece, batch=self.batch, label="Jacobian product")
+
+    def transpose_multiply(self, u: Float[Tensor, "N *C"]) -> Float[Tensor, " P"]:
+        """`Jᵀ u`: the sum over rows of their output gradients weighted by `u`."""
+        if len(u) != len(self.data):
+            raise MismatchError(f"u must have one row per row of data, {len(self.data)}, but has {len(u)}.")
+        check_device("u", u, self.trained)
+        w = self.trained.weights
+
+        def parts() -> Iterator[Tensor]:
+            everything = torch.arange(len(self.data))
+            for one, where in stream(self.trained, self.data, everything, batch=self.batch, label="Jacobian product"):
+                outputs, pull = vjp(partial(self.trained.outputs, one.x), w)
+                yield pull(u[where.to(u.device)].to(outputs.dtype).reshape(outputs.shape))[0]
+
+        return total_of(self.trained, parts(), torch.zeros_like(w)).to(w.dtype)
+
+
+def jacobian_rows(trained: Trained, x: Inputs) -> Float[Tensor, "n C P"]:
+    """The dense Jacobian of a few rows; outputs with more axes than one are flattened."""
+
+    def one_row(single: Inputs) -> Tensor:
+        whole = {k: v.unsqueeze(0) for k, v in single.items()} if isinstance(single, dict) else single.unsqueeze(0)
+        return jacrev(lambda w: trained.outputs(whole, w)[0].flatten())(trained.weights)
+
+    return vmap(one_row)(x)

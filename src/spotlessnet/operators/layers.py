@@ -1,0 +1,154 @@
+"""Layers whose per-sample gradients have a closed form: what entered times what came back.
+
+For a layer that is linear in its weights, the gradient of one sample is a product of its input and the gradient at
+its output, so a whole batch of them costs one batched matrix product.
+"""
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from spotlessnet.core.trained import Trained
+
+
+@dataclass(frozen=True, eq=False)
+class Layer(ABC):
+    """A module whose per-sample gradients have a closed form; `weight` and `bias` name what takes part."""
+
+    module: Any
+    weight: str | None
+    bias: str | None
+
+    def parts(self, most: int) -> list[slice]:
+        """Pieces of the weight's input axis, with at most `most` weights each if that can be had."""
+        return [slice(None)]
+
+    @abstractmethod
+    def weight_rows(
+        self, entered: Float[Tensor, "n *a"], returned: Float[Tensor, "n R *b"], part: slice
+    ) -> Float[Tensor, "n R *w"]:
+        """One gradient of a piece of the weight per sample and per column of what came back."""
+
+    @abstractmethod
+    def bias_rows(self, returned: Float[Tensor, "n R *b"]) -> Float[Tensor, "n R *w"]:
+        """One gradient of the bias per sample and column."""
+
+
+class LinearLayer(Layer):
+    """`nn.Linear`, on vectors or on any number of positions."""
+
+    def parts(self, most: int) -> list[slice]:
+        return _pieces(self.module.in_features, self.module.out_features, most)
+
+    def weight_rows(
+        self, entered: Float[Tensor, "n *a"], returned: Float[Tensor, "n R *b"], part: slice
+    ) -> Float[Tensor, "n R *w"]:
+        A = entered[..., part].reshape(len(entered), -1, entered[..., part].shape[-1])
+        G = returned.reshape(*returned.shape[:2], -1, returned.shape[-1]).transpose(2, 3)
+        rows = torch.bmm(G.reshape(len(G), -1, G.shape[-1]), A)
+        return rows.reshape(*G.shape[:3], A.shape[-1])
+
+    def bias_rows(self, returned: Float[Tensor, "n R *b"]) -> Float[Tensor, "n R *w"]:
+        return returned.reshape(*returned.shape[:2], -1, returned.shape[-1]).sum(dim=2)
+
+
+class ConvLayer(Layer):
+    """`nn.Conv2d` with zero padding, grouped or not."""
+
+    def parts(self, most: int) -> list[slice]:
+        m = self.module
+        inputs = m.in_channels // m.groups
+        return _pieces(inputs, m.out_channels * m.kernel_size[0] * m.kernel_size[1], most)
+
+    def weight_rows(
+        self, entered: Float[Tensor, "n *a"], returned: Float[Tensor, "n R *b"], part: slice
+    ) -> Float[Tensor, "n R *w"]:
+        m, (n, R) = self.module, returned.shape[:2]
+        A = entered.unflatten(1, (m.groups, -1))[:, :, part]
+        k = A.shape[2]
+        if m.kernel_size == (1, 1) and m.padding == (0, 0):
+            U = A[..., :: m.stride[0], :: m.stride[1]].reshape(n * m.groups, k, -1)
+        else:
+            U = nn.functional.unfold(A.flatten(1, 2), m.kernel_size, m.dilation, m.padding, m.stride)
+            U = U.reshape(n * m.groups, -1, U.shape[-1])
+        G = returned.reshape(n, R, m.groups, -1, U.shape[-1]).transpose(1, 2)
+        rows = torch.bmm(G.reshape(n * m.groups, -1, U.shape[-1]), U.transpose(1, 2))
+        rows = rows.reshape(n, m.groups, R, -1, rows.shape[-1]).transpose(1, 2)
+        return rows.reshape(n, R, m.out_channels, k, *m.kernel_size)
+
+    def bias_rows(self, returned: Float[Tensor, "n R *b"]) -> Float[Tensor, "n R *w"]:
+        return returned.flatten(3).sum(dim=3)
+
+
+class BatchNormLayer(Layer):
+    """`nn.BatchNorm1d/2d/3d` whose statistics stand still."""
+
+    def weight_rows(
+        self, entered: Float[Tensor, "n *a"], returned: Float[Tensor, "n R *b"], part: slice
+    ) -> Float[Tensor, "n R *w"]:
+        m, x = self.module, entered.reshape(*entered.shape[:2], -1)
+        x = (x - m.running_mean[:, None]) * (m.running_var[:, None] + m.eps).rsqrt()
+        return (returned.reshape(*returned.shape[:3], -1) * x.unsqueeze(1)).sum(dim=3)
+
+    def bias_rows(self, returned: Float[Tensor, "n R *b"]) -> Float[Tensor, "n R *w"]:
+        return returned.reshape(*returned.shape[:3], -1).sum(dim=3)
+
+
+class LayerNormLayer(Layer):
+    """`nn.LayerNorm`."""
+
+    def weight_rows(
+        self, entered: Float[Tensor, "n *a"], returned: Float[Tensor, "n R *b"], part: slice
+    ) -> Float[Tensor, "n R *w"]:
+        m = self.module
+        x = nn.functional.layer_norm(entered, m.normalized_shape, eps=m.eps)
+        return self.bias_rows(returned * x.unsqueeze(1))
+
+    def bias_rows(self, returned: Float[Tensor, "n R *b"]) -> Float[Tensor, "n R *w"]:
+        shape = self.module.normalized_shape
+        return returned.reshape(*returned.shape[:2], -1, *shape).sum(dim=2)
+
+
+KINDS: dict[type[nn.Module], type[Layer]] = {
+    nn.Linear: LinearLayer,
+    nn.Conv2d: ConvLayer,
+    nn.BatchNorm1d: BatchNormLayer,
+    nn.BatchNorm2d: BatchNormLayer,
+    nn.BatchNorm3d: BatchNormLayer,
+    nn.LayerNorm: LayerNormLayer,
+}
+"""Which modules have a closed form; subclasses do not count, since they may compute something else."""
+
+
+def layers_of(trained: Trained) -> list[Layer]:
+    """The layers that may have a closed form, in the order of the modules; tied weights are left out."""
+    places = Counter(id(p) for _, p in trained.model.named_parameters(remove_duplicate=False))
+    found = []
+    for path, module in trained.model.named_modules():
+        kind = KINDS.get(type(module))
+        if kind is None or not _has_closed_form(module):
+            continue
+        own = {name: p for name, p in module.named_parameters(recurse=False) if places[id(p)] == 1}
+        full = {name: f"{path}.{name}" if path else name for name in own}
+        weight, bias = (full[n] if n in full and full[n] in trained.names else None for n in ("weight", "bias"))
+        if weight is not None or bias is not None:
+            found.append(kind(module, weight, bias))
+    return found
+
+
+def _has_closed_form(module: nn.Module) -> bool:
+    if isinstance(module, nn.Conv2d):
+        return module.padding_mode == "zeros" and not isinstance(module.padding, str)
+    if isinstance(module, nn.modules.batchnorm._BatchNorm):
+        return module.running_mean is not None
+    return True
+
+
+def _pieces(inputs: int, per_input: int, most: int) -> list[slice]:
+    width = max(1, min(inputs, most // per_input))
+    return [slice(i, min(i + width, inputs)) for i in range(0, inputs, width)]

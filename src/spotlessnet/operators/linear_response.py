@@ -1,0 +1,200 @@
+"""How the weights of a linearised network answer when rows are removed: one linear system, solved in three ways.
+
+Golatkar, Achille and Soatto (2020), *Forgetting Outside the Box*, Proposition 2, in the form that keeps the training
+residual. Sums over rows throughout; the ridge is whatever the caller adds up (decay, damping), in sum form.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from spotlessnet.core.covariance import Covariance
+from spotlessnet.core.data import Data
+from spotlessnet.core.errors import SettingError, check_choice
+from spotlessnet.core.trained import Trained
+from spotlessnet.operators.gauss_newton import GaussNewton
+from spotlessnet.operators.jacobian import Jacobian
+from spotlessnet.operators.kernel import factor, kernel
+from spotlessnet.operators.low_rank import low_rank
+from spotlessnet.operators.solve import conjugate_gradient
+
+Output = Literal["identity", "softmax"]
+Form = Literal["dual", "primal", "low rank"]
+
+DENSE_LIMIT = 10_000
+"""Rows times outputs beyond which a dense kernel is never formed by itself."""
+
+EXPECTED_ITERATIONS = 50
+"""How many products a conjugate-gradient solve is taken to need when the forms are compared."""
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """A solved system: the step, how it was found and how well it fits.
+
+    **Arguments:**
+
+    - `residual`: `‖b − H x‖ / ‖b‖`, recomputed from `x`; for `"low rank"` against the kept directions only.
+    - `failure`: why the residual is not below the tolerance; empty where it is.
+    """
+
+    x: Float[Tensor, " P"]
+    form: Form
+    residual: float
+    iterations: int = 0
+    failure: str = ""
+
+
+def removal_gradient(
+    forget: Float[Tensor, " P"], whole: Float[Tensor, " P"], forgotten: int, total: int
+) -> Float[Tensor, " P"]:
+    r"""What pushes the weights when `D_f` goes: $b = g_f - \tfrac kN g_D$, with `g` the sums of loss gradients.
+
+    The step $\delta = H_r^{-1} b$ solves $\nabla L_{D_r}(w + \delta) = \nabla L_D(w)$ in means, that is
+    $G_r(w + \delta) = \tfrac{N_r}{N} G_D(w)$ in sums, to first order: what training had left undone stays undone. The
+    decay cancels, so neither it nor the start need be known here. At a minimum it is
+    $g_f + k\lambda(w - w_{start})$, the paper's right-hand side.
+
+    **Arguments:**
+
+    - `forget`, `whole`: $g_f$ over the forgotten rows and $g_D$ over all of them (from data, or from a memory).
+    - `forgotten`, `total`: $k$ and $N$.
+    """
+    return forget - (forgotten / total) * whole
+
+
+def respond(curvature: Covariance, b: Float[Tensor, " P"]) -> Float[Tensor, " P"]:
+    """`H⁻¹ b` for a curvature that came from elsewhere, such as a memory: the ridge is already in it."""
+    return curvature.solve(b)
+
+
+def solve_response(
+    trained: Trained,
+    data: Data,
+    b: Float[Tensor, " P"],
+    *,
+    ridge: float,
+    output: Output = "softmax",
+    form: Form = "primal",
+    rank: int = 100,
+    seed: int = 0,
+    tolerance: float = 1e-6,
+    max_iterations: int = 500,
+    batch: int = 256,
+) -> Answer:
+    r"""Solve $(J^\top \Lambda J + \rho I)\,x = b$ with the Jacobian `J` of `trained` over `data`.
+
+    **Arguments:**
+
+    - `ridge`: $\rho$, the count of rows times decay and damping.
+    - `output`: $\Lambda$, sample by sample: `"identity"`, or `"softmax"` for the loss's own Hessian in the outputs.
+    - `form`: `"dual"` factors the kernel $\Lambda^{1/2} J J^\top \Lambda^{1/2}$, `"primal"` takes conjugate gradients,
+      `"low rank"` keeps `rank` directions of the curvature and treats the others as flat up to the ridge.
+    """
+    check_choice("form", form, ("dual", "primal", "low rank"))
+    H = GaussNewton(trained, data, output=_operator_name(output), ridge=ridge, batch=batch)
+    if form == "primal":
+        solved = conjugate_gradient(
+            H, b, tolerance=tolerance, max_iterations=max_iterations, on_failure="return", label="linear response"
+        )
+        return Answer(solved.x, form, float(solved.residual), solved.iterations, solved.failure)
+    if ridge <= 0:
+        raise SettingError(
+            f"The {form} form divides by the ridge, which must be positive, but is {ridge:g}. Give a damping or a "
+            'decay, or ask for the "primal" form.'
+        )
+    if form == "low rank":
+        flat = GaussNewton(trained, data, output=_operator_name(output), batch=batch)
+        found = low_rank(flat, min(rank, trained.size), generator=torch.Generator().manual_seed(seed))
+        kept = found.plus_ridge(ridge)
+        x = kept.solve(b)
+        return Answer(x, form, _relative(b - kept.multiply(x), b), found.values.numel())
+    return _solve_dual(trained, data, b, H, ridge=ridge, output=output, tolerance=tolerance, batch=batch)
+
+
+def _solve_dual(
+    trained: Trained,
+    data: Data,
+    b: Float[Tensor, " P"],
+    H: GaussNewton,
+    *,
+    ridge: float,
+    output: Output,
+    tolerance: float,
+    batch: int,
+) -> Answer:
+    r"""Woodbury: $x = \tfrac1\rho\big(b - J^\top S (S^\top J J^\top S + \rho I)^{-1} S^\top J b\big)$, $\Lambda = S S^\top$."""
+    J, roots = Jacobian(trained, data, batch), _output_roots(trained, data, output, batch)
+    theta = _between_roots(kernel(trained, data).double(), roots)
+    # The ridge enters inside the factor, so that its jitter, if any, is the only other thing added.
+    factored = factor(theta, ridge)
+    x, r = torch.zeros_like(b), b
+    # The difference above cancels when the ridge is small; each pass solves for what the last one left.
+    for passes in range(1, 5):
+        inner = factored.solve(_into_roots(J.multiply(r).double(), roots).reshape(-1))
+        back = _out_of_roots(inner.reshape(len(data), -1), roots).to(b.dtype)
+        x = x + (r - J.transpose_multiply(back)) / ridge
+        r, before = b - H.multiply(x), _relative(r, b)
+        if _relative(r, b) <= tolerance or _relative(r, b) > 0.5 * before:
+            break
+    left = _relative(r, b)
+    why = "" if left <= tolerance else (
+        f"The dual solution must leave at most {tolerance:g} of the right-hand side, but left {left:.2g}. Raise the "
+        "damping, or work in float64."
+    )
+    return Answer(x, "dual", left, passes, why)
+
+
+def cheaper_form(trained: Trained, data: Data, iterations: int = EXPECTED_ITERATIONS) -> Form:
+    r"""`"dual"` or `"primal"`, whichever takes fewer operations.
+
+    With `F` operations for one answer of the network, `C` outputs and `P` weights, the dense kernel takes
+    $NF(2C + 1)$ for the Jacobian, $(NC)^2 P$ for the symmetric product and $(NC)^3/3$ for the factor; conjugate
+    gradients take $6NF$ for each product, whatever `C` is. A kernel of more than `DENSE_LIMIT` rows is never formed.
+    """
+    batch = next(iter(trained.batches(data, 1)))
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        outputs = trained.outputs(batch.x)
+    # Networks of elementwise pieces count as nothing; every weight then takes part about once.
+    F = max(counter.get_total_flops(), 2 * trained.size)
+    N, C, P = len(data), outputs[0].numel(), trained.size
+    dual = N * F * (2 * C + 1) + (N * C) ** 2 * P + (N * C) ** 3 / 3
+    return "dual" if N * C <= DENSE_LIMIT and dual < iterations * 6 * N * F else "primal"
+
+
+def _operator_name(output: Output) -> Literal["identity", "loss"]:
+    return "loss" if output == "softmax" else "identity"
+
+
+def _relative(r: Float[Tensor, " P"], b: Float[Tensor, " P"]) -> float:
+    size = float(b.double().norm())
+    return float(r.double().norm()) / size if size else 0.0
+
+
+def _output_roots(trained: Trained, data: Data, output: Output, batch: int) -> Float[Tensor, "N C R"] | None:
+    if output == "identity":
+        return None
+    with torch.no_grad():
+        roots = [trained.loss.hessian_root(trained.outputs(b.x), b.y) for b in trained.batches(data, batch)]
+    return torch.cat(roots).double()
+
+
+def _between_roots(theta: Float[Tensor, "M M"], roots: Float[Tensor, "N C R"] | None) -> Float[Tensor, "K K"]:
+    """`Sᵀ Θ S`."""
+    if roots is None:
+        return theta
+    N, C, R = roots.shape
+    half = torch.einsum("ncr,ncm->nrm", roots, theta.reshape(N, C, N * C)).reshape(N * R, N, C)
+    return torch.einsum("knc,ncr->knr", half, roots).reshape(N * R, N * R)
+
+
+def _into_roots(v: Float[Tensor, "N C"], roots: Float[Tensor, "N C R"] | None) -> Float[Tensor, "N R"]:
+    return v if roots is None else torch.einsum("ncr,nc->nr", roots, v)
+
+
+def _out_of_roots(v: Float[Tensor, "N R"], roots: Float[Tensor, "N C R"] | None) -> Float[Tensor, "N C"]:
+    return v if roots is None else torch.einsum("ncr,nr->nc", roots, v)

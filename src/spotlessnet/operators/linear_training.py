@@ -1,0 +1,109 @@
+"""Training of the linearised network, as a value: where it ends, how it is pulled, how it answers to a change."""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from spotlessnet.core.data import Data
+from spotlessnet.core.trained import Trained
+from spotlessnet.operators.gauss_newton import GaussNewton
+from spotlessnet.operators.gradient import gradient
+from spotlessnet.operators.linear_response import Answer, Form, cheaper_form, solve_response
+from spotlessnet.operators.linearised import Linearised
+from spotlessnet.operators.newton_cg import is_few, minimise
+
+
+@dataclass(frozen=True, eq=False)
+class LinearTraining:
+    r"""The network $f_{\bar w}(x) + J(x)(\theta - \bar w)$ and its objective on any rows `S`, in sum form.
+
+    $$\Phi_S(\theta) = \sum_{i \in S} \ell_i(\theta) + \tfrac{|S|\lambda}{2}\|\theta - w_{start}\|^2
+      \quad\text{damped by}\quad \tfrac{|S|\gamma}{2}\|\theta - w\|^2$$
+
+    With `output` other than `"exact"` the loss is replaced by its expansion at $f_{\bar w}$ with curvature $\Lambda$.
+
+    **Arguments:**
+
+    - `trained`: $w$, the weights that training reached.
+    - `point`: $\bar w$, where the network is linearised.
+    - `answers`: every system that was solved, in order: for the record.
+    """
+
+    trained: Trained
+    point: Float[Tensor, " P"]
+    output: Literal["identity", "softmax", "exact"] = "softmax"
+    damping: float = 0.0
+    form: Literal["auto", "dual", "primal", "low rank"] = "auto"
+    rank: int = 200
+    seed: int = 0
+    tolerance: float = 1e-6
+    max_iterations: int = 500
+    batch: int = 256
+    answers: list[Answer] = field(default_factory=list)
+
+    def slope(self, data: Data) -> Float[Tensor, " P"]:
+        """The sum of the linearised network's loss gradients at the trained weights, without decay."""
+        if self.output == "exact":
+            return gradient(self._linear, data, batch=self.batch)
+        g = gradient(self._base, data, batch=self.batch)
+        moved = self.trained.weights - self.point
+        return g + GaussNewton(self._base, data, self._curvature, batch=self.batch).multiply(moved) if moved.any() else g
+
+    def response(self, data: Data, b: Float[Tensor, " P"]) -> Float[Tensor, " P"]:
+        r"""$\delta$ with $\nabla\Phi_S(w + \delta) - \nabla\Phi_S(w) = b$: how the weights give way to a push."""
+        if self.output != "exact":
+            return self._solve(data, b)
+        return self._minimum(data, self._full_slope(data) + b) - self.trained.weights
+
+    def end(self, data: Data) -> Float[Tensor, " P"]:
+        r"""Where linearised training on these rows ends: $\arg\min \Phi_S$."""
+        if self.output != "exact":
+            return self.trained.weights - self._solve(data, self._full_slope(data))
+        return self._minimum(data, torch.zeros_like(self.point))
+
+    def solve(self, data: Data, b: Float[Tensor, " P"]) -> Float[Tensor, " P"]:
+        r"""$(J_S^\top\Lambda J_S + |S|(\lambda + \gamma) I)^{-1} b$, whatever `b` means."""
+        return self._solve(data, b)
+
+    def _full_slope(self, data: Data) -> Float[Tensor, " P"]:
+        ridge = len(data) * self.trained.known_decay
+        return self.slope(data) + ridge * (self.trained.weights - self.trained.anchor)
+
+    def _solve(self, data: Data, b: Float[Tensor, " P"]) -> Float[Tensor, " P"]:
+        form: Form = cheaper_form(self._base, data) if self.form == "auto" else self.form
+        answer = solve_response(
+            self._base, data, b, ridge=self._ridge(data), output="identity" if self.output == "identity" else "softmax",
+            form=form, rank=self.rank, seed=self.seed, tolerance=self.tolerance, max_iterations=self.max_iterations,
+            keep=is_few(self.trained, data), batch=self.batch,
+        )
+        self.answers.append(answer)
+        return answer.x
+
+    def _minimum(self, data: Data, tilt: Float[Tensor, " P"]) -> Float[Tensor, " P"]:
+        # The damping pulls to w, the decay to the anchor: both are one ridge to the anchor and a tilt.
+        pull = len(data) * self.damping * (self.trained.weights - self.trained.anchor)
+        found = minimise(
+            self._linear, data, ridge=self._ridge(data), tilt=tilt + pull, tolerance=self.tolerance,
+            max_iterations=self.max_iterations, keep=is_few(self.trained, data), batch=self.batch,
+        )
+        self.answers.append(Answer(found.weights, "newton", found.residual, found.steps, found.failure))
+        return found.weights
+
+    def _ridge(self, data: Data) -> float:
+        return len(data) * (self.trained.known_decay + self.damping)
+
+    @property
+    def _curvature(self) -> str:
+        return "identity" if self.output == "identity" else "loss"
+
+    @cached_property
+    def _base(self) -> Trained:
+        return self.trained.at(self.point)
+
+    @cached_property
+    def _linear(self) -> Trained:
+        return Linearised(self._base).as_trained(self.trained.weights)

@@ -1,0 +1,186 @@
+"""The strongest directions of a curvature, from products alone, and what is left when a cohort's share is taken out."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from spotlessnet.core.covariance import LowRankPlusRidge
+from spotlessnet.core.errors import MismatchError, SettingError, check_finite, check_positive
+from spotlessnet.core.progress import track
+from spotlessnet.operators.dense import eigenbasis
+from spotlessnet.operators.solve import Product
+
+
+@dataclass(frozen=True, eq=False)
+class LowRank:
+    r"""The `r` largest eigenpairs of a positive semi-definite matrix, $A \approx U \Lambda U^\top$.
+
+    **Arguments:**
+
+    - `basis`, `values`: $U$ with orthonormal columns, and $\Lambda$, largest first.
+    - `residuals`: $\|A u_i - \lambda_i u_i\|$; an eigenvalue lies that near to each $\lambda_i$.
+    - `error`: an estimate of $\|A - U \Lambda U^\top\|_2$, the curvature of the strongest direction left out.
+    - `remainder`: an estimate of $\mathrm{tr}(A - U \Lambda U^\top)$, the curvature left out in all.
+    - `products`: how many products with `A` it took.
+    """
+
+    basis: Float[Tensor, "P r"]
+    values: Float[Tensor, " r"]
+    residuals: Float[Tensor, " r"]
+    error: float
+    remainder: float
+    products: int
+
+    @property
+    def rank(self) -> int:
+        """The number of kept directions."""
+        return len(self.values)
+
+    @property
+    def root(self) -> Float[Tensor, "P r"]:
+        """`R` with `R Rᵀ = U Λ Uᵀ`."""
+        return self.basis * self.values.clamp(min=0).sqrt()
+
+    def plus_ridge(self, ridge: float) -> LowRankPlusRidge:
+        """`U Λ Uᵀ + ridge I`, ready to solve with, to draw from and to take roots of."""
+        check_positive("ridge", ridge, "A low rank leaves directions without curvature.")
+        return LowRankPlusRidge(self.basis, self.values, ridge)
+
+    def preconditioner(self, ridge: float) -> LowRankPlusRidge:
+        r"""For solves with `A + ridge I`: exact inside the span, the smallest kept eigenvalue outside it.
+
+        The condition number falls from $(\lambda_1 + \rho)/\rho$ to about $(\lambda_r + \rho)/\rho$.
+        """
+        check_positive("ridge", ridge, "A low rank leaves directions without curvature.")
+        least = float(self.values.min()) if self.rank else 0.0
+        return LowRankPlusRidge(self.basis, self.values - least, ridge + max(least, 0.0))
+
+
+def low_rank(
+    matrix: Any,
+    rank: int,
+    *,
+    generator: torch.Generator,
+    like: Float[Tensor, " P"] | None = None,
+    oversample: int | None = None,
+    block: int = 16,
+    probes: int = 4,
+    label: str = "finding the strongest directions",
+) -> LowRank:
+    r"""The top eigenpairs by block Lanczos with full reorthogonalisation.
+
+    Needs `rank + oversample` products, in blocks, and as many vectors of memory. Rayleigh-Ritz on the Krylov space of a
+    random block reaches a given error with a fraction of the products of subspace iteration.
+
+    **Arguments:**
+
+    - `matrix`: has `.size` and `.multiply` of rows `[K, P]`; positive semi-definite, without its ridge.
+    - `rank`: how many directions to keep.
+    - `generator`: where the random block comes from.
+    - `like`: a vector that says device and number format; the matrix's own (`matrix.weights`) or float32 otherwise.
+    - `oversample`: how many vectors to explore beyond `rank`; `rank // 2 + 10`, and at least four blocks, unless said.
+    - `block`: vectors multiplied at once; at least as many as an eigenvalue may have copies (the number of outputs).
+    - `probes`: random vectors that estimate the remainder's trace, with one product each.
+    """
+    P = int(matrix.size)
+    if not 1 <= rank <= P:
+        raise SettingError(f"`rank` must lie between 1 and the {P} weights, but got {rank}.")
+    if block < 1 or probes < 0:
+        raise SettingError(f"`block` must be at least 1 and `probes` at least 0, but got {block} and {probes}.")
+    extra = max(rank // 2 + 10, 4 * block - rank) if oversample is None else max(oversample, 0)
+    width = min(-(-(rank + extra) // block) * block, P)
+    noise = _Noise(generator, _like(matrix, like))
+    with torch.no_grad():
+        Q, T, outside = _krylov(matrix.multiply, P, width, min(block, width), noise, label)
+        theta, Y = torch.linalg.eigh(T)
+        theta, Y = theta.flip(0).clamp(min=0), Y.flip(1)
+        tail = Y[-len(outside) :]
+        residuals = (tail * (outside @ tail)).sum(dim=0).clamp(min=0).sqrt()
+        probes = min(probes, P - width)
+        beyond = _trace_outside(matrix.multiply, Q, probes, noise) if width < P else 0.0
+        worst = torch.cat([residuals[:rank], (theta + residuals)[rank : rank + 1]]).max()
+        U = (Y[:, :rank].T.to(Q) @ Q).T
+    return LowRank(
+        basis=U,
+        values=theta[:rank].to(Q),
+        residuals=residuals[:rank].to(Q),
+        error=float(worst),
+        remainder=float(theta[rank:].sum()) + beyond,
+        products=width + probes,
+    )
+
+
+@dataclass(frozen=True)
+class _Noise:
+    generator: torch.Generator
+    like: Tensor
+
+    def rows(self, count: int, size: int) -> Float[Tensor, "K P"]:
+        drawn = torch.randn(count, size, generator=self.generator, device=self.generator.device)
+        return drawn.to(self.like)
+
+
+def _like(matrix: Any, like: Tensor | None) -> Tensor:
+    if like is not None:
+        return like
+    trained = getattr(matrix, "trained", matrix)
+    weights = getattr(trained, "weights", None)
+    return weights if isinstance(weights, Tensor) else torch.empty(0)
+
+
+def _krylov(
+    multiply: Product, P: int, width: int, block: int, noise: _Noise, label: str
+) -> tuple[Float[Tensor, "m P"], Float[Tensor, "m m"], Float[Tensor, "b b"]]:
+    """Orthonormal rows `Q` of a Krylov space, `T = Q A Qᵀ`, and the Gram matrix of what the last block sees beyond."""
+    Q = noise.like.new_empty(width, P)
+    T = torch.zeros(width, width, dtype=torch.float64, device=Q.device)
+    outside = T[:0, :0]
+    Q[:block] = torch.linalg.qr(noise.rows(block, P).T)[0].T
+    old, have = 0, block
+    for _ in track(range(-(-width // block)), label):
+        W = multiply(Q[old:have])
+        if W.shape != Q[old:have].shape:
+            raise MismatchError(f"The product must keep the shape {(have - old, P)}, but gave {tuple(W.shape)}.")
+        check_finite("The product with the matrix", W, "Check the weights and the data for NaN.")
+        seen = torch.zeros(have, have - old, dtype=torch.float64, device=Q.device)
+        for _again in range(2):  # once leaves rounding of the size of what was taken away
+            h = Q[:have] @ W.T
+            W = W - h.T @ Q[:have]
+            seen += h
+        T[:have, old:have], T[old:have, :have] = seen, seen.T
+        outside = (W @ W.T).double()
+        if have == width:
+            break
+        fresh = min(block, width - have)
+        Q[have : have + fresh] = _new_rows(W, outside, fresh, Q[:have], float(T.abs().max()), noise)
+        old, have = have, have + fresh
+    return Q, T, outside
+
+
+def _new_rows(
+    W: Float[Tensor, "b P"], gram: Float[Tensor, "b b"], count: int, Q: Float[Tensor, "m P"], scale: float, noise: _Noise
+) -> Float[Tensor, "c P"]:
+    """Orthonormal rows that span `W`, strongest first; where the space is exhausted, random ones that go on searching."""
+    squares, Y = torch.linalg.eigh(gram)
+    lengths, Y = squares.clamp(min=0).sqrt().flip(0)[:count], Y.flip(1)[:, :count]
+    least = max(100 * torch.finfo(W.dtype).eps * scale, torch.finfo(W.dtype).tiny)
+    rows = (Y / lengths.clamp(min=least)).T.to(W) @ W
+    empty = lengths <= least
+    rows[empty] = noise.rows(int(empty.sum()), W.shape[1])
+    for _ in range(2):
+        rows = rows - (rows @ Q.T) @ Q
+        rows = torch.linalg.qr(rows.T)[0].T
+    return rows
+
+
+def _trace_outside(multiply: Product, Q: Float[Tensor, "m P"], probes: int, noise: _Noise) -> float:
+    """An estimate of the trace of `A` on the complement of `Q`; unknown without probes."""
+    if not probes:
+        return math.nan
+    g = noise.rows(probes, Q.shape[1])
+    g = g - (g @ Q.T) @ Q
+    return float((g * multiply(g)).sum(dtype=torch.float64)) / probes

@@ -1,0 +1,87 @@
+"""Minimise a convex objective over the weights by damped Newton steps, each solved by conjugate gradients."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from spotlessnet.core.data import Data
+from spotlessnet.core.errors import check_positive
+from spotlessnet.core.progress import track
+from spotlessnet.core.trained import Trained
+from spotlessnet.operators.gauss_newton import GaussNewton
+from spotlessnet.operators.gradient import gradient
+from spotlessnet.operators.line_search import backtrack
+from spotlessnet.operators.solve import conjugate_gradient
+
+
+@dataclass(frozen=True, eq=False)
+class Minimum:
+    """Where the steps ended.
+
+    **Arguments:**
+
+    - `residual`: the gradient's length there, as a share of the first one's.
+    - `failure`: why it is not below the tolerance; empty where it is.
+    """
+
+    weights: Float[Tensor, " P"]
+    residual: float
+    steps: int
+    failure: str = ""
+
+
+def minimise(
+    trained: Trained,
+    data: Data,
+    *,
+    ridge: float,
+    tilt: Float[Tensor, " P"] | None = None,
+    tolerance: float = 1e-6,
+    max_steps: int = 50,
+    max_iterations: int = 500,
+    keep: bool = False,
+    batch: int = 256,
+) -> Minimum:
+    r"""Minimise $\sum_i \ell_i(\theta) + \tfrac r2\|\theta - w_{anchor}\|^2 - t^\top\theta$ from `trained.weights`.
+
+    The curvature is Gauss-Newton, which is the Hessian where outputs are linear in the weights; there, with a convex
+    loss, the minimum is the only one.
+
+    **Arguments:**
+
+    - `ridge`, `tilt`: $r > 0$ and $t$; with a tilt the gradient of the rest is $t$ at the minimum, not zero.
+    """
+    check_positive("ridge", ridge, "Give a decay or a damping; without either the minimum may lie at infinity.")
+    here, first, last = trained, 0.0, 0.0
+    for steps in track(range(max_steps + 1), "linearised training"):
+        G = gradient(here, data, ridge=ridge, batch=batch)
+        G = G if tilt is None else G - tilt
+        last = float(G.double().norm())
+        first = first or last
+        if last <= tolerance * first:
+            return Minimum(here.weights, last / first if first else 0.0, steps)
+        if steps == max_steps:
+            break
+        H = GaussNewton(here, data, ridge=ridge, keep=keep, batch=batch)
+        # A rough solve is enough far from the minimum; near it the steps become Newton's own.
+        enough = min(0.1, (last / first) ** 0.5, 1.0)
+        step = conjugate_gradient(
+            H, -G, tolerance=max(enough, 1e-10), max_iterations=max_iterations, on_failure="return"
+        ).x
+        slope = float(G.double() @ step.double())
+        found = backtrack(here, data, step, slope, ridge=ridge, tilt=tilt, batch=batch)
+        if not found.accepted:
+            break
+        here = here.at(here.weights + found.scale * step)
+    why = (
+        f"The gradient must fall to {tolerance:g} of its first length, but is {last / first:.2g} of it after {steps} "
+        f"steps in {str(trained.dtype).removeprefix('torch.')}. Loosen the tolerance, raise the damping, or work in float64."
+    )
+    return Minimum(here.weights, last / first, steps, why)
+
+
+def is_few(trained: Trained, data: Data) -> bool:
+    """Whether the network linearised on all rows fits in memory without a second thought."""
+    return len(data) <= 2048 and len(data) * trained.size <= 100_000_000

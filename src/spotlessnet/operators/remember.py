@@ -1,0 +1,76 @@
+"""Write a memory at the end of training: sums over the data that later requests subtract from."""
+
+from typing import Literal
+
+import torch
+
+from spotlessnet.core.data import Data
+from spotlessnet.core.errors import check_not_negative
+from spotlessnet.core.memory import Memory
+from spotlessnet.core.trained import Trained
+from spotlessnet.operators.fisher import fisher_diagonal
+from spotlessnet.operators.gauss_newton import GaussNewton
+from spotlessnet.operators.gradient import gradient
+from spotlessnet.operators.kronecker import kronecker as kronecker_curvature
+from spotlessnet.operators.low_rank import low_rank
+
+
+def remember(
+    trained: Trained,
+    data: Data,
+    *,
+    rank: int = 200,
+    diagonal: Literal["exact", "monte carlo", "empirical"] | None = "monte carlo",
+    kronecker: bool = False,
+    sample: int | None = None,
+    coreset: int = 0,
+    seed: int = 0,
+) -> Memory:
+    """What requests will need, in one pass for the gradient and one per curvature asked for.
+
+    **Arguments:**
+
+    - `rank`: how many top directions of the Gauss-Newton matrix are kept; 0 keeps none. It costs a few times
+      `rank` products over the data, and `rank · P` numbers of memory.
+    - `diagonal`: how the Fisher diagonal is found, or `None` for no diagonal.
+    - `kronecker`: keep Kronecker-factored curvature too (needs the extra `kfac`).
+    - `sample`: take curvature from this many rows, scaled up to all of them, instead of every row.
+    - `coreset`: remember the numbers of this many retained rows for a later polish.
+    """
+    check_not_negative("remember.rank", rank)
+    check_not_negative("remember.coreset", coreset)
+    draw = torch.Generator().manual_seed(seed)
+    N = len(data)
+    seen = data if sample is None or sample >= N else data.pick(torch.randperm(N, generator=draw)[:sample].sort().values)
+    scale = N / len(seen)
+    # The gradient must be exact, since every request subtracts from it; curvature may come from a sample.
+    g = gradient(trained, data)
+    noise = torch.Generator(trained.device).manual_seed(seed)
+    kept = None
+    if rank:
+        H = GaussNewton(trained, seen)
+        kept = low_rank(H, min(rank, trained.size), generator=noise)
+    d = None if diagonal is None else scale * fisher_diagonal(trained, seen, kind=diagonal, generator=noise)
+    K = kronecker_curvature(trained, seen, generator=noise).scaled(scale) if kronecker else None
+    chosen = torch.randperm(N, generator=draw)[:coreset].sort().values
+    return Memory(
+        weights=trained.weights.clone(),
+        gradient=g,
+        count=N,
+        decay=trained.known_decay,
+        basis=None if kept is None else kept.basis,
+        values=None if kept is None else scale * kept.values,
+        outside=_outside(d, None if kept is None else scale * kept.values, trained.size),
+        diagonal=d,
+        kronecker=K,
+        gone=torch.empty(0, dtype=torch.long),
+        coreset=data.rows[chosen] if coreset else None,
+    )
+
+
+def _outside(diagonal: torch.Tensor | None, values: torch.Tensor | None, size: int) -> float:
+    """The mean eigenvalue beyond the kept span: what is left of the trace, over what is left of the dimension."""
+    if diagonal is None or values is None or size <= len(values):
+        return 0.0
+    left = float(diagonal.double().sum() - values.double().sum())
+    return max(0.0, left) / (size - len(values))

@@ -1,0 +1,270 @@
+"""Solve `(A + damping I) x = b` by conjugate gradients, from products with `A` alone.
+
+Why not a library's: `linear_operator.utils.linear_cg` stops on the mean of residuals it never recomputes (by default
+at tolerance one), steps over negative curvature in silence and only warns when it fails; here the true residual of
+each right-hand side decides, and a failure says why.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from spotlessnet.core.errors import (
+    MismatchError,
+    SettingError,
+    SolveError,
+    check_choice,
+    check_finite,
+    check_not_negative,
+    check_positive,
+)
+from spotlessnet.core.progress import track
+
+Product = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """What a solve gave.
+
+    **Arguments:**
+
+    - `x`: the solution, shaped like the right-hand side.
+    - `iterations`: products with the matrix along search directions; checks of the true residual come on top.
+    - `residual`: `‖b − A x‖ / ‖b‖`, recomputed from `x`, one for each right-hand side.
+    - `converged`: which of them reached the tolerance.
+    - `failure`: why the others did not; empty where all did.
+    """
+
+    x: Float[Tensor, "*K P"]
+    iterations: int
+    residual: Float[Tensor, "*K"]
+    converged: Bool[Tensor, "*K"]
+    failure: str = ""
+
+
+def conjugate_gradient(
+    multiply: Any,
+    b: Float[Tensor, "*K P"],
+    *,
+    preconditioner: Any = None,
+    start: Float[Tensor, "*K P"] | None = None,
+    damping: float = 0.0,
+    tolerance: float = 1e-6,
+    max_iterations: int = 500,
+    recheck: int = 50,
+    on_failure: str = "raise",
+    label: str = "solving",
+) -> Solution:
+    r"""Solve $(A + \mu I)\,x = b$ for a positive definite matrix known by its products.
+
+    Equivalent to `scipy.sparse.linalg.cg(..., atol=0)` on each row of `b`, except that convergence is granted only on
+    $\|b - (A + \mu I) x\| \le \text{tolerance} \cdot \|b\|$ recomputed from `x`. Each right-hand side has its own step
+    lengths and leaves the products when it is done. Inner products are summed in float64 whatever the number format.
+
+    **Arguments:**
+
+    - `multiply`: `A`, a function of rows of vectors or an object with `.multiply`; for a single vector `b` it is
+      given single vectors.
+    - `preconditioner`: an object with `.solve` (any `Covariance`: `Diagonal`, `Kronecker`, `LowRankPlusRidge`), or a
+      function that multiplies by an approximate inverse.
+    - `start`: a first guess.
+    - `damping`: $\mu$, added to the matrix as it is; never raised behind the caller's back.
+    - `recheck`: after how many iterations the recurrence is replaced by the true residual.
+    - `on_failure`: `"raise"` a `SolveError`, or `"return"` what was reached, with the reason in `failure`.
+    """
+    check_choice("on_failure", on_failure, ("raise", "return"))
+    check_not_negative("damping", damping)
+    check_positive("tolerance", tolerance)
+    if max_iterations < 1 or recheck < 1:
+        raise SettingError(
+            f"`max_iterations` and `recheck` must be at least 1, but got {max_iterations} and {recheck}."
+        )
+    check_finite("The right-hand side", b, "Check the gradient it came from.")
+    if start is not None and (start.shape != b.shape or start.device != b.device):
+        raise MismatchError(
+            f"The first guess must lie beside the right-hand side, {tuple(b.shape)} on {b.device}, "
+            f"but is {tuple(start.shape)} on {start.device}."
+        )
+    run = _Run(
+        apply=_damped(getattr(multiply, "multiply", multiply), damping, single=b.ndim == 1),
+        precondition=_rows_of(getattr(preconditioner, "solve", preconditioner), single=b.ndim == 1),
+        b=b.reshape(-1, b.shape[-1]),
+        x=torch.zeros_like(b).reshape(-1, b.shape[-1]) if start is None else start.reshape(-1, b.shape[-1]).clone(),
+        damping=damping,
+        tolerance=tolerance,
+        recheck=recheck,
+        patient=on_failure == "return",
+    )
+    with torch.no_grad():
+        run.begin(fresh=start is None)
+        for _ in track(range(max_iterations), label):
+            if not run.active.any():
+                break
+            run.step()
+        run.finish()
+    shape = b.shape[:-1]
+    done = (run.residual <= tolerance).reshape(shape)
+    return Solution(run.x.reshape(b.shape), run.iterations, run.residual.reshape(shape), done, run.failure)
+
+
+@dataclass
+class _Run:
+    """The state of a solve: the letters of the textbook, one row for each right-hand side."""
+
+    apply: Product
+    precondition: Product | None
+    b: Tensor
+    x: Tensor
+    damping: float
+    tolerance: float
+    recheck: int
+    patient: bool
+    iterations: int = 0
+    failure: str = ""
+    active: Tensor = field(init=False)
+    residual: Tensor = field(init=False)
+    norm: Tensor = field(init=False)
+    rounded: Tensor = field(init=False)
+    r: Tensor = field(init=False)
+    p: Tensor = field(init=False)
+
+    def begin(self, fresh: bool) -> None:
+        self.norm = _dot(self.b, self.b).sqrt()
+        self.x[self.norm == 0] = 0
+        self.r = self.b.clone() if fresh else self.b - self.apply(self.x)
+        self.r[self.norm == 0] = 0
+        self.residual = _dot(self.r, self.r).sqrt() / self.norm.clamp(min=torch.finfo(torch.float64).tiny)
+        self.active = ~(self.residual <= self.tolerance)
+        self.rounded = torch.full_like(self.residual, torch.inf)
+        self.p = torch.zeros_like(self.b)
+        if self.active.any():
+            rows = self.active.nonzero().squeeze(1)
+            self.turn(rows, torch.zeros_like(self.r[rows]), torch.ones_like(self.residual[rows]))
+
+    def step(self) -> None:
+        self.iterations += 1
+        rows = self.active.nonzero().squeeze(1)
+        p = self.p[rows]
+        Ap = self.apply(p)
+        curvature = _dot(p, Ap)
+        bad = ~(curvature > 0) | curvature.isinf()
+        if bad.any():
+            self.fail(rows[bad], self.why_bad(curvature[bad], _dot(p, p)[bad]))
+        rows, p, Ap, curvature = rows[~bad], p[~bad], Ap[~bad], curvature[~bad]
+        if not len(rows):
+            return
+        # Not rᵀz / pᵀAp: after the recurrence was replaced by the true residual only pᵀr still minimises along p.
+        alpha = (_dot(p, self.r[rows]) / curvature).to(p.dtype).unsqueeze(1)
+        self.x[rows] += alpha * p
+        self.r[rows] -= alpha * Ap
+        size = _dot(self.r[rows], self.r[rows]).sqrt() / self.norm[rows]
+        due = (size <= self.tolerance) | (self.iterations % self.recheck == 0)
+        restart = torch.zeros_like(due)
+        if due.any():
+            restart[due] = self.look(rows[due])
+            self.judge(rows[restart])
+            self.active[rows[due]] &= ~(self.residual[rows[due]] <= self.tolerance)
+        going = self.active[rows]
+        if going.any():
+            Ap = torch.where(restart.unsqueeze(1), 0.0, Ap)
+            self.turn(rows[going], Ap[going], curvature[going])
+
+    def look(self, rows: Tensor) -> Tensor:
+        """Replace the recurrence by the true residual; where did rounding make up most of that, above the tolerance?"""
+        r = self.b[rows] - self.apply(self.x[rows])
+        drift = _dot(r - self.r[rows], r - self.r[rows]).sqrt() / self.norm[rows]
+        self.r[rows] = r
+        self.residual[rows] = _dot(r, r).sqrt() / self.norm[rows]
+        return ~(self.residual[rows] <= self.tolerance) & (drift > 0.5 * self.residual[rows])
+
+    def judge(self, rows: Tensor) -> None:
+        """Rounding has taken over: start anew from the true residual, and give up if the last time was no help."""
+        stuck = rows[~(self.residual[rows] < 0.5 * self.rounded[rows])]
+        self.rounded[rows] = self.residual[rows]
+        if len(stuck):
+            self.fail(
+                stuck,
+                f"The residual must fall to {self.tolerance:g} of the right-hand side, but the true one stays at "
+                f"{float(self.residual[stuck].max()):.2g}: {str(self.b.dtype).removeprefix('torch.')} gives no more. "
+                f"Loosen `tolerance`, solve in float64, or raise the damping (now {self.damping:g}).",
+            )
+
+    def turn(self, rows: Tensor, Ap: Tensor, curvature: Tensor) -> None:
+        """The next search direction, `p ← z + β p` with `z = M⁻¹ r` and `β = −zᵀAp / pᵀAp`; zero `Ap` starts anew."""
+        r = self.r[rows]
+        z = r if self.precondition is None else self.precondition(r)
+        if z.shape != r.shape:
+            raise MismatchError(f"The preconditioner must return {tuple(r.shape)}, but gave {tuple(z.shape)}.")
+        rz = _dot(r, z)
+        beta = -_dot(z, Ap) / curvature
+        self.p[rows] = z + beta.to(z.dtype).unsqueeze(1) * self.p[rows]
+        bad = ~(rz > 0)
+        if bad.any():
+            self.fail(
+                rows[bad],
+                f"The preconditioner must be positive definite, but rᵀM⁻¹r = {float(rz[bad].min()):.3g} after "
+                f"{self.iterations} iterations. Raise its ridge, or solve without it.",
+            )
+
+    def why_bad(self, curvature: Tensor, length: Tensor) -> str:
+        if not curvature.isfinite().all():
+            return (
+                f"The product with the matrix must be finite, but was not after {self.iterations} iterations. "
+                "Check the weights and the data for NaN, or raise the damping."
+            )
+        least = float((curvature / length).min())
+        return (
+            f"The matrix must be positive definite, but after {self.iterations} iterations a direction has curvature "
+            f"{least:.3g}. Raise the damping (now {self.damping:g}) by more than {max(0.0, -least):.3g}, "
+            "or use a curvature that cannot be negative, such as Gauss-Newton."
+        )
+
+    def fail(self, rows: Tensor, why: str) -> None:
+        if not self.patient:
+            raise SolveError(why)
+        self.failure = self.failure or why
+        self.active[rows] = False
+        self.residual[rows] = torch.inf  # until `finish` looks
+
+    def finish(self) -> None:
+        open_rows = (self.active | self.residual.isinf()).nonzero().squeeze(1)
+        if not len(open_rows):
+            return
+        self.look(open_rows)
+        late = self.active & ~(self.residual <= self.tolerance)
+        if late.any():
+            worst = float(self.residual[late].max())
+            self.fail(
+                late.nonzero().squeeze(1)[:0],
+                f"The residual must fall to {self.tolerance:g} of the right-hand side, but is {worst:.2g} after "
+                f"{self.iterations} iterations. Allow more (`max_iterations`), give a preconditioner, or raise the "
+                f"damping (now {self.damping:g}).",
+            )
+
+
+def _dot(a: Float[Tensor, "K P"], b: Float[Tensor, "K P"]) -> Float[Tensor, " K"]:
+    return (a * b).sum(dim=1, dtype=torch.float64)
+
+
+def _rows_of(function: Product | None, *, single: bool) -> Product | None:
+    """A function of one vector as a function of rows with one row."""
+    if function is None or not single:
+        return function
+    return lambda v: function(v[0]).unsqueeze(0)
+
+
+def _damped(multiply: Product, damping: float, *, single: bool) -> Product:
+    product = _rows_of(multiply, single=single) or multiply
+
+    def apply(v: Tensor) -> Tensor:
+        Av = product(v)
+        if Av.shape != v.shape:
+            raise MismatchError(f"The product with {tuple(v.shape)} must keep that shape, but gave {tuple(Av.shape)}.")
+        return Av + damping * v if damping else Av
+
+    return apply

@@ -1,0 +1,139 @@
+"""Sums over data: streamed in batches, shared among processes, added up in float64.
+
+Under `torch.distributed` (started with `torchrun`, gloo or NCCL) each process takes its share of the rows and the
+sums are all-reduced, so every process holds the same result; with one process nothing else happens. Every process
+must hold the same data and the same weights.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+
+import torch
+import torch.distributed as dist
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from spotlessnet.core.data import Batch, Data
+from spotlessnet.core.errors import DataError, MismatchError, check_positive
+from spotlessnet.core.progress import track
+from spotlessnet.core.trained import Trained
+
+Piece = Callable[[Batch, Tensor], Tensor]
+"""What one batch adds: `piece(batch, sample_weights of the batch) -> Tensor`."""
+
+
+def sum_over(
+    trained: Trained,
+    data: Data,
+    piece: Piece,
+    *,
+    sample_weights: Float[Tensor, " N"] | None = None,
+    batch: int = 256,
+    label: str = "summing",
+    zero: Float[Tensor, "*d"] | None = None,
+) -> Float[Tensor, "*d"]:
+    r"""$\sum_{batches} piece(batch, s)$ over the rows whose weight is not zero.
+
+    **Arguments:**
+
+    - `piece`: gets a batch on the network's device and its sample weights `[n]`.
+    - `sample_weights`: how often each row counts; rows with weight zero are never read.
+    - `zero`: what the sum over no row at all is; also tells an idle process the shape.
+    """
+    weights = torch.ones(len(data)) if sample_weights is None else sample_weights.detach().cpu()
+    weights = weights.to(trained.dtype)
+    parts = (
+        piece(one, weights[where].to(trained.device))
+        for one, where in stream(trained, data, counted(data, sample_weights), batch=batch, label=label)
+    )
+    return total_of(trained, parts, zero).to(trained.dtype)
+
+
+def stream(
+    trained: Trained, data: Data, positions: Int64[Tensor, " n"], *, batch: int = 256, label: str = "reading"
+) -> Iterator[tuple[Batch, Int64[Tensor, " m"]]]:
+    """Batches of the rows at these positions that fall to this process, each with its positions."""
+    check_positive("batch", batch)
+    mine = my_share(positions)
+    batches = zip(trained.batches(data.pick(mine), batch), mine.split(batch), strict=False)
+    yield from track(batches, label, total=-(-len(mine) // batch))
+
+
+def total_of(
+    trained: Trained, parts: Iterable[Float[Tensor, "*d"]], zero: Float[Tensor, "*d"] | None = None
+) -> Float[Tensor, "*d"]:
+    """The sum of this process's parts and of everybody else's, in float64."""
+    total = None if zero is None else _start(zero)
+    for part in parts:
+        total = _start(part).add_(part.detach()) if total is None else total.add_(part.detach())
+    return _reduced(total, trained)
+
+
+def fill_over(
+    trained: Trained,
+    data: Data,
+    piece: Callable[[Batch, Int64[Tensor, " n"]], Tensor],
+    *,
+    batch: int = 256,
+    label: str = "answering",
+) -> Float[Tensor, "N *d"]:
+    """One row of the answer per row of the data, in order: `piece(batch, positions) -> [n, ...]`."""
+    if not len(data):
+        raise DataError("There is no row to answer about. Give data with at least one row.")
+    answer: Tensor | None = None
+    for one, where in stream(trained, data, torch.arange(len(data)), batch=batch, label=label):
+        value = piece(one, where).detach()
+        if answer is None:
+            answer = value.new_zeros(len(data), *value.shape[1:])
+        answer[where.to(answer.device)] = value
+    return _reduced(answer, trained)
+
+
+def counted(data: Data, sample_weights: Float[Tensor, " N"] | None) -> Int64[Tensor, " n"]:
+    """Positions of the rows that count at all."""
+    if sample_weights is None:
+        return torch.arange(len(data))
+    if sample_weights.shape != (len(data),):
+        raise MismatchError(
+            f"Sample weights must be one number per row, shape ({len(data)},), but have shape "
+            f"{tuple(sample_weights.shape)}."
+        )
+    return sample_weights.detach().cpu().nonzero().squeeze(1)
+
+
+def processes() -> tuple[int, int]:
+    """This process's number and how many there are: `(0, 1)` unless `torch.distributed` runs."""
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    return 0, 1
+
+
+def my_share(positions: Int64[Tensor, " n"]) -> Int64[Tensor, " m"]:
+    """The contiguous piece of `positions` that this process works on."""
+    rank, count = processes()
+    return positions.tensor_split(count)[rank]
+
+
+def add_up(value: Tensor) -> Tensor:
+    """The sum of `value` over all processes, in place."""
+    if processes()[1] > 1:
+        dist.all_reduce(value)
+    return value
+
+
+def _start(like: Tensor) -> Tensor:
+    # Batches are added in float64: the order of the rows and the number of processes then leave no trace in float32.
+    wide = torch.float32 if like.device.type == "mps" else torch.float64
+    return torch.zeros(like.shape, dtype=wide, device=like.device)
+
+
+def _reduced(total: Tensor | None, trained: Trained) -> Tensor:
+    """The sum over processes; one that had no row learns the shape from the others."""
+    if processes()[1] > 1:
+        known: list[tuple[torch.Size, torch.dtype] | None] = [None] * processes()[1]
+        dist.all_gather_object(known, None if total is None else (total.shape, total.dtype))
+        if total is None:
+            shape, dtype = next((k for k in known if k is not None), (None, None))
+            total = None if shape is None else torch.zeros(shape, dtype=dtype, device=trained.device)
+    if total is None:
+        raise DataError("There is no row to sum over. Give data with at least one row of weight other than zero.")
+    return add_up(total)

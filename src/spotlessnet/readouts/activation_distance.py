@@ -1,0 +1,69 @@
+"""Activation distance: how differently two networks answer about the same rows.
+
+Golatkar, Achille and Soatto (2020), *Forgetting Outside the Box*.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jaxtyping import Float
+from torch import Tensor
+
+from spotlessnet.core.data import Data
+from spotlessnet.core.errors import MismatchError, check_choice
+from spotlessnet.core.readout import Ideal, Reading, Readout
+from spotlessnet.core.split import Split
+from spotlessnet.core.trained import Trained
+from spotlessnet.readouts.curve import Curve, along_line
+from spotlessnet.readouts.parts import PARTS, Part, log_probabilities, part
+
+
+def distances(network: Trained, reference: Trained, data: Data) -> Float[Tensor, " N"]:
+    r"""$\|p_w(x) - p_{w_0}(x)\|_1$ of each row, between 0 and 2."""
+    p, q = log_probabilities(network, data).exp(), log_probabilities(reference, data).exp().to(network.device)
+    if p.shape != q.shape:
+        raise MismatchError(
+            f"The network answers with {p.shape[1]} classes, the reference with {q.shape[1]}. "
+            "Train the reference with the same head."
+        )
+    return (p - q).abs().sum(dim=1)
+
+
+@dataclass(frozen=True)
+class ActivationDistance(Readout):
+    r"""Mean $L_1$ distance to a reference network's probabilities.
+
+    $$\frac{1}{N} \sum_x \big\| p_w(x) - p_{w_0}(x) \big\|_1 \in [0, 2]$$
+
+    Zero if and only if both answer alike. One reference trained with the same seed is a lenient judge: read the
+    number beside the distance between two retrained networks.
+
+    **Arguments:**
+
+    - `reference`: usually the network retrained without $D_f$.
+    - `on`: which rows.
+    """
+
+    unit: ClassVar[str] = "probability, L1"
+    ideal: ClassVar[Ideal] = "low"
+
+    reference: Trained
+    on: Part = "forget"
+
+    def __post_init__(self) -> None:
+        check_choice("ActivationDistance.on", self.on, PARTS)
+
+    @property
+    def name(self) -> str:
+        return f"activation distance on {self.on}"
+
+    def __call__(self, network: Trained, split: Split) -> Reading:
+        return Reading(float(distances(network, self.reference, part(split, self.on)).mean()))
+
+
+def along_path(start: Trained, end: Trained, reference: Trained, data: Data, *, steps: int = 20) -> Curve:
+    """Activation distance to `reference` on the straight path from the original `w` to the scrubbed `S(w)`.
+
+    A scrub that moves toward the retrained network shows a curve that falls all the way.
+    """
+    return along_line(start, end, lambda network: float(distances(network, reference, data).mean()), steps=steps)

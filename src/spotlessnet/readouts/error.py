@@ -1,0 +1,48 @@
+"""Error: the share of rows that a network gets wrong."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from spotlessnet.core.errors import check_choice
+from spotlessnet.core.readout import Ideal, Reading, Readout
+from spotlessnet.core.split import Split
+from spotlessnet.core.statistics import clopper_pearson
+from spotlessnet.core.trained import Trained
+from spotlessnet.readouts.parts import PARTS, Part, part
+
+
+@dataclass(frozen=True)
+class Error(Readout):
+    """Share of wrong answers on the retained, forgotten or test rows.
+
+    Test rows are a sample, so their error comes with exact limits; the others are all rows there are.
+
+    **Arguments:**
+
+    - `on`: which rows.
+    """
+
+    unit: ClassVar[str] = "share of rows"
+    ideal: ClassVar[Ideal] = "as retrained"
+
+    on: Part = "forget"
+
+    def __post_init__(self) -> None:
+        check_choice("Error.on", self.on, PARTS)
+
+    @property
+    def name(self) -> str:
+        return f"error on {self.on}"
+
+    @torch.no_grad()
+    def __call__(self, network: Trained, split: Split) -> Reading:
+        data = part(split, self.on)
+        mistakes = torch.cat([network.loss.mistakes(network.outputs(b.x), b.y) for b in network.batches(data)]).double()
+        value = float(mistakes.mean())
+        counts = bool(((mistakes == 0) | (mistakes == 1)).all())
+        if self.on != "test" or not counts:
+            return Reading(value)
+        _, low, high = clopper_pearson(int(mistakes.sum()), len(mistakes))
+        return Reading(value, low, high)

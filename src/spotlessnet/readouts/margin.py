@@ -1,0 +1,66 @@
+"""The margin: by how much the right class wins, the statistic that membership attacks read."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float, Float64, Int
+from torch import Tensor
+
+from spotlessnet.core.data import Data
+from spotlessnet.core.errors import check_choice
+from spotlessnet.core.progress import track
+from spotlessnet.core.readout import Ideal, Reading, Readout
+from spotlessnet.core.split import Split
+from spotlessnet.core.trained import Trained
+from spotlessnet.readouts.parts import PARTS, Part, class_labels, class_logits, part
+
+
+def margin(logits: Float[Tensor, "N C"], y: Int[Tensor, " N"]) -> Float64[Tensor, " N"]:
+    r"""$\varphi = \log p_y - \log \sum_{c \ne y} p_c$ of each row, in float64.
+
+    Computed from the logits, $z_y - \mathrm{logsumexp}_{c \ne y} z_c$, so that it neither saturates nor cancels where
+    the network is certain.
+
+    >>> margin(torch.tensor([[1000.0, 0.0]]), torch.tensor([0])).tolist()
+    [1000.0]
+    """
+    z, right = logits.double(), y.long().unsqueeze(1)
+    others = z.scatter(1, right, -torch.inf)
+    return z.gather(1, right).squeeze(1) - others.logsumexp(dim=1)
+
+
+def margins(network: Trained, data: Data) -> Float64[Tensor, " N"]:
+    """The margin of each row of `data`."""
+    return margin(class_logits(network, data), class_labels(network, data))
+
+
+def margins_of(networks: Iterable[Trained], data: Data) -> Float64[Tensor, "S N"]:
+    """Margins under several networks, one row each, on the CPU."""
+    return torch.stack([margins(network, data).cpu() for network in track(networks, "margins")])
+
+
+@dataclass(frozen=True)
+class Margin(Readout):
+    """Mean margin on one part of the split.
+
+    **Arguments:**
+
+    - `on`: which rows.
+    """
+
+    unit: ClassVar[str] = "log odds"
+    ideal: ClassVar[Ideal] = "as retrained"
+
+    on: Part = "forget"
+
+    def __post_init__(self) -> None:
+        check_choice("Margin.on", self.on, PARTS)
+
+    @property
+    def name(self) -> str:
+        return f"margin on {self.on}"
+
+    def __call__(self, network: Trained, split: Split) -> Reading:
+        return Reading(float(margins(network, part(split, self.on)).mean()))

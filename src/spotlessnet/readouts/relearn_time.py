@@ -1,0 +1,105 @@
+"""Relearn time: how fast forgotten rows come back, which shows what was hidden and not forgotten.
+
+Golatkar, Achille and Soatto (2020), *Forgetting Outside the Box*.
+"""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from spotlessnet.core.errors import NeedError, check_not_negative, check_positive
+from spotlessnet.core.progress import track
+from spotlessnet.core.readout import Ideal, Reading, Readout
+from spotlessnet.core.recipe import Recipe
+from spotlessnet.core.split import Split
+from spotlessnet.core.trained import Trained
+from spotlessnet.readouts.mean_loss import mean_loss
+from spotlessnet.training.fit import fit
+
+
+@dataclass(frozen=True)
+class RelearnTime(Readout):
+    r"""Epochs of fine-tuning on all of $D$ until the loss on $D_f$ is back at the original's.
+
+    $$t = \min\{k \ge 1 : L_{D_f}(w_k) \le L_{D_f}(w_{original}) + 10^{-5}\}$$
+
+    The original itself needs the first epoch, so it reads 1. A network that is not there at the cap reads
+    "> cap" and is marked censored. Fast is a memory that was only hidden; slower than retrained is the Streisand
+    effect. Plain steps without momentum, in eval mode, and decay that pulls to the network under test, as the
+    paper's own code has it.
+
+    **Arguments:**
+
+    - `original`: the network before forgetting, which sets the loss to reach.
+    - `cap`: the most epochs.
+    - `rate`, `batch`: of the fine-tuning; a small rate resolves more.
+    - `decay`: weight of `½‖w − w_0‖²`, with `w_0` the weights under test; the network's own unless given.
+    - `tolerance`: how far above the original's loss still counts.
+    - `seed`: of the order of batches, the same for every network.
+    """
+
+    unit: ClassVar[str] = "epochs"
+    ideal: ClassVar[Ideal] = "as retrained"
+
+    original: Trained
+    cap: int = 100
+    rate: float = 0.01
+    batch: int = 128
+    decay: float | None = None
+    tolerance: float = 1e-5
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_positive("RelearnTime.cap", self.cap)
+        check_positive("RelearnTime.rate", self.rate, hint="Take the rate of the training, or a tenth of it.")
+        check_positive("RelearnTime.batch", self.batch)
+        check_not_negative("RelearnTime.tolerance", self.tolerance)
+        if self.decay is not None:
+            check_not_negative("RelearnTime.decay", self.decay)
+
+    @property
+    def name(self) -> str:
+        return "relearn time"
+
+    def __call__(self, network: Trained, split: Split) -> Reading:
+        goal = mean_loss(self.original, split.forget) + self.tolerance
+        how = f"rate {self.rate:g}, batch {self.batch}"
+        if mean_loss(network, split.forget) <= goal:
+            return Reading(1.0, note=f"{how}; there before the first step")
+        recipe = Recipe(
+            epochs=1,
+            rate=self.rate,
+            momentum=0.0,
+            batch=self.batch,
+            decay=network.known_decay if self.decay is None else self.decay,
+            dropout=False,
+        )
+        learner = replace(network, start=network.weights)
+        for epoch in track(range(self.cap), "relearning"):
+            # One epoch a call is the same as many: without momentum the weights are all there is to carry on.
+            learner = fit(learner, split.whole, recipe, seed=self.seed * self.cap + epoch, label="relearning")
+            if mean_loss(learner, split.forget) <= goal:
+                return Reading(float(epoch + 1), note=how)
+        return Reading(float(self.cap), censored=True, note=f"{how}; not there at the cap")
+
+
+def relearn_anchors(
+    readout: RelearnTime, split: Split, retrained: Trained, fresh: Trained | None = None
+) -> dict[str, Reading]:
+    """What the readout gives where the answer is known: the original, a retrained and an untrained network.
+
+    **Arguments:**
+
+    - `fresh`: where training began; taken from `readout.original.start` unless given.
+    """
+    if fresh is None:
+        if readout.original.start is None:
+            raise NeedError(
+                "The fresh anchor needs the weights where training began, but the original does not know them. "
+                "Give `fresh`, or make the original with `Trained.of(..., start=...)`."
+            )
+        fresh = readout.original.at(readout.original.start)
+    return {
+        "original": readout(readout.original, split),
+        "retrained": readout(retrained, split),
+        "fresh": readout(fresh, split),
+    }

@@ -1,0 +1,184 @@
+"""NTK scrubbing: linearise the network, solve for what training without the forgotten rows would have given.
+
+Golatkar, Achille and Soatto (2020), *Forgetting Outside the Box*, with the signs and the residual put right.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from jaxtyping import Float
+from torch import Tensor
+
+from spotlessnet.core.data import Data
+from spotlessnet.core.errors import (
+    NeedError,
+    NumericsError,
+    SettingError,
+    check_choice,
+    check_not_negative,
+    check_positive,
+)
+from spotlessnet.core.scrub import Notes, Scrub
+from spotlessnet.core.split import Split
+from spotlessnet.core.trained import Trained
+from spotlessnet.operators.gradient import gradient
+from spotlessnet.operators.holdout_scale import check_holdout_can_match, holdout_scale
+from spotlessnet.operators.line_search import backtrack
+from spotlessnet.operators.linear_response import removal_gradient
+from spotlessnet.operators.linear_training import LinearTraining
+from spotlessnet.operators.trapezium import published_scale, trapezium_scale
+
+
+@dataclass(frozen=True)
+class NTK(Scrub):
+    r"""The step from the end of linearised training on $D$ to the end of linearised training on $D_r$.
+
+    $$H_r\,\delta = g_f - \tfrac kN g_D, \qquad H_r = J_r^\top \Lambda_r J_r + N_r(\lambda + \gamma) I$$
+
+    with sums $g$ of loss gradients at $w$: $D_f$'s gradient **and** curvature go, and what training had left undone on
+    $D$ stays undone on $D_r$. For a network linear in its weights, squared loss, $\gamma = 0$ and $w$ the optimum on
+    $D$, $w + \delta$ is the retrained network. Adds no noise; `chain(NTK(), Finetune(epochs=3), Fisher())` does.
+
+    **Arguments:**
+
+    - `output`: $\Lambda$: `"softmax"` is the loss's own Hessian in the outputs, `"identity"` what the paper preferred;
+      `"exact"` solves the linearised problem with the loss as it is, by Newton steps.
+    - `linearised`: at the trained weights (`"end"`) or where training began (`"start"`).
+    - `residual`: `"keep"` as above; `"solve"` solves for the ends of linearised training on $D$ and on $D_r$ and takes
+      their difference, which is the same only where $w$ is the first of the two.
+    - `solution`: `"dual"`, `"primal"`, `"low rank"`, or `"auto"` for the cheaper of the first two by operation count.
+    - `damping`: $\gamma$, in units of the decay; raise it where the linear model reaches too far.
+    - `rank`: directions kept by the low-rank solution.
+    - `search`: halve the step until the network itself has less of what the step was to lower.
+    - `trapezium`: lengthen the step by the supplement's trapezium, held within a factor of four.
+    - `calibrate`: `"holdout"` chooses the length at which forgotten and held-out rows have the same loss.
+    - `variant`: `"published"` follows the published code, for comparison only: identity, at the end, without the term
+      $J(w_{start} - w)$, with its own trapezium; the settings above do not apply then, save `solution`.
+    """
+
+    output: Literal["identity", "softmax", "exact"] = "softmax"
+    linearised: Literal["end", "start"] = "end"
+    residual: Literal["keep", "solve"] = "keep"
+    solution: Literal["auto", "dual", "primal", "low rank"] = "auto"
+    damping: float = 1e-3
+    rank: int = 200
+    search: bool = True
+    trapezium: bool = False
+    calibrate: Literal["none", "holdout"] = "none"
+    variant: Literal["corrected", "published"] = "corrected"
+    tolerance: float = 1e-4
+    max_iterations: int = 500
+    seed: int = 0
+    batch: int = 256
+
+    def __post_init__(self) -> None:
+        check_choice("NTK.output", self.output, ("identity", "softmax", "exact"))
+        check_choice("NTK.linearised", self.linearised, ("end", "start"))
+        check_choice("NTK.residual", self.residual, ("keep", "solve"))
+        check_choice("NTK.solution", self.solution, ("auto", "dual", "primal", "low rank"))
+        check_choice("NTK.calibrate", self.calibrate, ("none", "holdout"))
+        check_choice("NTK.variant", self.variant, ("corrected", "published"))
+        check_not_negative("NTK.damping", self.damping, "Start from the weight decay.")
+        for name in ("rank", "tolerance", "max_iterations", "batch"):
+            check_positive(f"NTK.{name}", getattr(self, name))
+        if self.trapezium and self.calibrate != "none":
+            raise SettingError(
+                "`NTK.trapezium` and `NTK.calibrate` both choose the length of the step, but both were asked for. "
+                "Leave one out."
+            )
+
+    def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
+        if self.calibrate == "holdout":
+            check_holdout_can_match(trained, split)  # before any work
+        self._say_what_is_assumed(trained, notes)
+        facts: dict[str, Any] = {"variant": self.variant}
+        if self.variant == "published":
+            step, scale = self._published(trained, split, facts, notes)
+        else:
+            step = self._step(trained, split, facts, notes)
+            scale = self._scale(trained, split, step, facts, notes)
+        facts |= {"scale": scale, "step": scale * float(step.double().norm())}
+        notes.fact(ntk=facts)
+        return trained.weights + scale * step
+
+    def _step(self, trained: Trained, split: Split, facts: dict[str, Any], notes: Notes) -> Float[Tensor, " P"]:
+        linear = self._linear(trained, facts, notes, output=self.output, damping=self.damping)
+        if self.residual == "solve":
+            return linear.end(split.retain) - linear.end(split.whole)
+        N, k = len(split.retain) + len(split.forget), len(split.forget)
+        g_f, g_r = linear.slope(split.forget), linear.slope(split.retain)
+        return linear.response(split.retain, removal_gradient(g_f, g_f + g_r, k, N))
+
+    def _published(
+        self, trained: Trained, split: Split, facts: dict[str, Any], notes: Notes
+    ) -> tuple[Float[Tensor, " P"], float]:
+        r"""$u(S) = -(J_S^\top J_S + |S|\lambda)^{-1} g_S$: without the decay's gradient, hence far too short."""
+        notes.assume(
+            "the published code's formula was followed, for comparison only",
+            "the step is not the retrained one even for a linear network",
+        )
+        linear = self._linear(trained, facts, notes, output="identity", damping=0.0, linearised="end")
+        u_r, u = (-linear.solve(data, linear.slope(data)) for data in (split.retain, split.whole))
+        return u_r - u, published_scale(u_r - u, trained.weights - trained.anchor - u_r)
+
+    def _linear(
+        self, trained: Trained, facts: dict[str, Any], notes: Notes, *, output: str, damping: float, linearised: str = ""
+    ) -> LinearTraining:
+        if (linearised or self.linearised) == "start" and trained.start is None:
+            raise NeedError(
+                '`NTK(linearised="start")` needs the weights training began with, but they are not known. Give '
+                '`start`, or linearise at the end.'
+            )
+        at = trained.anchor if (linearised or self.linearised) == "start" else trained.weights
+        return LinearTraining(
+            trained, at, output=output, damping=damping, form=self.solution, rank=self.rank, seed=self.seed,
+            tolerance=self.tolerance, max_iterations=self.max_iterations, batch=self.batch, facts=facts, notes=notes,
+        )
+
+    def _scale(
+        self, trained: Trained, split: Split, step: Float[Tensor, " P"], facts: dict[str, Any], notes: Notes
+    ) -> float:
+        if self.calibrate == "holdout":
+            match = holdout_scale(trained, split, step)
+            facts |= {"forget_loss": match.forget_loss, "holdout_loss": match.holdout_loss, "matched": match.meets}
+            return match.scale
+        scale = 1.0
+        if self.trapezium:
+            linear = self._linear(trained, {}, notes, output=self.output, damping=self.damping)
+            found = trapezium_scale(step, trained.weights - linear.end(split.whole))
+            facts |= {"trapezium": found.used, "trapezium_unguarded": found.raw}
+            scale = found.used
+        return scale * self._searched(trained, split, scale * step, facts) if self.search else scale
+
+    def _searched(self, trained: Trained, split: Split, step: Float[Tensor, " P"], facts: dict[str, Any]) -> float:
+        r"""On $N_r L_{D_r}(\theta) - \tfrac{N_r}{N} G_D(w)^\top\theta$, whose minimum the step aims at."""
+        n, N = len(split.retain), len(split.retain) + len(split.forget)
+        ridge = n * trained.known_decay
+        G_r = gradient(trained, split.retain, ridge=ridge, batch=self.batch)
+        G_D = G_r + gradient(trained, split.forget, ridge=(N - n) * trained.known_decay, batch=self.batch)
+        slope = float((G_r - (n / N) * G_D).double() @ step.double())
+        facts["training_gradient"] = float(G_D.double().norm()) / N
+        if slope >= 0:
+            facts["searched"] = False  # not a way down at w, as may be when linearised elsewhere: nothing to search
+            return 1.0
+        found = backtrack(trained, split.retain, step, slope, ridge=ridge, tilt=(n / N) * G_D, batch=self.batch)
+        if not found.accepted:
+            raise NumericsError(
+                "The step must bring the network closer to where the retained rows lead, but no length of it does. "
+                f"Raise `NTK.damping` (now {self.damping:g})."
+            )
+        facts["searched"] = True
+        return found.scale
+
+    def _say_what_is_assumed(self, trained: Trained, notes: Notes) -> None:
+        if trained.decay is None:
+            notes.assume(
+                "the decay is not known and was taken as zero; the damping stands in for it",
+                "the step is that of a network trained with the damping as its decay",
+            )
+        uses_anchor = self.residual == "solve" or self.trapezium or self.variant == "published"
+        if trained.start is None and trained.known_decay and (uses_anchor or self.search):
+            notes.assume(
+                "the start is not known; the decay was taken to pull to zero",
+                "the length of the step rests on that guess",
+            )

@@ -1,0 +1,143 @@
+"""The training loop: stochastic gradient descent with momentum, spelt out from top to bottom."""
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from spotlessnet.core.data import Data, Inputs
+from spotlessnet.core.errors import NeedError, NumericsError
+from spotlessnet.core.progress import track
+from spotlessnet.core.recipe import Recipe
+from spotlessnet.core.trained import Trained, logits_of
+from spotlessnet.training import checkpoint as checkpoints
+from spotlessnet.training.order import Order, mixed, repeatable
+from spotlessnet.training.resident import Resident
+from spotlessnet.training.schedule import rate_at
+
+Watch = Callable[[int, Trained], bool | None]
+
+
+def fit(
+    trained: Trained,
+    data: Data,
+    recipe: Recipe | None = None,
+    *,
+    seed: int = 0,
+    order_of: Data | None = None,
+    checkpoint: str | PathLike[str] | None = None,
+    label: str = "training",
+    watch: Watch | None = None,
+) -> Trained:
+    r"""Train from `trained.weights` on; the network that was handed in stays as it is.
+
+    $$g = \frac1{|b|}\sum_{i \in b} \nabla \ell_i(w) + \lambda (w - w_{start}), \qquad
+      v \leftarrow m v + g, \qquad w \leftarrow w - \eta_t v$$
+
+    The same seed gives the same bytes, also when interrupted and resumed from a checkpoint.
+
+    **Arguments:**
+
+    - `recipe`: how to train; the network's own unless said.
+    - `order_of`: coupled randomness. The batches are those of this data, with the rows that `data` lacks left out; a
+      batch left empty is skipped, but the schedule moves on. `None` shuffles `data` by itself.
+    - `checkpoint`: a file written after each epoch; if it is there, training goes on from it.
+    - `watch`: called after each epoch with the number of epochs done and the network; training ends if it says `True`.
+    """
+    recipe = recipe or trained.recipe
+    if recipe is None:
+        raise NeedError("Training needs a recipe, but none is known. Give `recipe=Recipe(...)`.")
+    trained = replace(trained, recipe=recipe, decay=recipe.decay, start=_start(trained))
+    w0, device = trained.anchor, trained.device
+    network, w, g = _opened(trained, recipe)
+    order, rows = Order.of(data, order_of, recipe.batch, seed), Resident.of(trained, data)
+    state = checkpoints.State(w, torch.zeros_like(w))
+    path = None if checkpoint is None else Path(checkpoint)
+    digest = "" if path is None else checkpoints.digest_of(trained, data, order_of, recipe, seed)
+    if path is not None and path.exists():
+        state = checkpoints.read(path, state, network, digest)
+
+    for epoch in track(range(state.epoch, 0 if state.finished else recipe.epochs), label):
+        # Sums stay on the device: reading one per step would make it wait for every batch.
+        loss, mistakes = torch.zeros((), device=device), torch.zeros((), device=device)
+        with repeatable(device, mixed(seed, epoch, "noise")), torch.enable_grad():
+            for step, x, y in _steps(order, rows, epoch):
+                g.zero_()
+                outputs = _answer(network, x)
+                losses = trained.loss(outputs, y)
+                losses.mean().backward()
+                with torch.no_grad():
+                    if recipe.decay:
+                        g.add_(w - w0, alpha=recipe.decay)
+                    state.v.mul_(recipe.momentum).add_(g)
+                    w.sub_(state.v, alpha=rate_at(recipe, step, recipe.epochs * order.steps))
+                    loss += losses.detach().sum()
+                    mistakes += trained.loss.mistakes(outputs.detach(), y).sum()
+        _check_sane(loss, w, epoch, recipe)
+        state.epoch = epoch + 1
+        if state.faultless_since is None and not mistakes.item():
+            state.faultless_since = epoch
+        stopped = state.faultless_since is not None and recipe.patience is not None
+        stopped = stopped and epoch - (state.faultless_since or 0) >= (recipe.patience or 0)
+        asked = watch is not None and watch(epoch + 1, _closed(trained, network, w))
+        state.finished = bool(stopped or asked)
+        if path is not None:
+            checkpoints.write(path, state, network, digest)
+        if state.finished:
+            break
+    return _closed(trained, network, w)
+
+
+def training_mode(network: nn.Module, recipe: Recipe) -> nn.Module:
+    """The network, with dropout and BatchNorm statistics switched as the recipe says."""
+    network.train(recipe.dropout)
+    for module in network.modules():
+        if isinstance(module, _NormBase):
+            module.train(not recipe.freeze_statistics)
+    return network
+
+
+def _start(trained: Trained) -> Float[Tensor, " P"]:
+    return trained.weights if trained.start is None else trained.start
+
+
+def _opened(trained: Trained, recipe: Recipe) -> tuple[nn.Module, Float[Tensor, " P"], Float[Tensor, " P"]]:
+    """A copy of the network whose parameters and gradients look into two flat vectors, which come with it."""
+    network = training_mode(copy.deepcopy(trained.model), recipe)
+    w, g = trained.weights.detach().clone(), torch.zeros_like(trained.weights)
+    parameters, slopes = dict(network.named_parameters()), trained.unflatten(g)
+    for name, value in trained.unflatten(w).items():
+        parameters[name].data, parameters[name].grad = value, slopes[name]
+    return network, w, g
+
+
+def _closed(trained: Trained, network: nn.Module, w: Float[Tensor, " P"]) -> Trained:
+    return replace(trained, model=copy.deepcopy(network).eval(), weights=w.detach().clone())
+
+
+def _steps(order: Order, rows: Resident, epoch: int) -> Iterator[tuple[int, Inputs, Tensor]]:
+    """The batches of an epoch that hold any row, each with its step number over the whole training."""
+    batches = order.epoch(epoch)
+    # One move per epoch, cut on the device: a move per batch would be as many waits.
+    positions = rows.place(torch.cat(batches)).split([len(batch) for batch in batches])
+    for step, batch in enumerate(positions, start=epoch * order.steps):
+        if len(batch):
+            yield step, *rows.take(batch)
+
+
+def _answer(network: nn.Module, x: Inputs) -> Float[Tensor, "N *C"]:
+    return logits_of(network(**x) if isinstance(x, dict) else network(x))
+
+
+def _check_sane(loss: Float[Tensor, ""], w: Float[Tensor, " P"], epoch: int, recipe: Recipe) -> None:
+    if not (loss.isfinite() & w.isfinite().all()):
+        raise NumericsError(
+            f"The training loss must be finite, but it is {loss.item()} in epoch {epoch + 1}. Lower `Recipe.rate` "
+            f"(now {recipe.rate}), or look for NaN among the inputs."
+        )

@@ -1,0 +1,110 @@
+"""Order: which rows each batch holds, a pure function of seed and epoch, so that runs can be repeated and coupled."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+from spotlessnet.core.data import Data, Source
+from spotlessnet.core.errors import DataError, MismatchError, SettingError
+
+
+@dataclass(frozen=True, eq=False)
+class Order:
+    """The batches of every epoch. Batches are cut from the permutation first; rows left out are then missing in them.
+
+    **Arguments:**
+
+    - `place`: for every row that is shuffled, its position in the data that is trained on, or -1 if it is left out.
+    - `batch`: rows per batch before any is left out.
+    - `seed`: what decides the permutations.
+    """
+
+    place: Int64[Tensor, " M"]
+    batch: int
+    seed: int
+
+    @staticmethod
+    def of(data: Data, order_of: Data | None, batch: int, seed: int) -> "Order":
+        """The order of `data` itself, or that of `order_of` with the rows that `data` lacks left out."""
+        if not len(data):
+            raise DataError("There is no row to train on. Give data with at least one row.")
+        if order_of is None:
+            return Order(torch.arange(len(data)), batch, seed)
+        _check_coupled(data, order_of)
+        ordered, sorting = data.rows.sort()
+        found = torch.searchsorted(ordered, order_of.rows).clamp(max=len(data) - 1)
+        place = torch.where(ordered[found] == order_of.rows, sorting[found], -1)
+        return Order(place, batch, seed)
+
+    @property
+    def steps(self) -> int:
+        """Batches per epoch, empty ones included."""
+        return -(-len(self.place) // self.batch)
+
+    def epoch(self, epoch: int) -> list[Int64[Tensor, " n"]]:
+        """The batches of one epoch, as positions in the data; a batch is empty if all its rows are left out."""
+        shuffled = self.place[permutation(len(self.place), self.seed, epoch)]
+        return [batch[batch >= 0] for batch in shuffled.split(self.batch)]
+
+
+def permutation(count: int, seed: int, epoch: int) -> Int64[Tensor, " count"]:
+    """The order in which `count` rows are visited in this epoch."""
+    return torch.randperm(count, generator=torch.Generator().manual_seed(mixed(seed, epoch, "order")))
+
+
+def mixed(seed: int, epoch: int, purpose: str) -> int:
+    """One seed out of several numbers, with no two purposes alike."""
+    if seed < 0:
+        raise SettingError(f"A seed must be zero or positive, but got {seed}.")
+    words = np.random.SeedSequence([seed, epoch, *purpose.encode()]).generate_state(2)
+    return int(words[0]) << 31 | int(words[1]) >> 1
+
+
+@contextmanager
+def repeatable(device: torch.device, seed: int) -> Iterator[None]:
+    """Inside, whatever draws from torch's global generators starts at `seed`; afterwards they are as they were.
+
+    cuDNN chooses its sums by a fixed rule meanwhile, so that the same seed gives the same bytes on a GPU too.
+    """
+    cuda = device.type == "cuda"
+    index = device.index if device.index is not None else (torch.cuda.current_device() if cuda else 0)
+    rules = torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark
+    with torch.random.fork_rng([index] if cuda else []):
+        torch.default_generator.manual_seed(seed)
+        if cuda:
+            with torch.cuda.device(index):
+                torch.cuda.manual_seed(seed)
+        torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
+        try:
+            yield
+        finally:
+            torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = rules
+
+
+def _check_coupled(data: Data, order_of: Data) -> None:
+    if _below(data.source) is not _below(order_of.source):
+        raise MismatchError(
+            "Training can follow the order of other data only when both look at the same source. "
+            "Pick both from one `Data`, or leave out `order_of`."
+        )
+    strangers = int((~torch.isin(data.rows, order_of.rows)).sum())
+    if strangers:
+        raise MismatchError(
+            f"{strangers} of {len(data)} rows are not in `order_of`, so they have no place in its order. "
+            "Give the data that the first training saw."
+        )
+    for name, rows in (("data", data.rows), ("order_of", order_of.rows)):
+        if len(rows.unique()) != len(rows):
+            raise MismatchError(f"Coupled orders need every row once, but `{name}` repeats some. Drop the repetitions.")
+
+
+def _below(source: Source) -> object:
+    """The source under any relabelling: other labels do not change which row is which."""
+    while hasattr(source, "source"):
+        source = source.source
+    return source

@@ -1,0 +1,120 @@
+"""Files are whole or absent, whatever fails and whenever the process dies."""
+
+import errno
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from spotlessnet.core.errors import DataError, ResourceError
+from spotlessnet.core.files import PENDING, sha256, sweep, write_whole
+
+CALLS = ("open", "write", "fsync", "link", "replace", "close")
+
+
+def test_writes_what_it_was_given_and_tells_the_digest(tmp_path):
+    digest = write_whole(tmp_path / "deep" / "a.bin", b"hello")
+    assert (tmp_path / "deep" / "a.bin").read_bytes() == b"hello"
+    assert digest == sha256(tmp_path / "deep" / "a.bin")
+
+
+def test_never_overwrites_unless_told(tmp_path):
+    write_whole(tmp_path / "a", b"old")
+    with pytest.raises(DataError, match=r"a exists already, and nothing is ever overwritten\. Choose another output\."):
+        write_whole(tmp_path / "a", b"new")
+    assert (tmp_path / "a").read_bytes() == b"old"
+    write_whole(tmp_path / "a", b"new", replace=True)
+    assert (tmp_path / "a").read_bytes() == b"new"
+
+
+@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize("failure", [errno.ENOSPC, errno.EIO, errno.EACCES])
+def test_the_nth_call_failing_leaves_the_old_file_or_the_new_one_whole(tmp_path, monkeypatch, replace, failure):
+    """Fail the first, second, third … system call until none is left to fail."""
+    old, new = b"old" * 1000, b"new" * 1000
+    for n in range(1, 60):
+        target = tmp_path / f"{failure}-{n}"
+        if replace:
+            target.write_bytes(old)
+        left = [n]
+        with monkeypatch.context() as patch:
+            for name in CALLS:
+                patch.setattr(os, name, _failing(getattr(os, name), left, failure))
+            try:
+                write_whole(target, new, replace=replace)
+            except ResourceError as error:
+                assert "nothing half-written was left" in str(error)  # noqa: PT017  the loop ends on success
+        content = target.read_bytes() if target.exists() else None
+        assert content in ((old, new) if replace else (None, new))
+        if left[0] > 0:
+            assert content == new
+            break
+    else:
+        pytest.fail("the write never ran to its end")
+    sweep(tmp_path)
+    assert not list(tmp_path.glob(f"{PENDING}*"))
+
+
+def _failing(real, left, failure):
+    def call(*arguments, **named):
+        left[0] -= 1
+        if left[0] == 0:
+            if real.__name__ == "close":
+                real(*arguments, **named)  # a close that fails still releases the handle
+            raise OSError(failure, os.strerror(failure))
+        return real(*arguments, **named)
+
+    return call
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from spotlessnet.core.files import write_whole
+target, size = Path(sys.argv[1]), int(sys.argv[2])
+print("ready", flush=True)
+for i in range(10**6):
+    write_whole(target, bytes([i % 256]) * size, replace=True)
+"""
+
+
+def _kill_at_random(tmp_path, times: int) -> None:
+    chance = random.Random(0)
+    size = 200_000
+    target = tmp_path / "model.safetensors"
+    target.write_bytes(b"\0" * size)
+    for _ in range(times):
+        process = subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(target), str(size)], stdout=subprocess.PIPE, env=dict(os.environ)
+        )
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(chance.uniform(0, 0.02))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+        content = target.read_bytes()
+        assert len(content) == size
+        assert len(set(content)) == 1
+    sweep(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]
+
+
+def test_kill_at_random_times_leaves_a_whole_file(tmp_path):
+    _kill_at_random(tmp_path, 5)
+
+
+@pytest.mark.slow
+def test_two_hundred_kills_leave_a_whole_file(tmp_path):
+    _kill_at_random(tmp_path, 200)
+
+
+def test_sweep_leaves_files_of_living_processes(tmp_path):
+    (tmp_path / f"{PENDING}{os.getppid()}-abc").write_bytes(b"")
+    (tmp_path / f"{PENDING}999999999-abc").write_bytes(b"")
+    assert sweep(tmp_path) == 1
+    assert [path.name for path in tmp_path.iterdir()] == [f"{PENDING}{os.getppid()}-abc"]
