@@ -1,10 +1,14 @@
-"""How much faster is training 64 small networks as one program than one by one?
+"""How much faster is training 64 small networks as one program than one by one, and is it the same?
 
     python benchmarks/fit_many.py
 
 Two threads, scikit-learn's digits, an MLP with one hidden layer, other seeds and other rows for every network.
+Times are for float32. Equality is asserted in float64; in float32 it holds to 1e-5 for smooth activations, while
+among millions of ReLU inputs a few lie within rounding of zero and fall on the other side of the kink, so there
+the median over networks is asserted.
 """
 
+import sys
 import time
 
 import torch
@@ -16,44 +20,48 @@ from spotlessnet.core.trained import Trained
 from spotlessnet.models import MLP
 from spotlessnet.training import fit, fit_many
 
-NETWORKS, EPOCHS = 64, 5
+NETWORKS, EPOCHS, WANTED = 64, 5, 5.0
 
 
-def measure(hidden: int, batch: int) -> float:
+def measure(hidden: int, batch: int, dtype: torch.dtype) -> tuple[float, float, torch.Tensor]:
     x, y = load_digits(return_X_y=True)
-    data = Data.of((torch.tensor(x / 16, dtype=torch.float32), torch.tensor(y)))
+    data = Data.of((torch.tensor(x / 16, dtype=dtype), torch.tensor(y)))
     recipe = Recipe(epochs=EPOCHS, rate=0.05, batch=batch, decay=1e-3)
-    trained = Trained.of(MLP(64, 10, hidden=(hidden,), seed=0), recipe=recipe)
-    generator = torch.Generator().manual_seed(0)
-    keep = torch.rand(NETWORKS, len(data), generator=generator) < 0.9
+    trained = Trained.of(MLP(64, 10, hidden=(hidden,), seed=0).to(dtype), recipe=recipe)
+    keep = torch.rand(NETWORKS, len(data), generator=torch.Generator().manual_seed(0)) < 0.9
     seeds = list(range(NETWORKS))
+    kept = [data.pick(keep[s].nonzero().flatten()) for s in seeds]
 
-    fit_many(trained, data, recipe.but(epochs=1), seeds=seeds, keep=keep)  # warm
+    fit_many(trained, data, recipe.but(epochs=1), seeds=seeds[:2])  # warm
     began = time.perf_counter()
     together = fit_many(trained, data, seeds=seeds, keep=keep)
     many = time.perf_counter() - began
 
-    fit(trained, data, recipe.but(epochs=1), order_of=data)
+    fit(trained, data, recipe.but(epochs=1), order_of=data)  # warm
     began = time.perf_counter()
-    single = torch.stack(
-        [fit(trained, data.pick(keep[s].nonzero().flatten()), seed=s, order_of=data).weights for s in seeds]
-    )
+    single = torch.stack([fit(trained, kept[s], seed=s, order_of=data).weights for s in seeds])
     one_by_one = time.perf_counter() - began
-
-    apart = float((single - together).abs().max())
-    assert apart < 1e-5, f"the two ways differ by {apart:.1e}"
-    ratio = one_by_one / many
-    print(f"{hidden:6d} {batch:5d}   {one_by_one:9.2f}   {many:7.2f}   {ratio:5.1f}   {apart:8.1e}")
-    return ratio
+    return one_by_one, many, (single - together).abs().amax(1)
 
 
-def main() -> None:
+def main() -> int:
     torch.set_num_threads(2)
     print(f"{NETWORKS} MLPs on digits, {EPOCHS} epochs, {torch.get_num_threads()} threads, torch {torch.__version__}")
-    print("hidden batch   one by one/s   many/s   ratio   largest difference")
-    for hidden, batch in ((32, 32), (32, 128), (100, 32)):
-        measure(hidden, batch)
+    print("hidden  batch   one by one   together   ratio   difference: float32 median, max; float64 max")
+    slow = 0
+    for hidden, batch in ((32, 128), (32, 32), (100, 32)):
+        one_by_one, many, apart = measure(hidden, batch, torch.float32)
+        _, _, fine = measure(hidden, batch, torch.float64)
+        ratio = one_by_one / many
+        print(
+            f"{hidden:6d} {batch:6d} {one_by_one:10.2f} s {many:8.2f} s {ratio:6.1f}x"
+            f"   {apart.median():.1e}, {apart.max():.1e}; {fine.max():.1e}"
+        )
+        assert fine.max() < 1e-9, "one by one and together must agree in float64"
+        assert apart.median() < 1e-5, "one by one and together must agree in float32"
+        slow += ratio < WANTED
+    return int(slow > 0)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -86,7 +86,7 @@ def test_the_callers_module_is_never_shared():
     with torch.no_grad():
         model.weight.zero_()
     assert trained.weights[:4].abs().sum() > 0
-    assert trained.module().weight.abs().sum() > 0  # type: ignore[operator, union-attr]  # a Linear
+    assert trained.module().weight.abs().sum() > 0  # type: ignore[operator]  # a Linear
 
 
 def test_at_moves_a_copy_and_module_takes_it_away():
@@ -115,7 +115,7 @@ def test_frozen_parameters_stay_in_the_module():
     x = torch.randn(5, 3)
     torch.testing.assert_close(trained.outputs(x), model(x))
     moved = trained.at(torch.zeros(10))
-    assert torch.equal(moved.module()[0].weight, model[0].weight)  # type: ignore[index, union-attr, arg-type]
+    assert torch.equal(moved.module()[0].weight, model[0].weight)  # type: ignore[index, arg-type]  # a Sequential
 
 
 def test_tied_parameters_count_once_and_move_together():
@@ -230,7 +230,7 @@ def test_what_cannot_be_wrapped_is_refused_with_the_reason():
     two_places = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2, device="meta"))
     with pytest.raises(MismatchError, match="must live on one device, but lies on cpu, meta"):
         Trained.of(two_places)
-    with pytest.raises(SettingError, match="`Trained.decay` must be zero or positive, but got -1"):
+    with pytest.raises(SettingError, match=r"`Trained.decay` must be zero or positive, but got -1"):
         Trained.of(nn.Linear(2, 2), decay=-1)
 
 

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -18,8 +17,6 @@ from spotlessnet.core.readout import Reading
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.operators.jacobian import jacobian_rows
-
-Where = Literal["forget", "retain", "test"]
 
 ENTRIES = 2**27
 """Entries of a Jacobian held at once; more queries are worked off in blocks."""
@@ -43,7 +40,7 @@ class BlackBox(Bound):
     """
 
     queries: int = 16
-    on: Where = "forget"
+    on: str = "forget"
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -68,7 +65,7 @@ class BlackBox(Bound):
         return Reading(found.nats, note=f"{len(data)} queries, logits, linearised; {found.note}")
 
 
-def data_of(split: Split, on: Where) -> Data:
+def data_of(split: Split, on: str) -> Data:
     """The data a bound asks about."""
     return {"forget": lambda: split.forget, "retain": lambda: split.retain, "test": lambda: split.tests}[on]()
 

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from spotlessnet.core.errors import MismatchError, check_finite
+from spotlessnet.core.errors import check_finite
 
 JITTERS = (0.0, 1e-10, 1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4)
 """Relative ridges tried in turn when the scrubbed covariance will not factor."""
@@ -76,11 +76,6 @@ def dense_kl(
     - `rounding`: relative error of the entries; eigenvalues of the reference below it count as zero.
     """
     M = gap.numel()
-    if covariance.shape != (M, M) or reference.shape != (M, M):
-        raise MismatchError(
-            f"A shift of {M} outputs needs covariances of shape {(M, M)}, but got {tuple(covariance.shape)} and "
-            f"{tuple(reference.shape)}."
-        )
     for name, tensor in (("shift", gap), ("covariance", covariance), ("reference covariance", reference)):
         check_finite(f"The {name} of the outputs", tensor, "Lower the noise, or check the network.")
     delta, S, S0 = gap.double(), _symmetric(covariance), _symmetric(reference)

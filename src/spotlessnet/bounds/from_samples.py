@@ -1,7 +1,6 @@
 """From samples: a divergence from two clouds of points, for the few dimensions in which that is possible."""
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
@@ -12,8 +11,6 @@ from torch import Tensor
 from spotlessnet.bounds.dense_kl import dense_kl
 from spotlessnet.core.errors import DataError, MismatchError, SettingError, check_choice
 from spotlessnet.core.progress import track
-
-How = Literal["gaussian", "neighbours"]
 
 
 @dataclass(frozen=True)
@@ -41,9 +38,9 @@ class SampleKL:
 
 def kl_from_samples(
     first: Float[Tensor, "n d"],
-    second: Float[Tensor, "m d"],
+    second: Float[Tensor, "m _"],
     *,
-    how: How = "gaussian",
+    how: str = "gaussian",
     neighbours: int = 3,
     permutations: int = 499,
     seed: int = 0,
@@ -72,7 +69,7 @@ def kl_from_samples(
     return SampleKL(seen, float(np.mean(null)) if null else 0.0, (1 + beyond) / (1 + permutations))
 
 
-def gaussian_kl(first: Float[Tensor, "n d"], second: Float[Tensor, "m d"]) -> float:
+def gaussian_kl(first: Float[Tensor, "n d"], second: Float[Tensor, "m _"]) -> float:
     """The divergence between the Gaussians fitted to two clouds; needs more points than dimensions in both."""
     _check(first, second)
     d = first.shape[1]
@@ -85,7 +82,7 @@ def gaussian_kl(first: Float[Tensor, "n d"], second: Float[Tensor, "m d"]) -> fl
     return dense_kl(a.mean(0) - b.mean(0), torch.cov(a.T).reshape(d, d), torch.cov(b.T).reshape(d, d)).nats
 
 
-def neighbour_kl(first: Float[Tensor, "n d"], second: Float[Tensor, "m d"], neighbours: int = 3) -> float:
+def neighbour_kl(first: Float[Tensor, "n d"], second: Float[Tensor, "m _"], neighbours: int = 3) -> float:
     r"""The estimate of Pérez-Cruz (2008) from distances to the k-th neighbour.
 
     $$\frac dn \sum_i \log\frac{\nu_k(x_i)}{\rho_k(x_i)} + \log\frac{m}{n-1}$$

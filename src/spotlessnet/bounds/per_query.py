@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from spotlessnet.bounds.black_box import Where, chosen, data_of, jacobian_of
+from spotlessnet.bounds.black_box import chosen, data_of, jacobian_of
 from spotlessnet.bounds.dense_kl import dense_kl
 from spotlessnet.core.data import Data
 from spotlessnet.core.gaussian import Gaussian
@@ -40,5 +40,5 @@ def per_query_by_set(
     scrubbed: Gaussian, reference: Gaussian, trained: Trained, split: Split, *, count: int = 100, seed: int = 0
 ) -> Mapping[str, Float[Tensor, " _"]]:
     """`per_query` for up to `count` rows each of the forgotten, the retained and, where there are, the test data."""
-    sets: list[Where] = ["forget", "retain"] if split.test is None else ["forget", "retain", "test"]
+    sets = ["forget", "retain"] if split.test is None else ["forget", "retain", "test"]
     return {on: per_query(scrubbed, reference, trained, chosen(data_of(split, on), count, seed)) for on in sets}

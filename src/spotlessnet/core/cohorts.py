@@ -90,10 +90,12 @@ class rows(Cohort):  # noqa: N801
 
     def choose(self, train: Data) -> tuple[Tensor, Request]:
         place = {row: i for i, row in enumerate(train.rows.tolist())}
+        positions = sorted({place[number] for number in self.numbers if number in place})
         names = [str(number) for number in self.numbers]
-        known = {str(row) for row in place}
-        request = _matched("row numbers", names, known, {}, allow_missing=False, mislabelled=self.mislabelled)
-        positions = sorted({place[number] for number in self.numbers})
+        known = {str(number) for number in self.numbers if number in place}
+        request = _matched(
+            "row numbers", names, known, len(positions), allow_missing=False, mislabelled=self.mislabelled
+        )
         return torch.tensor(positions, dtype=torch.long), request
 
 
@@ -120,22 +122,21 @@ class ids(Cohort):  # noqa: N801
         if isinstance(wanted, (str, Path)):
             self.wanted = read_ids(Path(wanted), column)
         else:
-            self.wanted = [_name(value) for value in wanted]
+            self.wanted = _names(wanted)
         self.column, self.allow_missing, self.mislabelled = column, allow_missing, mislabelled
 
     def choose(self, train: Data) -> tuple[Tensor, Request]:
-        found: dict[str, list[int]] = {}
-        for position, value in enumerate(train.column(self.column)):
-            found.setdefault(_name(value), []).append(position)
+        wanted = set(self.wanted)
+        names = _names(train.column(self.column))
+        positions = [position for position, name in enumerate(names) if name in wanted]
         request = _matched(
             f"ids in column {self.column!r}",
             self.wanted,
-            set(found),
-            {name: len(where) for name, where in found.items()},
+            {names[position] for position in positions},
+            len(positions),
             allow_missing=self.allow_missing,
             mislabelled=self.mislabelled,
         )
-        positions = sorted({p for name in set(self.wanted) for p in found.get(name, [])})
         return torch.tensor(positions, dtype=torch.long), request
 
 
@@ -147,7 +148,8 @@ class where(Cohort):  # noqa: N801
     value: Any
 
     def choose(self, train: Data) -> tuple[Tensor, Request]:
-        positions = [i for i, v in enumerate(train.column(self.column)) if _name(v) == _name(self.value)]
+        [wanted] = _names([self.value])
+        positions = [i for i, name in enumerate(_names(train.column(self.column))) if name == wanted]
         if not positions:
             raise DataError(
                 f"No row has {self.value!r} in column {self.column!r}, so there is nothing to forget. "
@@ -207,13 +209,13 @@ def _read_csv(text: str, path: Path, column: str) -> list[str]:
 def _read_json(text: str, path: Path, column: str) -> list[str]:
     try:
         listed = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as e:
+    except (ValueError, RecursionError) as e:
         raise DataError(f"The forget list {path} is not valid JSON ({type(e).__name__}). Write a list of ids.") from e
     if isinstance(listed, dict):
         listed = listed.get(column, listed.get("ids"))
     if not isinstance(listed, list):
         raise DataError(f"The forget list {path} must hold a JSON list of ids, or an object with a list {column!r}.")
-    return [_from_json(entry, path, column) for entry in listed]
+    return _from_json(listed, path, column)
 
 
 def _read_json_lines(text: str, path: Path, column: str) -> list[str]:
@@ -221,35 +223,38 @@ def _read_json_lines(text: str, path: Path, column: str) -> list[str]:
     for number, line in enumerate(text.splitlines(), start=1):
         if line.strip():
             try:
-                entries.append(_from_json(json.loads(line), path, column))
-            except (json.JSONDecodeError, RecursionError) as e:
+                entries.append(json.loads(line))
+            except (ValueError, RecursionError) as e:
                 raise DataError(f"Line {number} of the forget list {path} is not valid JSON.") from e
-    return entries
+    return _from_json(entries, path, column)
 
 
-def _from_json(entry: Any, path: Path, column: str) -> str:
-    if isinstance(entry, dict):
-        entry = entry.get(column)
-    if isinstance(entry, bool) or not isinstance(entry, (str, int)):
+def _from_json(entries: list[Any], path: Path, column: str) -> list[str]:
+    found = [entry.get(column) if isinstance(entry, dict) else entry for entry in entries]
+    strange = next((entry for entry in found if isinstance(entry, bool) or not isinstance(entry, (str, int))), "")
+    if strange != "":
         raise DataError(
             f"The forget list {path} must name ids as text or whole numbers, or objects with {column!r}, but holds "
-            f"{str(entry)[:40]!r}."
+            f"{str(strange)[:40]!r}."
         )
-    return _name(entry)
+    return _names(found)
 
 
-def _name(value: Any) -> str:
-    """One spelling for an id, whether it came as a number, a numpy scalar, a tensor or text."""
-    if isinstance(value, Tensor):
-        value = value.item()
-    return str(value.item() if hasattr(value, "item") else value).strip()
+def _names(values: Iterable[Any]) -> list[str]:
+    """One spelling for ids, whether they came as numbers, numpy scalars, tensors or text."""
+    # Most ids are text, and there may be millions.
+    return [
+        value.strip() if type(value) is str else str(value.item() if hasattr(value, "item") else value).strip()
+        for value in values
+    ]
 
 
 def _of_class(train: Data, label: int) -> Tensor:
     labels = train.labels()
     if labels.ndim != 1:
         raise DataError(
-            f"Choosing by class needs one label a row, but labels have shape {tuple(labels.shape)}. Use `rows` or `ids`."
+            f"Choosing by class needs one label a row, but labels have shape {tuple(labels.shape)}. "
+            "Use `rows` or `ids`."
         )
     positions = (labels == label).nonzero().squeeze(1)
     if not len(positions):
@@ -259,18 +264,11 @@ def _of_class(train: Data, label: int) -> Tensor:
 
 
 def _matched(
-    what: str,
-    wanted: Sequence[str],
-    known: set[str],
-    sizes: dict[str, int],
-    *,
-    allow_missing: bool,
-    mislabelled: bool,
+    what: str, wanted: Sequence[str], known: set[str], matched: int, *, allow_missing: bool, mislabelled: bool
 ) -> Request:
     counts = Counter(wanted)
     missing = [name for name in counts if name not in known]
     duplicates = [name for name, n in counts.items() if n > 1]
-    matched = sum(sizes.get(name, 1) for name in counts if name in known)
     if missing and not allow_missing:
         raise DataError(
             f"Of {len(counts)} {what}, {len(counts) - len(missing)} matched, {len(missing)} missing "

@@ -87,10 +87,10 @@ class Still(Covariance):
         return self.count
 
     def map(self, f: Spectrum) -> "Covariance":
-        # The functions that reach this are roots and scales, all zero at zero; an inverse has no meaning.
-        if not bool(f(torch.zeros(())).isfinite()):
+        value = f(self.like)
+        if not bool(value.isfinite()):
             raise NumericsError("A Gaussian without noise has no inverse covariance. Add noise, or skip the bound.")
-        return self
+        return Diagonal(value.expand(self.count).clone()) if bool(value) else self
 
     def multiply(self, v: Float[Tensor, "*K P"]) -> Float[Tensor, "*K P"]:
         return torch.zeros_like(v)
@@ -216,6 +216,11 @@ class LowRankPlusRidge(Covariance):
         # A full basis leaves no complement, so its ridge stays zero whatever f(0) would be.
         full = self.rank == self.size
         outside = 0.0 if full else float(f(torch.tensor(self.ridge, dtype=torch.float64)))
+        if not math.isfinite(outside):
+            raise NumericsError(
+                f"{self.size - self.rank} directions have the eigenvalue {self.ridge:g}, and the function is not finite "
+                "there. Give the matrix a ridge."
+            )
         return LowRankPlusRidge(self.basis, f(self.values + self.ridge) - outside, outside)
 
     def multiply(self, v: Float[Tensor, "*K P"]) -> Float[Tensor, "*K P"]:
@@ -227,7 +232,9 @@ class LowRankPlusRidge(Covariance):
     def logdet(self) -> float:
         inside = float((self.values.double() + self.ridge).log().sum())
         outside = self.size - self.rank
-        return inside + (outside * math.log(self.ridge) if outside else 0.0)
+        if not outside:
+            return inside
+        return inside + outside * math.log(self.ridge) if self.ridge > 0 else -math.inf
 
     def _white(self, generator: torch.Generator) -> Float[Tensor, " P"]:
         return _unit_noise(self.values, self.size, generator)
@@ -252,12 +259,17 @@ def trace_of_product(a: Covariance, b: Covariance) -> float:
             seen = (other.multiply(one.basis.T) * one.basis.T).sum(dim=1)
             return one.ridge * other.trace() + float((one.values.double() * seen.double()).sum())
     if isinstance(a, Kronecker) and isinstance(b, Kronecker):
+        if [p.values.numel() for p in a.blocks] != [q.values.numel() for q in b.blocks]:
+            raise MismatchError("The blocks of two Kronecker matrices must cover the same parameters.")
         return sum(_block_trace(p, q) for p, q in zip(a.blocks, b.blocks, strict=True))
     raise MismatchError(f"No rule for the trace of {type(a).__name__} times {type(b).__name__}.")
 
 
 def _block_trace(a: Block, b: Block) -> float:
     """`Σ_ij values_i (Qᵀ Q')²_ij values'_j`; squares of a Kronecker product are a Kronecker product of squares."""
+    for one, other in ((a, b), (b, a)):
+        if one.left is None and one.right is None:
+            return float((one.values.reshape(-1) * _block_diagonal(other).reshape(-1)).double().sum())
     left = _overlap(a.left, b.left, a.values.shape[0], a.values)
     right = _overlap(a.right, b.right, a.values.shape[1], a.values)
     return float((a.values * (left @ b.values @ right.T)).double().sum())

@@ -1,6 +1,6 @@
 """`Data`: rows that can be streamed in batches, wherever they come from."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -207,14 +207,19 @@ class HuggingFace:
     def fetch(self, rows: Int64[Tensor, " n"]) -> tuple[Inputs, Tensor]:
         columns = self.dataset.with_format("numpy")[rows.tolist()]
         tensors = {
-            name: torch.as_tensor(np.stack(list(values)) if values.dtype == object else values)
+            name: _stacked(name, values) if values.dtype == object else torch.as_tensor(values)
             for name, values in columns.items()
             if name != "id" and (values.dtype == object or values.dtype.kind in "biuf")
         }
         return take_apart(tensors, self.label)
 
     def column(self, name: str) -> Sequence[Any] | None:
-        return list(self.dataset[name]) if name in self.dataset.column_names else None
+        # The slice reads the whole column at once; newer versions would otherwise read it entry by entry.
+        return list(self.dataset[name][:]) if name in self.dataset.column_names else None
+
+    def labels(self, rows: Int64[Tensor, " n"]) -> Tensor:
+        name = label_name(self.dataset.column_names, self.label)
+        return torch.as_tensor(self.dataset.select_columns([name]).with_format("numpy")[rows.tolist()][name])
 
 
 @dataclass(frozen=True, eq=False)
@@ -256,15 +261,15 @@ class _LooksLikeHuggingFace(Protocol):
 def _source(anything: Any, label: str | None) -> Source:
     if isinstance(anything, DataLoader):
         # The loader's own order does not matter: rows are fetched by number from what it loads.
-        collate = anything.collate_fn or default_collate
-        return _map_style(anything.dataset, collate, label)
+        return _map_style(anything.dataset, anything.collate_fn, label)
     if isinstance(anything, _LooksLikeHuggingFace):
-        return HuggingFace(anything, label)
+        return _hugging_face(anything, label)
     if isinstance(anything, Dataset):
         return _map_style(anything, default_collate, label)
     if isinstance(anything, tuple) and len(anything) == 2:
         return _arrays(*anything)
-    if hasattr(anything, "__getitem__") and hasattr(anything, "__len__") and len(anything):
+    numbered = hasattr(anything, "__getitem__") and hasattr(anything, "__len__") and len(anything)
+    if numbered and not isinstance(anything, (Mapping, str, bytes)):
         return _map_style(anything, default_collate, label)
     raise DataError(
         f"Data must be a pair of arrays, a Dataset, a DataLoader or a Hugging Face dataset, but got "
@@ -273,43 +278,83 @@ def _source(anything: Any, label: str | None) -> Source:
 
 
 def _arrays(x: Any, y: Any) -> Arrays:
-    inputs: Inputs = (
-        {name: torch.as_tensor(value) for name, value in x.items()} if isinstance(x, Mapping) else torch.as_tensor(x)
-    )
-    labels = torch.as_tensor(y)
-    lengths = {len(v) for v in (inputs.values() if isinstance(inputs, dict) else [inputs])}
-    if lengths != {len(labels)}:
+    inputs: Inputs = {name: _tensor(value) for name, value in x.items()} if isinstance(x, Mapping) else _tensor(x)
+    labels = _tensor(y)
+    shapes = [tuple(v.shape) for v in (*(inputs.values() if isinstance(inputs, dict) else [inputs]), labels)]
+    if () in shapes or len({shape[0] for shape in shapes}) != 1:
         raise MismatchError(
-            f"Inputs and labels must have the same number of rows, but got {sorted(lengths)} and {len(labels)}."
+            f"Inputs and labels must have the same number of rows, but have the shapes "
+            f"{', '.join(str(shape) for shape in shapes)}. Give one label for each input."
         )
     return Arrays(inputs, labels)
 
 
-def _map_style(dataset: Any, collate: Callable[[list[Any]], Any], label: str | None) -> Source:
+def _hugging_face(dataset: Any, label: str | None) -> Source:
+    if isinstance(dataset, Mapping):
+        raise DataError(
+            f"This holds several data sets ({', '.join(map(str, dataset))}). Choose one of them, such as "
+            f"`dataset[{next(iter(dataset), 'train')!r}]`."
+        )
+    _check_numbered(dataset)
+    return HuggingFace(dataset, label)
+
+
+def _check_numbered(dataset: Any) -> None:
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
         raise DataError(
             "Rows must have numbers, so that some of them can be forgotten, but this data set can only be iterated. "
             "Give a map-style Dataset (with __getitem__ and __len__), or arrays."
         )
+
+
+def _map_style(dataset: Any, collate: Callable[[list[Any]], Any], label: str | None) -> Source:
+    _check_numbered(dataset)
     return MapStyle(dataset, collate, label)
+
+
+def label_name(names: Iterable[str], label: str | None) -> str:
+    """Which of the names is the label: the one given, or the usual one."""
+    present = sorted(names)
+    found = next((name for name in ((label,) if label else LABEL_NAMES) if name in present), None)
+    if found is None:
+        raise DataError(
+            f"Rows are dictionaries with {present}, but none is the label{f' {label!r}' if label else ''}. "
+            "Say which: `Data.of(..., label=...)`."
+        )
+    return found
 
 
 def take_apart(collated: Any, label: str | None) -> tuple[Inputs, Tensor]:
     """Inputs and labels of a collated batch: a pair, or a mapping with a label among its names."""
     if isinstance(collated, Mapping):
-        name = label or next((n for n in LABEL_NAMES if n in collated), None)
-        if name is None or name not in collated:
-            raise DataError(
-                f"Rows are dictionaries with {sorted(collated)}, but none is the label"
-                f"{f' {label!r}' if label else ''}. Say which: `Data.of(..., label=...)`."
-            )
-        rest = {n: torch.as_tensor(v) for n, v in collated.items() if n != name}
-        return (rest["x"] if set(rest) == {"x"} else rest), torch.as_tensor(collated[name])
+        name = label_name(collated, label)
+        rest = {n: _tensor(v) for n, v in collated.items() if n != name}
+        return (rest["x"] if set(rest) == {"x"} else rest), _tensor(collated[name])
     if isinstance(collated, (tuple, list)) and len(collated) == 2:
         x, y = collated
-        inputs: Inputs = dict(x) if isinstance(x, Mapping) else torch.as_tensor(x)
-        return inputs, torch.as_tensor(y)
+        return ({n: _tensor(v) for n, v in x.items()} if isinstance(x, Mapping) else _tensor(x)), _tensor(y)
     raise DataError(
         "A row must be a pair (input, label) or a dictionary with a label, but got "
         f"{type(collated).__name__}. Wrap the data set or pass a collate function through a DataLoader."
     )
+
+
+def _tensor(value: Any) -> Tensor:
+    try:
+        return torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as e:
+        raise DataError(
+            f"Inputs and labels must be numbers of one shape, but got {type(value).__name__} ({e}). Encode text as "
+            "numbers, and give every row the same shape."
+        ) from e
+
+
+def _stacked(name: str, values: Any) -> Tensor:
+    """A column whose entries are arrays."""
+    shapes = {np.shape(value) for value in values}
+    if len(shapes) > 1:
+        raise DataError(
+            f"Entries of column {name!r} must have one shape, but have {len(shapes)}. "
+            "Pad them to one length, or remove the column."
+        )
+    return _tensor(np.stack(list(values)))

@@ -52,6 +52,11 @@ class Gaussian:
 
         Infinite when either side has no noise, unless both are the same point.
         """
+        if self.mean.shape != other.mean.shape:
+            raise MismatchError(
+                f"Gaussians over {self.mean.numel()} and {other.mean.numel()} weights cannot be compared. "
+                "Both must come from the same network."
+            )
         gap = self.mean - other.mean
         if self.is_still or other.is_still:
             return 0.0 if self.is_still and other.is_still and not gap.any() else math.inf

@@ -28,7 +28,7 @@ class Memory:
     - `count`: $N$, how many rows the sums hold.
     - `decay`: $\lambda$, as known when the memory was written.
     - `basis`, `values`: the top eigenvectors and eigenvalues of the Gauss-Newton matrix $H_D$ (a sum, no ridge).
-    - `outside`: the mean eigenvalue of $H_D$ beyond the kept span, as far as it was estimated.
+    - `outside`, `error`: the mean and the largest eigenvalue of $H_D$ beyond the kept span, as estimated.
     - `diagonal`: the Fisher diagonal, a sum.
     - `kronecker`: Kronecker-factored curvature, a sum.
     - `gone`: numbers of rows that requests have removed; they never count again.
@@ -42,6 +42,7 @@ class Memory:
     basis: Float[Tensor, "P r"] | None = None
     values: Float[Tensor, " r"] | None = None
     outside: float = 0.0
+    error: float = 0.0
     diagonal: Float[Tensor, " P"] | None = None
     kronecker: Kronecker | None = None
     gone: Int64[Tensor, " G"] | None = None
@@ -98,6 +99,7 @@ class Memory:
             "count": str(self.count),
             "decay": repr(self.decay),
             "outside": repr(self.outside),
+            "error": repr(self.error),
         }
         return {name: t.detach().cpu().contiguous() for name, t in tensors.items()}, text
 
@@ -118,7 +120,8 @@ class Memory:
             left, right = tensors.get(f"kronecker.{i}.left"), tensors.get(f"kronecker.{i}.right")
             blocks.append(Block(left, right, tensors[f"kronecker.{i}.values"]))
         try:
-            count, decay, outside = int(text["count"]), float(text["decay"]), float(text["outside"])
+            count = int(text["count"])
+            decay, outside, error = (float(text[name]) for name in ("decay", "outside", "error"))
         except (KeyError, ValueError) as e:
             raise DataError(f"The memory's header is damaged ({e}). Write it anew with `remember`.") from e
         return Memory(
@@ -129,6 +132,7 @@ class Memory:
             basis=tensors.get("basis"),
             values=tensors.get("values"),
             outside=outside,
+            error=error,
             diagonal=tensors.get("diagonal"),
             kronecker=Kronecker(tuple(blocks)) if blocks else None,
             gone=tensors.get("gone"),

@@ -10,7 +10,7 @@ from spotlessnet.models.seeded import seeded
 
 
 class AllCNN(nn.Module):
-    r"""Eight convolutions without pooling, BatchNorm before each ReLU, then the average over the image and a linear head.
+    r"""Eight convolutions, BatchNorm before each ReLU, then the average over the image and a linear head.
 
     With `filters` $= (a, b)$: three 3×3 layers of $a$ channels, four 3×3 layers and one 1×1 layer of $b$; the third and
     the sixth halve the image. The head is linear where the original has a 1×1 convolution, which is the same function

@@ -1,6 +1,7 @@
 """The multi-layer perceptron: small enough for dense references and hundreds of copies."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Literal
 
 from jaxtyping import Float
@@ -40,7 +41,7 @@ class MLP(nn.Module):
         widths = [inputs, *hidden]
         layers: list[nn.Module] = []
         with seeded(seed):
-            for a, b in zip(widths[:-1], widths[1:], strict=True):
+            for a, b in pairwise(widths):
                 layers += [nn.Linear(a, b), ACTIVATIONS[activation]()]
                 layers += [nn.Dropout(dropout)] if dropout else []
             self.features = nn.Sequential(*layers)

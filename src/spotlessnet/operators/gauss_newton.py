@@ -1,8 +1,8 @@
 """The Gauss-Newton matrix over a data set, which for a likelihood is the Fisher matrix."""
 
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -13,6 +13,7 @@ from torch.func import jvp, linearize, vjp, vmap
 from spotlessnet.core.data import Data, Inputs
 from spotlessnet.core.errors import check_choice
 from spotlessnet.core.trained import Trained
+from spotlessnet.operators.jacobian import as_function
 from spotlessnet.operators.matrix import check_vector
 from spotlessnet.operators.sums import counted, stream, total_of
 
@@ -79,14 +80,14 @@ class GaussNewton:
         if self._kept:
             yield from self._kept
             return
-        positions = counted(self.data, self.sample_weights)
+        positions, made = counted(self.data, self.sample_weights), []
         weights = torch.ones(len(self.data)) if self.sample_weights is None else self.sample_weights.detach().cpu()
         for one, where in stream(self.trained, self.data, positions, batch=self.batch, label="Gauss-Newton product"):
-            s = weights[where].to(self.trained.weights)
-            made = _linearise(self.trained, one.x, one.y, s, keep=self.keep)
+            at = _linearise(self.trained, one.x, one.y, weights[where].to(self.trained.weights), keep=self.keep)
             if self.keep:
-                self._kept.append(made)
-            yield made
+                made.append(at)
+            yield at
+        self._kept.extend(made)  # only a sweep that came to its end is worth keeping
 
     def _product(self, at: Kept, rows: Float[Tensor, "K P"]) -> Float[Tensor, "K P"]:
         def one(v: Tensor) -> Tensor:
@@ -105,7 +106,13 @@ class GaussNewton:
 
 
 def _linearise(trained: Trained, x: Inputs, y: Tensor, s: Tensor, *, keep: bool) -> Kept:
-    f, w = partial(trained.outputs, x), trained.weights
+    f, w = as_function(trained, x), trained.weights
     outputs, pull = vjp(f, w)
-    push = linearize(f, w)[1] if keep else lambda v: jvp(f, (w,), (v,))[1]
-    return Kept(push, pull, outputs.detach(), y, s)
+    return Kept(_push(f, w) if keep else lambda v: jvp(f, (w,), (v,))[1], pull, outputs.detach(), y, s)
+
+
+def _push(f: Callable[[Tensor], Tensor], w: Tensor) -> Callable[[Tensor], Tensor]:
+    with warnings.catch_warnings():
+        # Folding constants in the traced graph warns about its own get_attr nodes.
+        warnings.filterwarnings("ignore", message="Attempted to insert a get_attr Node")
+        return linearize(f, w)[1]

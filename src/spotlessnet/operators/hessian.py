@@ -9,6 +9,7 @@ from torch.func import grad, jvp, vmap
 
 from spotlessnet.core.data import Batch, Data
 from spotlessnet.core.trained import Trained
+from spotlessnet.operators.jacobian import as_function
 from spotlessnet.operators.matrix import check_vector
 from spotlessnet.operators.sums import sum_over
 
@@ -43,7 +44,8 @@ class Hessian:
         rows, w = v.detach().to(self.trained.dtype).reshape(-1, self.size), self.trained.weights
 
         def piece(one: Batch, s: Tensor) -> Tensor:
-            slope = grad(lambda weights: (s * self.trained.losses(one.x, one.y, weights)).sum())
+            f, loss = as_function(self.trained, one.x), self.trained.loss
+            slope = grad(lambda weights: (s * loss(f(weights), one.y)).sum())
             if len(rows) == 1:
                 return jvp(slope, (w,), (rows[0],))[1].unsqueeze(0)
             return vmap(lambda row: jvp(slope, (w,), (row,))[1], chunk_size=TOGETHER)(rows)

@@ -1,19 +1,37 @@
 """The Jacobian of the outputs in the weights, known by its products over a data set."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.func import jacrev, jvp, vjp, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from spotlessnet.core.data import Batch, Data, Inputs
 from spotlessnet.core.errors import MismatchError
 from spotlessnet.core.trained import Trained
 from spotlessnet.operators.matrix import check_device, check_vector
 from spotlessnet.operators.sums import fill_over, stream, total_of
+
+
+def as_function(trained: Trained, x: Inputs) -> Callable[[Tensor], Tensor]:
+    """The outputs on `x` as a function of the flat weights that forward mode can go through.
+
+    Fused attention has no forward derivative, so attention is spelled out here.
+    """
+
+    def outputs(weights: Tensor) -> Tensor:
+        fused = torch.backends.mha.get_fastpath_enabled()
+        try:
+            torch.backends.mha.set_fastpath_enabled(False)
+            with sdpa_kernel(SDPBackend.MATH):
+                return trained.outputs(x, weights)
+        finally:
+            torch.backends.mha.set_fastpath_enabled(fused)
+
+    return outputs
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +48,7 @@ class Jacobian:
         w, v = self.trained.weights, v.to(self.trained.dtype)
 
         def piece(one: Batch, where: Int64[Tensor, " n"]) -> Tensor:
-            return jvp(partial(self.trained.outputs, one.x), (w,), (v,))[1]
+            return jvp(as_function(self.trained, one.x), (w,), (v,))[1]
 
         return fill_over(self.trained, self.data, piece, batch=self.batch, label="Jacobian product")
 
@@ -44,7 +62,7 @@ class Jacobian:
         def parts() -> Iterator[Tensor]:
             everything = torch.arange(len(self.data))
             for one, where in stream(self.trained, self.data, everything, batch=self.batch, label="Jacobian product"):
-                outputs, pull = vjp(partial(self.trained.outputs, one.x), w)
+                outputs, pull = vjp(as_function(self.trained, one.x), w)
                 yield pull(u[where.to(u.device)].to(outputs.dtype).reshape(outputs.shape))[0]
 
         return total_of(self.trained, parts(), torch.zeros_like(w)).to(w.dtype)

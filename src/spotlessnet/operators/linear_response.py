@@ -24,6 +24,7 @@ from spotlessnet.operators.solve import conjugate_gradient
 
 Output = Literal["identity", "softmax"]
 Form = Literal["dual", "primal", "low rank"]
+Solved = Literal["dual", "primal", "low rank", "newton"]
 
 DENSE_LIMIT = 10_000
 """Rows times outputs beyond which a dense kernel is never formed by itself."""
@@ -38,12 +39,13 @@ class Answer:
 
     **Arguments:**
 
-    - `residual`: `‖b − H x‖ / ‖b‖`, recomputed from `x`; for `"low rank"` against the kept directions only.
+    - `form`: how it was solved; `"newton"` where the problem was not linear and took several steps.
+    - `residual`: `‖b − H x‖ / ‖b‖`, recomputed from `x`.
     - `failure`: why the residual is not below the tolerance; empty where it is.
     """
 
     x: Float[Tensor, " P"]
-    form: Form
+    form: Solved
     residual: float
     iterations: int = 0
     failure: str = ""
@@ -84,6 +86,8 @@ def solve_response(
     seed: int = 0,
     tolerance: float = 1e-6,
     max_iterations: int = 500,
+    precondition: int = 0,
+    keep: bool = False,
     batch: int = 256,
 ) -> Answer:
     r"""Solve $(J^\top \Lambda J + \rho I)\,x = b$ with the Jacobian `J` of `trained` over `data`.
@@ -94,12 +98,18 @@ def solve_response(
     - `output`: $\Lambda$, sample by sample: `"identity"`, or `"softmax"` for the loss's own Hessian in the outputs.
     - `form`: `"dual"` factors the kernel $\Lambda^{1/2} J J^\top \Lambda^{1/2}$, `"primal"` takes conjugate gradients,
       `"low rank"` keeps `rank` directions of the curvature and treats the others as flat up to the ridge.
+    - `precondition`: how many directions of the curvature to find first, so that conjugate gradients need fewer
+      products; pays where the ridge is far below the strongest curvature.
+    - `keep`: keep the network linearised between products, which takes memory for every row.
     """
     check_choice("form", form, ("dual", "primal", "low rank"))
-    H = GaussNewton(trained, data, output=_operator_name(output), ridge=ridge, batch=batch)
+    curvature = GaussNewton(trained, data, output=_operator_name(output), keep=keep, batch=batch)
+    draw = torch.Generator().manual_seed(seed)
     if form == "primal":
+        strongest = low_rank(curvature, min(precondition, trained.size), generator=draw) if precondition else None
         solved = conjugate_gradient(
-            H, b, tolerance=tolerance, max_iterations=max_iterations, on_failure="return", label="linear response"
+            curvature, b, damping=ridge, preconditioner=strongest and strongest.preconditioner(ridge),
+            tolerance=tolerance, max_iterations=max_iterations, on_failure="return", label="linear response",
         )
         return Answer(solved.x, form, float(solved.residual), solved.iterations, solved.failure)
     if ridge <= 0:
@@ -108,19 +118,18 @@ def solve_response(
             'decay, or ask for the "primal" form.'
         )
     if form == "low rank":
-        flat = GaussNewton(trained, data, output=_operator_name(output), batch=batch)
-        found = low_rank(flat, min(rank, trained.size), generator=torch.Generator().manual_seed(seed))
-        kept = found.plus_ridge(ridge)
+        kept = low_rank(curvature, min(rank, trained.size), generator=draw).plus_ridge(ridge)
         x = kept.solve(b)
-        return Answer(x, form, _relative(b - kept.multiply(x), b), found.values.numel())
-    return _solve_dual(trained, data, b, H, ridge=ridge, output=output, tolerance=tolerance, batch=batch)
+        # Against the whole curvature: what the directions left out would still ask for is the error of this form.
+        return Answer(x, form, _relative(b - curvature.multiply(x) - ridge * x, b), kept.rank)
+    return _solve_dual(trained, data, b, curvature, ridge=ridge, output=output, tolerance=tolerance, batch=batch)
 
 
 def _solve_dual(
     trained: Trained,
     data: Data,
     b: Float[Tensor, " P"],
-    H: GaussNewton,
+    curvature: GaussNewton,
     *,
     ridge: float,
     output: Output,
@@ -138,7 +147,7 @@ def _solve_dual(
         inner = factored.solve(_into_roots(J.multiply(r).double(), roots).reshape(-1))
         back = _out_of_roots(inner.reshape(len(data), -1), roots).to(b.dtype)
         x = x + (r - J.transpose_multiply(back)) / ridge
-        r, before = b - H.multiply(x), _relative(r, b)
+        r, before = b - curvature.multiply(x) - ridge * x, _relative(r, b)
         if _relative(r, b) <= tolerance or _relative(r, b) > 0.5 * before:
             break
     left = _relative(r, b)

@@ -42,6 +42,7 @@ class LinearTraining:
     seed: int = 0
     tolerance: float = 1e-6
     max_iterations: int = 500
+    precondition: int = 0
     batch: int = 256
     answers: list[Answer] = field(default_factory=list)
 
@@ -78,7 +79,7 @@ class LinearTraining:
         answer = solve_response(
             self._base, data, b, ridge=self._ridge(data), output="identity" if self.output == "identity" else "softmax",
             form=form, rank=self.rank, seed=self.seed, tolerance=self.tolerance, max_iterations=self.max_iterations,
-            keep=is_few(self.trained, data), batch=self.batch,
+            precondition=self.precondition, keep=is_few(self.trained, data), batch=self.batch,
         )
         self.answers.append(answer)
         return answer.x
@@ -106,4 +107,5 @@ class LinearTraining:
 
     @cached_property
     def _linear(self) -> Trained:
-        return Linearised(self._base).as_trained(self.trained.weights)
+        module = Linearised(self._base).as_module(self.trained.weights)
+        return Trained.of(module, self.trained.loss, decay=self.trained.decay, start=self.trained.anchor)

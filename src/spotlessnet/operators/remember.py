@@ -12,7 +12,7 @@ from spotlessnet.operators.fisher import fisher_diagonal
 from spotlessnet.operators.gauss_newton import GaussNewton
 from spotlessnet.operators.gradient import gradient
 from spotlessnet.operators.kronecker import kronecker as kronecker_curvature
-from spotlessnet.operators.low_rank import low_rank
+from spotlessnet.operators.low_rank import LowRank, low_rank
 
 
 def remember(
@@ -41,7 +41,9 @@ def remember(
     check_not_negative("remember.coreset", coreset)
     draw = torch.Generator().manual_seed(seed)
     N = len(data)
-    seen = data if sample is None or sample >= N else data.pick(torch.randperm(N, generator=draw)[:sample].sort().values)
+    seen = (
+        data if sample is None or sample >= N else data.pick(torch.randperm(N, generator=draw)[:sample].sort().values)
+    )
     scale = N / len(seen)
     # The gradient must be exact, since every request subtracts from it; curvature may come from a sample.
     g = gradient(trained, data)
@@ -60,7 +62,8 @@ def remember(
         decay=trained.known_decay,
         basis=None if kept is None else kept.basis,
         values=None if kept is None else scale * kept.values,
-        outside=_outside(d, None if kept is None else scale * kept.values, trained.size),
+        outside=0.0 if kept is None else scale * _mean_outside(trained, data, kept),
+        error=0.0 if kept is None else scale * kept.error,
         diagonal=d,
         kronecker=K,
         gone=torch.empty(0, dtype=torch.long),
@@ -68,9 +71,8 @@ def remember(
     )
 
 
-def _outside(diagonal: torch.Tensor | None, values: torch.Tensor | None, size: int) -> float:
-    """The mean eigenvalue beyond the kept span: what is left of the trace, over what is left of the dimension."""
-    if diagonal is None or values is None or size <= len(values):
-        return 0.0
-    left = float(diagonal.double().sum() - values.double().sum())
-    return max(0.0, left) / (size - len(values))
+def _mean_outside(trained: Trained, data: Data, kept: LowRank) -> float:
+    """The mean eigenvalue beyond the kept span, over the directions that any row can pull in at all."""
+    outputs = trained.predict(data.pick([0]))[0].numel()
+    directions = min(trained.size, len(data) * outputs)
+    return max(0.0, kept.remainder) / max(1, directions - kept.rank)

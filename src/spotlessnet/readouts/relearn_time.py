@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from spotlessnet.core.errors import NeedError, check_not_negative, check_positive
-from spotlessnet.core.progress import track
 from spotlessnet.core.readout import Ideal, Reading, Readout
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.split import Split
@@ -66,19 +65,24 @@ class RelearnTime(Readout):
         if mean_loss(network, split.forget) <= goal:
             return Reading(1.0, note=f"{how}; there before the first step")
         recipe = Recipe(
-            epochs=1,
+            epochs=self.cap,
             rate=self.rate,
             momentum=0.0,
             batch=self.batch,
             decay=network.known_decay if self.decay is None else self.decay,
             dropout=False,
         )
-        learner = replace(network, start=network.weights)
-        for epoch in track(range(self.cap), "relearning"):
-            # One epoch a call is the same as many: without momentum the weights are all there is to carry on.
-            learner = fit(learner, split.whole, recipe, seed=self.seed * self.cap + epoch, label="relearning")
+        reached: list[int] = []
+
+        def watch(epoch: int, learner: Trained) -> bool:
             if mean_loss(learner, split.forget) <= goal:
-                return Reading(float(epoch + 1), note=how)
+                reached.append(epoch)
+            return bool(reached)
+
+        beginner = replace(network, start=network.weights)
+        fit(beginner, split.whole, recipe, seed=self.seed, label="relearning", watch=watch)
+        if reached:
+            return Reading(float(reached[0]), note=how)
         return Reading(float(self.cap), censored=True, note=f"{how}; not there at the cap")
 
 

@@ -1,1 +1,35 @@
-""" """
+"""Scrubs: one method, one file, one frozen dataclass."""
+
+from spotlessnet.core.scrub import Scrub
+from spotlessnet.scrubs.finetune import Finetune
+from spotlessnet.scrubs.fisher import Fisher
+from spotlessnet.scrubs.hiding import Hiding
+from spotlessnet.scrubs.negative_gradient import NegativeGradient
+from spotlessnet.scrubs.newton import Newton
+from spotlessnet.scrubs.random_labels import RandomLabels
+from spotlessnet.scrubs.retrain import Retrain
+from spotlessnet.scrubs.variational import Variational
+
+SCRUBS: tuple[type[Scrub], ...] = (
+    Finetune,
+    Fisher,
+    Hiding,
+    NegativeGradient,
+    Newton,
+    RandomLabels,
+    Retrain,
+    Variational,
+)
+"""Every method, for lists, the command line and the contract test."""
+
+__all__ = [
+    "SCRUBS",
+    "Finetune",
+    "Fisher",
+    "Hiding",
+    "NegativeGradient",
+    "Newton",
+    "RandomLabels",
+    "Retrain",
+    "Variational",
+]

@@ -4,7 +4,7 @@ Golatkar, Achille and Soatto (2020), *Eternal Sunshine of the Spotless Net*, Pro
 root put right.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import ceil
 from typing import Literal
 
@@ -22,7 +22,6 @@ from spotlessnet.core.errors import (
     check_not_negative,
     check_positive,
 )
-from spotlessnet.core.memory import Memory
 from spotlessnet.core.scrub import Notes, Scrub
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
@@ -36,8 +35,8 @@ from spotlessnet.operators.line_search import backtrack
 from spotlessnet.operators.solve import conjugate_gradient
 from spotlessnet.training.schedule import rate_at
 
-CONVERGED = 1e-3
-"""Below this norm the mean gradient of the whole objective counts as zero."""
+NOTICEABLE = 0.1
+"""A gradient left over from training is noted when it exceeds this share of what the forgotten rows pull."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +46,8 @@ class Newton(Scrub):
     $$h(w) = w - B^{-1}\big(\nabla L_{D_r}(w) - \nabla L_D(w)\big), \qquad \Sigma = \sqrt{s}\, B^{-1/2}, \qquad
       B = \nabla^2 L_{D_r}(w) + \gamma I$$
 
-    What training on $D$ had left undone, $\nabla L_D(w)$, stays undone; `keep_residual=False` leaves it out, which is the
-    papers' form and the same at a minimum. Where $L$ is quadratic and $w$ its minimum on $D$ the step lands on the
+    What training on $D$ had left undone, $\nabla L_D(w)$, stays undone; `keep_residual=False` leaves it out, which is
+    the papers' form and the same at a minimum. Where $L$ is quadratic and $w$ its minimum on $D$ the step lands on the
     retrained weights. With `time` the training is taken as gradient flow that stopped at $t$,
 
     $$h_t(w) = w + e^{-Bt}e^{At} d + e^{-Bt}(d_r - d) - d_r, \qquad d = A^{-1}\nabla L_D(w),\;
@@ -68,7 +67,6 @@ class Newton(Scrub):
     - `strength`: $s = \lambda\sigma_h^2$, noise against accuracy; zero adds none.
     - `structure`: of $B$ in the noise: `"diagonal"`, `"kronecker"` or `"dense"`.
     - `dense_up_to`: the most weights for which $B$ is written out.
-    - `memory`: works from $D_f$ alone, with the sums and the low-rank curvature that `remember` kept.
     """
 
     curvature: Literal["auto", "hessian", "gauss-newton"] = "auto"
@@ -82,7 +80,6 @@ class Newton(Scrub):
     dense_up_to: int = 1000
     tolerance: float = 1e-6
     max_iterations: int = 500
-    memory: Memory | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         check_choice("Newton.curvature", self.curvature, ("auto", "hessian", "gauss-newton"))
@@ -109,7 +106,7 @@ class Newton(Scrub):
         g_r = gradient(trained, split.retain, ridge=n * trained.known_decay).double() / n
         g_f = gradient(trained, split.forget, ridge=k * trained.known_decay).double() / k
         g = (n * g_r + k * g_f) / (n + k)
-        self._look_at_convergence(g, notes)
+        self._look_at_convergence(g, g_r, notes)
         if self.time is not None:
             return trained.weights + self._flow(trained, split, g, g_r, ridge, notes).to(trained.dtype)
         target = g if self.keep_residual else torch.zeros_like(g)
@@ -122,10 +119,131 @@ class Newton(Scrub):
         if not self.is_noisy:
             return Still.at(trained.weights)
         ridge, n = ridge_of(trained, self.damping, notes), len(split.retain)
+        check_positive("Newton.damping plus the decay", ridge, "The noise divides by it in flat directions.")
         if self.structure == "diagonal":
             B: Covariance = Diagonal(fisher_diagonal(trained, split.retain) / n + ridge)
         elif self.structure == "kronecker":
             B = kronecker(trained, split.retain).map(lambda e: e.clamp(min=0) / n + ridge)
         else:
-            B = LowRankPlusRidge.dense(self._dense(trained, split, ridge, notes).to(trained.dtype))
-        return B.map(lambda e: (self.strength / e.clamp(min=ridge)).sqrt())
+            B = LowRankPlusRidge.dense(self._dense(trained, split, ridge, notes)[1].to(trained.dtype))
+        return B.map(lambda e: (self.strength / e).sqrt())
+
+    def _solve(
+        self, trained: Trained, split: Split, b: Float[Tensor, " P"], ridge: float, notes: Notes
+    ) -> Float[Tensor, " P"]:
+        """`B⁻¹ b`."""
+        if trained.size <= self.dense_up_to:
+            return _divide(b.double(), self._dense(trained, split, ridge, notes)[1]).to(b.dtype)
+        n, retain = len(split.retain), split.retain
+        exact = self.curvature == "hessian"
+        B = Hessian(trained, retain, ridge=n * ridge) if exact else GaussNewton(trained, retain, ridge=n * ridge)
+        solved = conjugate_gradient(
+            B, n * b, tolerance=self.tolerance, max_iterations=self.max_iterations, label="Newton step"
+        )
+        notes.fact(
+            curvature="hessian" if exact else "gauss-newton",
+            iterations=solved.iterations,
+            residual=float(solved.residual),
+        )
+        return solved.x
+
+    def _flow(
+        self,
+        trained: Trained,
+        split: Split,
+        g: Float[Tensor, " P"],
+        g_r: Float[Tensor, " P"],
+        ridge: float,
+        notes: Notes,
+    ) -> Float[Tensor, " P"]:
+        if trained.size > self.dense_up_to:
+            raise SettingError(
+                f"`Newton.time` needs matrices of {trained.size} rows written out, more than `dense_up_to` "
+                f"({self.dense_up_to}). Raise that, or leave `time` out."
+            )
+        t = self._duration(trained, split, notes)
+        A, B = self._dense(trained, split, ridge, notes)
+        d, d_r = _divide(g, A), _divide(g_r, B)
+        return undo_and_redo(A, B, t, clamp=self.clamp) @ d + symmetric_exp(B, -t) @ (d_r - d) - d_r
+
+    def _duration(self, trained: Trained, split: Split, notes: Notes) -> float:
+        r"""$t = \sum_j \eta_j / (1 - m)$ over the updates of the recipe."""
+        t = self.time
+        if not isinstance(t, str):
+            assert t is not None  # `shift` asks only then
+            return float(t)
+        recipe = trained.recipe
+        if recipe is None:
+            raise NeedError(
+                '`Newton(time="recipe")` needs the recipe of the training. Give `Trained.of(..., recipe=...)`.'
+            )
+        if recipe.patience is not None:
+            notes.assume(
+                "training was taken to have run for all epochs of the recipe, though it may have stopped early",
+                "the time of the flow, and with it the step, may be too long",
+            )
+        steps = recipe.epochs * ceil((len(split.retain) + len(split.forget)) / recipe.batch)
+        t = sum(rate_at(recipe, step, steps) for step in range(steps)) / (1 - recipe.momentum)
+        notes.fact(time=t)
+        return t
+
+    def _dense(
+        self, trained: Trained, split: Split, ridge: float, notes: Notes
+    ) -> tuple[Float[Tensor, "P P"], Float[Tensor, "P P"]]:
+        """`A` and `B`, means over rows with the ridge, in float64 and positive definite where that can be had."""
+        n, k = len(split.retain), len(split.forget)
+        eye = torch.eye(trained.size, dtype=torch.float64, device=trained.device)
+        if self.curvature != "gauss-newton":
+            H_r, H_f = (dense_hessian(trained, data).double() for data in (split.retain, split.forget))
+            B = H_r / n + ridge * eye
+            least = float(eigenbasis(B)[0][0])
+            extra = 0.0 if least > 0 else ridge - least
+            if least > 0 or self.curvature == "hessian":
+                notes.fact(curvature="hessian", least_eigenvalue=least, extra_damping=extra)
+                return (H_r + H_f) / (n + k) + (ridge + extra) * eye, B + extra * eye
+        G_r, G_f = (GaussNewton(trained, data).multiply(eye.to(trained.dtype)) for data in (split.retain, split.forget))
+        G_r, G_f = (0.5 * (G + G.T).double() for G in (G_r, G_f))
+        notes.fact(curvature="gauss-newton")
+        return (G_r + G_f) / (n + k) + ridge * eye, G_r / n + ridge * eye
+
+    def _scale(
+        self,
+        trained: Trained,
+        split: Split,
+        step: Float[Tensor, " P"],
+        g_r: Float[Tensor, " P"],
+        target: Float[Tensor, " P"],
+        notes: Notes,
+    ) -> float:
+        r"""By line search on $N_r (L_{D_r}(\theta) - g^\top\theta)$, whose minimum the step aims at."""
+        n = len(split.retain)
+        slope = n * float((g_r - target) @ step.double())
+        found = backtrack(
+            trained, split.retain, step, slope, ridge=n * trained.known_decay, tilt=(n * target).to(trained.dtype)
+        )
+        if not found.accepted:
+            raise NumericsError(
+                "The step must bring the network closer to where the retained rows lead, but no length of it does. "
+                f"Raise `Newton.damping` (now {notes.facts['damping']:g})."
+            )
+        return found.scale
+
+    def _look_at_convergence(self, g: Float[Tensor, " P"], g_r: Float[Tensor, " P"], notes: Notes) -> None:
+        left, pull = float(g.norm()), float((g_r - g).norm())
+        notes.fact(gradient_norm=left)
+        if left > NOTICEABLE * pull:
+            notes.assume(
+                f"training had not converged: its gradient has norm {left:.3g}, the forgotten rows' pull {pull:.3g}",
+                "the step compares two trainings that stop equally early, not their optima",
+            )
+
+
+def _divide(v: Float[Tensor, " P"], matrix: Float[Tensor, "P P"]) -> Float[Tensor, " P"]:
+    """`matrix⁻¹ v`, refusing one that is not positive definite."""
+    values, vectors = eigenbasis(matrix)
+    if float(values[0]) <= 0:
+        raise NumericsError(
+            f"The curvature must be positive definite, but its least eigenvalue is {float(values[0]):.3g}. "
+            "Raise `Newton.damping`."
+        )
+    return vectors @ ((vectors.T @ v) / values)

@@ -49,6 +49,7 @@ class NTK(Scrub):
     - `solution`: `"dual"`, `"primal"`, `"low rank"`, or `"auto"` for the cheaper of the first two by operation count.
     - `damping`: $\gamma$, in units of the decay; raise it where the linear model reaches too far.
     - `rank`: directions kept by the low-rank solution.
+    - `precondition`: directions found first to speed up the primal solution; useful where decay and damping are small.
     - `search`: halve the step until the network itself has less of what the step was to lower.
     - `trapezium`: lengthen the step by the supplement's trapezium, held within a factor of four.
     - `calibrate`: `"holdout"` chooses the length at which forgotten and held-out rows have the same loss.
@@ -62,6 +63,7 @@ class NTK(Scrub):
     solution: Literal["auto", "dual", "primal", "low rank"] = "auto"
     damping: float = 1e-3
     rank: int = 200
+    precondition: int = 0
     search: bool = True
     trapezium: bool = False
     calibrate: Literal["none", "holdout"] = "none"
@@ -79,6 +81,7 @@ class NTK(Scrub):
         check_choice("NTK.calibrate", self.calibrate, ("none", "holdout"))
         check_choice("NTK.variant", self.variant, ("corrected", "published"))
         check_not_negative("NTK.damping", self.damping, "Start from the weight decay.")
+        check_not_negative("NTK.precondition", self.precondition)
         for name in ("rank", "tolerance", "max_iterations", "batch"):
             check_positive(f"NTK.{name}", getattr(self, name))
         if self.trapezium and self.calibrate != "none":
@@ -96,18 +99,21 @@ class NTK(Scrub):
             step, scale = self._published(trained, split, facts, notes)
         else:
             step = self._step(trained, split, facts, notes)
-            scale = self._scale(trained, split, step, facts, notes)
+            scale = self._scale(trained, split, step, facts)
         facts |= {"scale": scale, "step": scale * float(step.double().norm())}
         notes.fact(ntk=facts)
         return trained.weights + scale * step
 
     def _step(self, trained: Trained, split: Split, facts: dict[str, Any], notes: Notes) -> Float[Tensor, " P"]:
-        linear = self._linear(trained, facts, notes, output=self.output, damping=self.damping)
+        linear = self._linear(trained, output=self.output, damping=self.damping)
         if self.residual == "solve":
-            return linear.end(split.retain) - linear.end(split.whole)
-        N, k = len(split.retain) + len(split.forget), len(split.forget)
-        g_f, g_r = linear.slope(split.forget), linear.slope(split.retain)
-        return linear.response(split.retain, removal_gradient(g_f, g_f + g_r, k, N))
+            step = linear.end(split.retain) - linear.end(split.whole)
+        else:
+            N, k = len(split.retain) + len(split.forget), len(split.forget)
+            g_f, g_r = linear.slope(split.forget), linear.slope(split.retain)
+            step = linear.response(split.retain, removal_gradient(g_f, g_f + g_r, k, N))
+        _record(linear, facts, notes)
+        return step
 
     def _published(
         self, trained: Trained, split: Split, facts: dict[str, Any], notes: Notes
@@ -117,34 +123,47 @@ class NTK(Scrub):
             "the published code's formula was followed, for comparison only",
             "the step is not the retrained one even for a linear network",
         )
-        linear = self._linear(trained, facts, notes, output="identity", damping=0.0, linearised="end")
+        linear = self._linear(trained, output="identity", damping=0.0, linearised="end")
         u_r, u = (-linear.solve(data, linear.slope(data)) for data in (split.retain, split.whole))
+        _record(linear, facts, notes)
         return u_r - u, published_scale(u_r - u, trained.weights - trained.anchor - u_r)
 
     def _linear(
-        self, trained: Trained, facts: dict[str, Any], notes: Notes, *, output: str, damping: float, linearised: str = ""
+        self,
+        trained: Trained,
+        *,
+        output: Literal["identity", "softmax", "exact"],
+        damping: float,
+        linearised: Literal["end", "start"] | None = None,
     ) -> LinearTraining:
-        if (linearised or self.linearised) == "start" and trained.start is None:
+        at_start = (linearised or self.linearised) == "start"
+        if at_start and trained.start is None:
             raise NeedError(
                 '`NTK(linearised="start")` needs the weights training began with, but they are not known. Give '
                 '`start`, or linearise at the end.'
             )
-        at = trained.anchor if (linearised or self.linearised) == "start" else trained.weights
         return LinearTraining(
-            trained, at, output=output, damping=damping, form=self.solution, rank=self.rank, seed=self.seed,
-            tolerance=self.tolerance, max_iterations=self.max_iterations, batch=self.batch, facts=facts, notes=notes,
+            trained,
+            trained.anchor if at_start else trained.weights,
+            output=output,
+            damping=damping,
+            form=self.solution,
+            rank=self.rank,
+            seed=self.seed,
+            tolerance=self.tolerance,
+            max_iterations=self.max_iterations,
+            precondition=self.precondition,
+            batch=self.batch,
         )
 
-    def _scale(
-        self, trained: Trained, split: Split, step: Float[Tensor, " P"], facts: dict[str, Any], notes: Notes
-    ) -> float:
+    def _scale(self, trained: Trained, split: Split, step: Float[Tensor, " P"], facts: dict[str, Any]) -> float:
         if self.calibrate == "holdout":
             match = holdout_scale(trained, split, step)
             facts |= {"forget_loss": match.forget_loss, "holdout_loss": match.holdout_loss, "matched": match.meets}
             return match.scale
         scale = 1.0
         if self.trapezium:
-            linear = self._linear(trained, {}, notes, output=self.output, damping=self.damping)
+            linear = self._linear(trained, output=self.output, damping=self.damping)
             found = trapezium_scale(step, trained.weights - linear.end(split.whole))
             facts |= {"trapezium": found.used, "trapezium_unguarded": found.raw}
             scale = found.used
@@ -182,3 +201,14 @@ class NTK(Scrub):
                 "the start is not known; the decay was taken to pull to zero",
                 "the length of the step rests on that guess",
             )
+
+
+def _record(linear: LinearTraining, facts: dict[str, Any], notes: Notes) -> None:
+    for answer in linear.answers:
+        if answer.failure:
+            notes.assume(answer.failure, f"the step solves its system only up to a residual of {answer.residual:.2g}")
+    facts |= {
+        "solved": [answer.form for answer in linear.answers],
+        "residual": max(answer.residual for answer in linear.answers),
+        "iterations": sum(answer.iterations for answer in linear.answers),
+    }

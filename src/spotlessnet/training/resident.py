@@ -1,4 +1,4 @@
-"""Rows that are moved to the network's device once, when they are small enough, and fetched batch by batch otherwise."""
+"""Rows moved to the network's device once, if they are small enough, and fetched batch by batch otherwise."""
 
 from dataclasses import dataclass
 

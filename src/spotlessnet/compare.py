@@ -1,0 +1,242 @@
+"""Compare: scrubs × readouts × bounds × seeds become rows, always beside the original and the retrained network."""
+
+import os
+import pickle
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from multiprocessing import get_context
+from typing import Any
+
+import torch
+
+from spotlessnet.core.bound import Bound
+from spotlessnet.core.covariance import Still
+from spotlessnet.core.errors import NeedError, SettingError
+from spotlessnet.core.gaussian import Gaussian
+from spotlessnet.core.meter import Meter
+from spotlessnet.core.progress import track
+from spotlessnet.core.readout import Reading, Readout
+from spotlessnet.core.scrub import Notes, Scrub
+from spotlessnet.core.split import Split
+from spotlessnet.core.trained import Trained
+from spotlessnet.report.rows import Key, Row, append_rows, read_rows
+from spotlessnet.report.summary import ORIGINAL, RETRAINED, summarise
+from spotlessnet.training.fit import fit
+
+__all__ = ["Context", "compare", "original_of", "retrained_of", "summarise"]
+
+
+@dataclass(frozen=True, eq=False)
+class Context:
+    """What belongs to one seed: the original, its coupled retrained partner, and the split."""
+
+    original: Trained
+    retrained: Trained
+    split: Split
+    seed: int
+
+
+Origin = Trained | Callable[[int], Trained]
+ReadoutOf = Readout | Callable[[Context], Readout]
+ScrubOf = Scrub | Callable[[Context], Scrub]
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """A comparison as a value, so that other processes can run parts of it."""
+
+    original: Origin
+    split: Split
+    scrubs: Mapping[str, ScrubOf]
+    readouts: Mapping[str, ReadoutOf]
+    bounds: tuple[Bound, ...]
+    experiment: str
+
+    @property
+    def methods(self) -> list[str]:
+        """Every method in the order of the rows."""
+        return [ORIGINAL, *self.scrubs, RETRAINED]
+
+    def keys(self, seed: int) -> set[Key]:
+        """All rows that this seed must give."""
+        columns = [*self.readouts, *(bound.name for bound in self.bounds)]
+        return {(self.experiment, method, column, seed) for method in self.methods for column in columns}
+
+
+def compare(
+    original: Origin,
+    split: Split,
+    *,
+    scrubs: Mapping[str, ScrubOf],
+    readouts: Mapping[str, ReadoutOf] | Sequence[Readout],
+    bounds: Sequence[Bound] = (),
+    seeds: Sequence[int] = (0,),
+    experiment: str = "comparison",
+    out: str | os.PathLike[str] | None = None,
+    workers: int = 1,
+) -> list[Row]:
+    """Run every scrub on every seed and look at the result with every readout and bound.
+
+    For each seed the original is trained, and the reference retrained in the same order with the forgotten rows left
+    out. A scrub with noise is looked at through one draw; a bound sees the whole Gaussian, against the scrub's own
+    noise around the retrained weights.
+
+    **Arguments:**
+
+    - `original`: a network that knows its start and recipe, which is then trained anew for each seed; or a function
+      of the seed that returns the trained original.
+    - `scrubs`: methods by the name of their row; a function of the `Context` may make one per seed.
+    - `readouts`: a list, or by the name of their column. One that needs a reference is a function of the `Context`:
+      `{"activation distance": lambda c: ActivationDistance(c.retrained)}`.
+    - `out`: a file of JSON lines. Rows that stand there are not measured again; new ones are appended at once.
+    - `workers`: processes, each with one thread and a seed at a time. Everything must then be picklable (functions
+      defined in a module), and a script must guard its start with `if __name__ == "__main__"`.
+    """
+    job = Job(original, split, dict(scrubs), _named(readouts), tuple(bounds), experiment)
+    _check(job, seeds, workers)
+    rows = {} if out is None else {row.key: row for row in read_rows(out)}
+    missing = {seed: job.keys(seed) - rows.keys() for seed in seeds}
+    todo = [seed for seed in seeds if missing[seed]]
+    if workers > 1 and len(todo) > 1:
+        batches = _in_processes(job, todo, missing, workers)
+    else:
+        batches = ([row] for seed in track(todo, "comparing") for row in measure(job, seed, missing[seed]))
+    for batch in batches:
+        if out is not None:
+            append_rows(out, batch)
+        rows |= {row.key: row for row in batch}
+    columns = [*job.readouts, *(bound.name for bound in job.bounds)]
+    keys = [(experiment, method, column, seed) for method in job.methods for column in columns for seed in seeds]
+    return [rows[key] for key in keys]
+
+
+def measure(job: Job, seed: int, missing: set[Key]) -> Iterator[Row]:
+    """The missing rows of one seed, as they are found."""
+    with Meter() as trained:
+        original = original_of(job.original, job.split, seed)
+    with Meter(original.device) as retrained:
+        reference = retrained_of(original, job.split, seed)
+    context = Context(original, reference, job.split, seed)
+    built = {name: one if isinstance(one, Readout) else one(context) for name, one in job.readouts.items()}
+    for method in job.methods:
+        if not any(key[1] == method for key in missing):
+            continue
+        if method in (ORIGINAL, RETRAINED):
+            network = original if method == ORIGINAL else reference
+            meter = trained if method == ORIGINAL else retrained
+            scrub, gaussian = None, Gaussian(network.weights, Still.at(network.weights))
+        else:
+            made = job.scrubs[method]
+            scrub = made if isinstance(made, Scrub) else made(context)
+            with Meter(original.device) as meter:
+                gaussian = scrub(original, job.split)
+            network = original.at(gaussian.draw(torch.Generator().manual_seed(seed)))
+        for name, reading, unit, ideal in _readings(job, context, method, built, network, gaussian, scrub, missing):
+            yield Row(
+                job.experiment, method, name, seed, float(reading.value), float(reading.low), float(reading.high),
+                unit, ideal, meter.seconds, meter.memory, reading.censored, reading.note,
+            )  # fmt: skip
+
+
+def original_of(original: Origin, split: Split, seed: int) -> Trained:
+    """The original of this seed: trained anew from its start, or whatever the function of the seed returns."""
+    if not isinstance(original, Trained):
+        return original(seed)
+    start, recipe = _history(original)
+    return fit(original.at(start), split.whole, recipe, seed=seed, label="training the original")
+
+
+def retrained_of(original: Trained, split: Split, seed: int) -> Trained:
+    """Its coupled partner: the same start, recipe, seed and order, with the forgotten rows left out."""
+    start, recipe = _history(original)
+    return fit(original.at(start), split.retain, recipe, seed=seed, order_of=split.whole, label="retraining")
+
+
+def reference_of(scrub: Scrub, gaussian: Gaussian, context: Context) -> Gaussian:
+    """What a bound compares with: the scrub's own noise around the retrained weights."""
+    weights = context.retrained.weights
+    noise = Still.at(weights) if gaussian.is_still else scrub.spread(context.retrained, context.split, Notes())
+    return Gaussian(weights, noise)
+
+
+def _readings(
+    job: Job,
+    context: Context,
+    method: str,
+    readouts: Mapping[str, Readout],
+    network: Trained,
+    gaussian: Gaussian,
+    scrub: Scrub | None,
+    missing: set[Key],
+) -> Iterator[tuple[str, Reading, str, str]]:
+    def wanted(column: str) -> bool:
+        return (job.experiment, method, column, context.seed) in missing
+
+    for name, readout in readouts.items():
+        if wanted(name):
+            yield name, readout(network, job.split), readout.unit, readout.ideal
+    bounds = [bound for bound in job.bounds if wanted(bound.name)]
+    if not bounds:
+        return
+    weights = context.retrained.weights
+    still = Gaussian(weights, Still.at(weights))
+    reference = still if scrub is None else reference_of(scrub, gaussian, context)
+    for bound in bounds:
+        yield bound.name, bound(gaussian, reference, context.original, job.split), bound.unit, "low"
+
+
+def _in_processes(job: Job, seeds: Sequence[int], missing: Mapping[int, set[Key]], workers: int) -> Iterator[list[Row]]:
+    try:
+        pickle.dumps(job)
+    except (pickle.PicklingError, AttributeError, TypeError) as e:
+        raise SettingError(
+            f"Several workers need scrubs, readouts and networks that can be pickled, but one cannot ({e}). Define "
+            "functions at the top of a module, or use `workers=1`."
+        ) from e
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_one_thread) as pool:
+        futures = [pool.submit(_all_rows, job, seed, missing[seed]) for seed in seeds]
+        for future in track(as_completed(futures), "comparing", total=len(futures)):
+            yield future.result()
+
+
+def _all_rows(job: Job, seed: int, missing: set[Key]) -> list[Row]:
+    return list(measure(job, seed, missing))
+
+
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def _history(original: Trained) -> tuple[torch.Tensor, Any]:
+    if original.start is None or original.recipe is None:
+        raise NeedError(
+            "Comparing with retrained networks needs to know how the original was trained, but its start or recipe is "
+            "not known. Give both: `Trained.of(model, start=..., recipe=Recipe(...))`."
+        )
+    return original.start, original.recipe
+
+
+def _named(readouts: Mapping[str, ReadoutOf] | Sequence[Readout]) -> dict[str, ReadoutOf]:
+    if isinstance(readouts, Mapping):
+        return dict(readouts)
+    for readout in readouts:
+        if not isinstance(readout, Readout):
+            raise SettingError(
+                "A readout that is made per seed needs a name for its column. "
+                "Pass a dictionary: `{name: lambda context: ...}`."
+            )
+    return {readout.name: readout for readout in readouts}
+
+
+def _check(job: Job, seeds: Sequence[int], workers: int) -> None:
+    taken = {ORIGINAL, RETRAINED} & set(job.scrubs)
+    if taken:
+        raise SettingError(f"{sorted(taken)[0]!r} is always compared; give the scrub of that name another one.")
+    columns = [*job.readouts, *(bound.name for bound in job.bounds)]
+    if len(columns) != len(set(columns)) or not columns:
+        raise SettingError(f"Columns need one name each and there must be at least one, but got {columns}.")
+    if not seeds or len(set(seeds)) != len(seeds):
+        raise SettingError(f"Seeds must be different and at least one, but got {list(seeds)}.")
+    if workers < 1:
+        raise SettingError(f"`workers` must be at least 1, but got {workers}.")

@@ -1,0 +1,94 @@
+"""A network whose weights are noisy, with the noise drawn where it tells most: on each layer's answer.
+
+Kingma, Salimans and Welling (2015), *Variational Dropout and the Local Reparameterization Trick*.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from spotlessnet.core.data import Batch, Data, Inputs
+from spotlessnet.core.trained import Trained
+
+
+class NoisyNetwork:
+    r"""The network at $w + n$, $n \sim N(0, \mathrm{diag}(\sigma^2))$, differentiable in $\sigma$.
+
+    A `Linear` or `Conv2d` layer that takes part once answers $N(Wx + b,\; \sigma_W^2 x^2 + \sigma_b^2)$, drawn anew for
+    each sample, which has the same distribution for each sample as noise on the weights and a less noisy gradient. In a
+    convolution the draw is new for each position too: each has its variance, but not what they share. All other weights
+    (BatchNorm's, tied ones, those of layers called twice) get one draw for each batch.
+
+    **Arguments:**
+
+    - `data`: some rows, to see once which layers take part.
+    - `draw`: where the noise comes from; on the network's device.
+    """
+
+    def __init__(self, trained: Trained, data: Data, draw: torch.Generator) -> None:
+        self.draw, self.variances = draw, dict[str, Tensor]()
+        network = trained.module()
+        self.trained = replace(trained, model=network)
+        local = _local_layers(self.trained, data)
+        self.shared = torch.ones_like(trained.weights)
+        for name, layer in local.items():
+            layer.register_forward_hook(self._hook(name))
+            for part in (f"{name}weight", f"{name}bias"):
+                if part in trained.names:
+                    trained.unflatten(self.shared)[part].zero_()
+
+    def losses(self, batch: Batch, deviation: Float[Tensor, " P"]) -> Float[Tensor, " n"]:
+        """The loss per sample at weights drawn around the mean; differentiable in the deviation."""
+        self.variances = self.trained.unflatten(deviation.square())
+        noise = torch.randn(deviation.shape, generator=self.draw, dtype=deviation.dtype, device=deviation.device)
+        return self.trained.losses(batch.x, batch.y, self.trained.weights + self.shared * deviation * noise)
+
+    def _hook(self, name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]:
+        def add_noise(layer: nn.Module, entered: tuple[Tensor, ...], answer: Tensor) -> Tensor:
+            weight, bias = self.variances[f"{name}weight"], self.variances.get(f"{name}bias")
+            variance = _apply(layer, entered[0].square(), weight, bias)
+            noise = torch.randn(answer.shape, generator=self.draw, dtype=answer.dtype, device=answer.device)
+            # The root has no slope at zero, where the input and the bias's variance vanish.
+            return answer + (variance + torch.finfo(answer.dtype).tiny).sqrt() * noise
+
+        return add_noise
+
+
+def _apply(layer: nn.Module, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    if isinstance(layer, nn.Conv2d):
+        return layer._conv_forward(x, weight, bias)
+    return nn.functional.linear(x, weight, bias)
+
+
+def _local_layers(trained: Trained, data: Data) -> dict[str, nn.Module]:
+    """Layers whose weights enter the network in one place only: called once, and not tied. Keyed by prefix."""
+    network = trained.model
+    names = [n for n, _ in network.named_parameters(remove_duplicate=False)]
+    own = [id(p) for _, p in network.named_parameters(remove_duplicate=False)]
+    once = {n for n, p in zip(names, own, strict=True) if own.count(p) == 1}
+    named = {f"{name}." if name else "": layer for name, layer in network.named_modules()}
+    layers = {
+        name: layer
+        for name, layer in named.items()
+        if type(layer) in (nn.Linear, nn.Conv2d)
+        and f"{name}weight" in set(trained.names) & once
+        and (layer.bias is None or f"{name}bias" in once)
+    }
+    calls = dict.fromkeys(layers, 0)
+
+    def counter(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
+        def count(layer: nn.Module, entered: tuple[Tensor, ...], answer: Tensor) -> None:
+            calls[name] += 1
+
+        return count
+
+    hooks = [layer.register_forward_hook(counter(name)) for name, layer in layers.items()]
+    with torch.no_grad():
+        x: Inputs = next(iter(trained.batches(data, 2))).x
+        trained.outputs(x)
+    for hook in hooks:
+        hook.remove()
+    return {name: layer for name, layer in layers.items() if calls[name] == 1}

@@ -1,0 +1,50 @@
+"""How exactly float32 matrix products are computed: a choice that is always spelled out.
+
+Operators never change the setting themselves: they compute in the number format of the network's weights, sums over
+batches are added in float64, and small factorisations are done in float64. PyTorch's own default is full float32
+products and, on NVIDIA cards, TF32 convolutions; `matmul` sets both at once for the length of a block.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Literal, get_args
+
+import torch
+
+from spotlessnet.core.errors import check_choice
+from spotlessnet.core.trained import Trained
+
+Exactness = Literal["float32", "tf32", "bfloat16"]
+"""Mantissa bits in a float32 product: 23, 10, or 7 (in two or three passes where the hardware offers it)."""
+
+_NAMES = {"float32": "highest", "tf32": "high", "bfloat16": "medium"}
+
+
+@contextmanager
+def matmul(exactness: Exactness) -> Iterator[None]:
+    """Compute float32 matrix products and convolutions this exactly inside the block, then restore the setting.
+
+    >>> with matmul("tf32"):
+    ...     torch.get_float32_matmul_precision()
+    'high'
+    """
+    check_choice("exactness", exactness, get_args(Exactness))
+    products, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    try:
+        torch.set_float32_matmul_precision(_NAMES[exactness])
+        torch.backends.cudnn.allow_tf32 = exactness != "float32"
+        yield
+    finally:
+        torch.set_float32_matmul_precision(products)
+        torch.backends.cudnn.allow_tf32 = convolutions
+
+
+def in_format(trained: Trained, dtype: torch.dtype) -> Trained:
+    """The same network computing in another number format, such as `torch.float64` for a check.
+
+    >>> in_format(Trained.of(torch.nn.Linear(2, 1)), torch.float64).dtype
+    torch.float64
+    """
+    start = None if trained.start is None else trained.start.to(dtype)
+    return replace(trained, model=trained.module().to(dtype), weights=trained.weights.to(dtype), start=start)

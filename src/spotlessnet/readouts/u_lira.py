@@ -1,0 +1,115 @@
+"""U-LiRA: LiRA against a scrub, with shadows that were themselves scrubbed.
+
+Hayes, Shumailov, Triantafillou, Khalifa and Papernot (2024), *Inexact Unlearning Needs More Careful Evaluations to
+Avoid a False Sense of Privacy*.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from spotlessnet.core.recipe import Recipe
+from spotlessnet.core.scrub import Scrub
+from spotlessnet.core.split import Split
+from spotlessnet.core.trained import Trained
+from spotlessnet.readouts.attack import Attack, attack_over_models
+from spotlessnet.readouts.lira import Spread, held_out_scores
+from spotlessnet.readouts.margin import margins_of
+from spotlessnet.readouts.shadows import Shadows, train_shadows
+
+
+@dataclass(frozen=True)
+class ULiRA:
+    """What is left to find after a scrub.
+
+    **Arguments:**
+
+    - `forgotten`: rows trained on and then scrubbed, against rows never trained on; 0.5 is forgotten.
+    - `population`: the same rows with one threshold for all of them, which understates what leaks.
+    - `retained`: rows trained on and kept, against rows never trained on. The target is not 0.5 but `retained_before`:
+      a scrub may make others easier to find.
+    - `retained_before`: the same before the scrub.
+    """
+
+    forgotten: Attack
+    population: Attack
+    retained: Attack | None = None
+    retained_before: Attack | None = None
+
+    def __str__(self) -> str:
+        lines = [f"forgotten rows: {self.forgotten}", f"one threshold:  {self.population}"]
+        if self.retained is not None:
+            lines.append(f"retained rows:  {self.retained}")
+            lines.append(f"before scrub:   {self.retained_before}")
+        return "\n".join(lines)
+
+
+def u_lira(
+    trained: Trained,
+    split: Split,
+    scrub: Scrub,
+    *,
+    shadows: int = 64,
+    recipe: Recipe | None = None,
+    bystanders: bool = True,
+    spread: Spread = "student",
+    seed: int = 0,
+) -> ULiRA:
+    """Audit a scrub on a request: train shadows on random halves of $D_f$, scrub each one, and attack them.
+
+    It judges the method with these settings on these rows, not one network.
+
+    **Arguments:**
+
+    - `trained`: the network; shadows begin where its training began.
+    - `scrub`: the method under test, applied unchanged to every shadow.
+    - `shadows`: how many, a multiple of four; 64 is the default budget, 256 what papers use.
+    - `bystanders`: also watch as many retained rows as there are forgotten ones.
+    - `spread`: how the variance of a row's margins is found; see `lira_scores`.
+    """
+    targets = split.forgotten.nonzero().squeeze(1)
+    watched = _some(split, len(targets), seed) if bystanders else None
+    trained_shadows = train_shadows(
+        trained,
+        split.whole,
+        targets,
+        bystanders=watched,
+        recipe=recipe,
+        shadows=shadows,
+        seed=seed,
+        validation=split.validation,
+    )
+    return attack_shadows(trained_shadows, trained_shadows.scrubbed(scrub), spread=spread)
+
+
+def attack_shadows(
+    shadows: Shadows, weights: Float[Tensor, "S P"] | None = None, *, spread: Spread = "student", prior: float = 4.0
+) -> ULiRA:
+    """Attack shadows after their weights were changed: `shadows.scrubbed(...)`, `shadows.retrained()` or any other.
+
+    **Arguments:**
+
+    - `weights`: one line per shadow; the shadows as they were trained unless given.
+    """
+
+    def of(rows: Int64[Tensor, " T"], at: Float[Tensor, "S P"] | None, *, per_row: bool = True) -> Attack:
+        phi, member = margins_of(shadows.networks(at), shadows.data.pick(rows)), shadows.seen[:, rows]
+        scores = held_out_scores(phi, member, spread=spread, prior=prior) if per_row else phi
+        return attack_over_models(scores, member, together=2, seed=shadows.seed)
+
+    watch = len(shadows.bystanders) > 1
+    return ULiRA(
+        forgotten=of(shadows.targets, weights),
+        population=of(shadows.targets, weights, per_row=False),
+        retained=of(shadows.bystanders, weights) if watch else None,
+        retained_before=of(shadows.bystanders, None) if watch else None,
+    )
+
+
+def _some(split: Split, count: int, seed: int) -> Int64[Tensor, " B"]:
+    """Retained rows to watch, at most half of them, so that shadows have enough left to learn from."""
+    kept = (~split.forgotten).nonzero().squeeze(1)
+    order = torch.randperm(len(kept), generator=torch.Generator().manual_seed(seed))
+    return kept[order[: min(count, len(kept) // 2)]].sort().values

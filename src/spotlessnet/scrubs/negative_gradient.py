@@ -1,0 +1,52 @@
+"""Negative gradient: climb the loss of the forgotten data."""
+
+from dataclasses import dataclass, replace
+
+from jaxtyping import Float, Shaped
+from torch import Tensor
+
+from spotlessnet.core.loss import Loss
+from spotlessnet.core.scrub import Notes
+from spotlessnet.core.split import Split
+from spotlessnet.core.trained import Trained
+from spotlessnet.scrubs.tuning import Tuning
+from spotlessnet.training.fit import fit
+
+
+@dataclass(frozen=True)
+class NegativeGradient(Tuning):
+    """In turns, an epoch up the loss of the forgotten data and an epoch down that of the retained data.
+
+    A baseline of the papers, without any bound: too much of it shows as clearly as too little.
+
+    **Arguments** beside those of `Tuning`:
+
+    - `descend`: whether to go down on the retained data in between; without it the network soon breaks.
+    """
+
+    epochs: int = 1
+    descend: bool = True
+
+    def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
+        recipe = self.recipe(trained, notes).but(epochs=1)
+        w = replace(trained, start=trained.weights if trained.start is None else trained.start)
+        for turn in range(self.epochs):
+            up = fit(replace(w, loss=Negated(w.loss)), split.forget, recipe, seed=self.seed + turn, label="climbing")
+            w = w.at(up.weights)
+            if self.descend:
+                w = w.at(fit(w, split.retain, recipe, seed=self.seed + turn, label="repairing").weights)
+        return w.weights
+
+
+@dataclass(frozen=True)
+class Negated(Loss):
+    """A loss with its sign turned, so that going down is going up."""
+
+    name = "negated"
+    loss: Loss
+
+    def __call__(self, outputs: Float[Tensor, "N *C"], y: Shaped[Tensor, "N *d"]) -> Float[Tensor, " N"]:
+        return -self.loss(outputs, y)
+
+    def mistakes(self, outputs: Float[Tensor, "N C"], y: Shaped[Tensor, "N *d"]) -> Float[Tensor, " N"]:
+        return self.loss.mistakes(outputs, y)

@@ -1,0 +1,158 @@
+"""Variational scrubbing: learn how much noise each weight can bear.
+
+Golatkar, Achille and Soatto (2020), *Eternal Sunshine of the Spotless Net*, section 4.2.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from spotlessnet.core.covariance import Covariance, Diagonal
+from spotlessnet.core.data import Batch, Data
+from spotlessnet.core.errors import check_positive
+from spotlessnet.core.progress import track
+from spotlessnet.core.scrub import Notes, Scrub
+from spotlessnet.core.split import Split
+from spotlessnet.core.trained import Trained
+from spotlessnet.operators.noisy import NoisyNetwork
+
+AVERAGED = 0.25
+"""The last share of the steps, over which the answer is averaged and its gradient looked at."""
+
+STATIONARY = 0.1
+"""A gradient below this, in units of the entropy's own pull, counts as converged."""
+
+
+@dataclass(frozen=True)
+class Variational(Scrub):
+    r"""No step; independent noise on each weight, as large as the retained loss allows.
+
+    $$\min_\Sigma\; \mathbb{E}_{n \sim N(0, \Sigma)} L_{D_r}(w + n) - \lambda \log|\Sigma|$$
+
+    by Adam on the log standard deviations. For a quadratic loss with Hessian $B$ the answer is
+    $\Sigma_{ii} = 2\lambda / B_{ii}$. In `Linear` and `Conv2d` layers the noise is drawn on the layer's answer, anew
+    for each sample (see `NoisyNetwork`), on other weights once for each batch.
+
+    **Arguments:**
+
+    - `strength`: $\lambda$: more forgets more.
+    - `steps`, `rate`, `batch`: of Adam; the rate falls to zero in a line.
+    - `initial`: the standard deviation that all weights begin with.
+    - `cap`: the largest standard deviation; weights that the loss does not see end there.
+    - `seed`: of batches and noise.
+    """
+
+    strength: float = 1e-6
+    steps: int = 500
+    rate: float = 0.05
+    batch: int = 128
+    initial: float = 0.01
+    cap: float = 0.1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("strength", "steps", "rate", "batch", "initial", "cap"):
+            check_positive(f"Variational.{name}", getattr(self, name))
+
+    @property
+    def is_noisy(self) -> bool:
+        return True
+
+    def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
+        return trained.weights
+
+    def spread(self, trained: Trained, split: Split, notes: Notes) -> Covariance:
+        if trained.decay is None:
+            notes.assume(
+                "the decay is not known and was taken as zero",
+                "weights that only the decay holds get the largest noise allowed",
+            )
+        draw = torch.Generator(trained.device).manual_seed(self.seed)
+        network = NoisyNetwork(trained, split.retain, draw)
+        rho = torch.full_like(trained.weights, self.initial).log().requires_grad_()
+        adam = torch.optim.Adam([rho], lr=self.rate)
+        tail = _Tail.like(rho, int(self.steps * (1 - AVERAGED)))
+        objectives = []
+        batches = _forever(trained, split.retain, self.batch, self.seed)
+        for step in track(range(self.steps), "learning the noise"):
+            batch = next(batches)
+            adam.param_groups[0]["lr"] = self.rate * (1 - step / self.steps)
+            with torch.enable_grad():
+                loss = network.losses(batch, rho.exp()).mean()
+                loss = loss + 0.5 * trained.known_decay * rho.mul(2).exp().sum()
+                # In units of the entropy's pull on one weight, which is the same for all: Adam's epsilon stays small.
+                objective = loss / (2 * self.strength) - rho.sum()
+                (rho.grad,) = torch.autograd.grad(objective, rho)
+            tail.look(step, rho, rho.grad)
+            objectives.append(2 * self.strength * objective.detach())
+            adam.step()
+            with torch.no_grad():
+                rho.clamp_(max=torch.tensor(self.cap).log())
+        self._diagnose(tail, torch.stack(objectives), notes)
+        return Diagonal(tail.mean().mul(2).exp())
+
+    def _diagnose(self, tail: "_Tail", objectives: Float[Tensor, " steps"], notes: Notes) -> None:
+        window = max(1, int(len(objectives) * AVERAGED))
+        last, before = objectives[-window:].mean(), objectives[-2 * window : -window].mean()
+        change = float(((last - before) / before.abs().clamp(min=1e-30)).abs()) if len(objectives) > window else 1.0
+        held = tail.mean() >= torch.tensor(self.cap).log() - 1e-3
+        gradient = tail.gradient(~held)
+        converged = gradient < STATIONARY
+        notes.fact(
+            objective=float(last),
+            objective_change=change,
+            stationarity=gradient,
+            converged=converged,
+            capped=float(held.double().mean()),
+        )
+        if not converged:
+            notes.assume(
+                f"Adam stopped after {self.steps} steps before the noise had settled (gradient {gradient:.2g})",
+                "the noise is not the best for this strength; allow more `steps` or a higher `rate`",
+            )
+
+
+@dataclass
+class _Tail:
+    """Running sums over the last steps: of the log deviations, and of their gradient and its square."""
+
+    begin: int
+    count: int
+    rho: Tensor
+    slope: Tensor
+    square: Tensor
+
+    @staticmethod
+    def like(rho: Float[Tensor, " P"], begin: int) -> "_Tail":
+        zero = torch.zeros_like(rho.detach())
+        return _Tail(begin, 0, zero, zero.clone(), zero.clone())
+
+    def look(self, step: int, rho: Float[Tensor, " P"], slope: Float[Tensor, " P"]) -> None:
+        if step >= self.begin:
+            self.count += 1
+            self.rho += rho.detach()
+            self.slope += slope
+            self.square += slope.square()
+
+    def mean(self) -> Float[Tensor, " P"]:
+        return self.rho / self.count
+
+    def gradient(self, free: Bool[Tensor, " P"]) -> float:
+        """Root mean square of the average gradient, less what its own noise would show."""
+        if not bool(free.any()):
+            return 0.0
+        mean = self.slope / self.count
+        noise = (self.square / self.count - mean.square()).clamp(min=0) / self.count
+        return float((mean.square() - noise)[free].mean().clamp(min=0).sqrt())
+
+
+def _forever(trained: Trained, data: Data, size: int, seed: int) -> Iterator[Batch]:
+    """Shuffled batches without end; the order depends on which rows there are, not on how they are listed."""
+    draw = torch.Generator().manual_seed(seed)
+    rows = data.rows.sort().values
+    while True:
+        for some in rows[torch.randperm(len(rows), generator=draw)].split(size):
+            yield trained.fetch(data, some)

@@ -1,0 +1,122 @@
+"""KL between written-out Gaussians against Monte Carlo, torch.distributions and identities."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import float64
+from torch.distributions import MultivariateNormal, kl_divergence
+
+from spotlessnet.bounds.dense_kl import dense_kl
+from spotlessnet.core.covariance import Diagonal, LowRankPlusRidge
+from spotlessnet.core.errors import NumericsError
+from spotlessnet.core.gaussian import Gaussian
+
+seeds = st.integers(0, 10**6)
+
+
+def definite(generator: torch.Generator, d: int) -> torch.Tensor:
+    A = torch.randn(d, 2 * d, generator=generator, dtype=float64)
+    return A @ A.T / (2 * d) + 0.1 * torch.eye(d, dtype=float64)
+
+
+def problem(seed: int, d: int = 4) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    g = torch.Generator().manual_seed(seed)
+    return torch.randn(d, generator=g, dtype=float64), definite(g, d), definite(g, d)
+
+
+@given(seeds, st.integers(1, 8))
+@settings(max_examples=60, deadline=None)
+def test_equals_the_closed_form_of_torch(seed, d):
+    gap, S, S0 = problem(seed, d)
+    zero = torch.zeros(d, dtype=float64)
+    truth = kl_divergence(MultivariateNormal(gap, S), MultivariateNormal(zero, S0))
+    found = dense_kl(gap, S, S0)
+    assert found.nats == pytest.approx(float(truth), rel=1e-9)
+    assert found.moved + found.spread == pytest.approx(found.nats)
+    assert found.rank == d
+    assert found.is_bound
+
+
+@given(seeds, st.integers(1, 8))
+@settings(max_examples=40, deadline=None)
+def test_invariant_under_an_invertible_map_and_zero_only_when_equal(seed, d):
+    gap, S, S0 = problem(seed, d)
+    A = definite(torch.Generator().manual_seed(seed + 1), d)
+    assert dense_kl(A @ gap, A @ S @ A.T, A @ S0 @ A.T).nats == pytest.approx(dense_kl(gap, S, S0).nats, rel=1e-7)
+    assert dense_kl(0 * gap, S, S).nats == pytest.approx(0.0, abs=1e-12)
+    assert dense_kl(gap, S, S).nats > 0
+    assert dense_kl(0 * gap, S, 1.1 * S).nats > 0
+
+
+@given(seeds)
+@settings(max_examples=40, deadline=None)
+def test_additive_over_independent_blocks_and_quartered_by_twice_the_noise(seed):
+    (g1, S1, R1), (g2, S2, R2) = problem(seed, 3), problem(seed + 1, 2)
+    both = dense_kl(torch.cat([g1, g2]), torch.block_diag(S1, S2), torch.block_diag(R1, R2))
+    assert both.nats == pytest.approx(dense_kl(g1, S1, R1).nats + dense_kl(g2, S2, R2).nats, rel=1e-9)
+    twice = dense_kl(g1, 4 * S1, 4 * R1)
+    assert twice.moved == pytest.approx(dense_kl(g1, S1, R1).moved / 4, rel=1e-9)
+    assert twice.spread == pytest.approx(dense_kl(g1, S1, R1).spread, rel=1e-9)
+
+
+def test_the_gaussian_of_weights_agrees_with_it():
+    gap, S, S0 = problem(5)
+    a = Gaussian(gap, LowRankPlusRidge.dense(S))
+    b = Gaussian(torch.zeros_like(gap), LowRankPlusRidge.dense(S0))
+    assert a.kl(b) == pytest.approx(dense_kl(gap, S, S0).nats, rel=1e-10)
+    a, b = Gaussian(gap, Diagonal(S.diagonal())), Gaussian(torch.zeros_like(gap), Diagonal(S0.diagonal()))
+    truth = dense_kl(gap, S.diagonal().diag(), S0.diagonal().diag())
+    assert a.kl(b) == pytest.approx(truth.nats, rel=1e-10)
+
+
+def test_monte_carlo_agrees_and_knows_the_direction():
+    gap, S, S0 = problem(3)
+    p, q = MultivariateNormal(gap, S), MultivariateNormal(torch.zeros_like(gap), S0)
+    torch.manual_seed(0)
+    x = p.sample(torch.Size([200_000]))
+    logs = p.log_prob(x) - q.log_prob(x)
+    error = float(logs.std()) / math.sqrt(len(logs))
+    assert abs(dense_kl(gap, S, S0).nats - float(logs.mean())) < 5 * error
+    assert abs(dense_kl(-gap, S0, S).nats - float(logs.mean())) > 20 * error
+
+
+def test_a_singular_reference_is_worked_on_its_support_and_says_so():
+    gap, S, S0 = problem(7, 3)
+    B = torch.randn(5, 3, generator=torch.Generator().manual_seed(0), dtype=float64)
+    found = dense_kl(B @ gap, B @ S @ B.T, B @ S0 @ B.T)
+    assert found.nats == pytest.approx(dense_kl(gap, S, S0).nats, rel=1e-6)
+    assert found.rank == 3
+    assert "on the 3 of 5 dimensions where the reference has noise" in found.note
+    assert found.is_bound
+    off = dense_kl(torch.randn(5, generator=torch.Generator().manual_seed(1), dtype=float64), B @ S @ B.T, B @ S0 @ B.T)
+    assert off.outside > 0.01
+    assert not off.is_bound
+    assert "an estimate, not a bound" in off.note
+
+
+def test_no_noise_is_infinite_and_nothing_at_all_is_zero():
+    eye, zero = torch.eye(3, dtype=float64), torch.zeros(3, 3, dtype=float64)
+    gap = torch.ones(3, dtype=float64)
+    assert math.isinf(dense_kl(gap, zero, eye).nats)
+    assert math.isinf(dense_kl(gap, eye, zero).nats)
+    assert dense_kl(0 * gap, zero, zero).nats == 0
+    assert "infinite" in dense_kl(gap, eye, zero).note
+
+
+def test_a_degenerate_scrubbed_covariance_takes_a_recorded_jitter():
+    flat = torch.ones(3, 3, dtype=float64)
+    found = dense_kl(
+        torch.zeros(3, dtype=float64), flat - 1e-11 * torch.eye(3, dtype=float64), torch.eye(3, dtype=float64)
+    )
+    assert found.jitter > 0
+    assert not found.is_bound
+    assert "jitter" in found.note
+
+
+def test_numbers_that_are_not_finite_are_named():
+    eye = torch.eye(3, dtype=float64)
+    with pytest.raises(NumericsError, match="The covariance of the outputs must be finite"):
+        dense_kl(torch.zeros(3, dtype=float64), eye * math.nan, eye)

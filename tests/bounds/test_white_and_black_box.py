@@ -1,0 +1,160 @@
+"""White and black box on linear models, where the black box is exact."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import float64, nn
+
+from spotlessnet.bounds import BlackBox, WhiteBox, per_query, per_query_by_set
+from spotlessnet.bounds.black_box import chosen, jacobian_of, output_covariance
+from spotlessnet.bounds.dense_kl import dense_kl
+from spotlessnet.core.covariance import Covariance, Diagonal, LowRankPlusRidge, Still
+from spotlessnet.core.data import Data
+from spotlessnet.core.errors import NeedError, SettingError
+from spotlessnet.core.gaussian import Gaussian
+from spotlessnet.core.split import Split
+from spotlessnet.core.trained import Trained
+
+D, C = 3, 2
+P = D * C + C
+
+
+def split_of(g: torch.Generator, n: int = 12) -> Split:
+    x, y = torch.randn(3 * n, D, generator=g, dtype=float64), torch.randint(C, (3 * n,), generator=g)
+    data = Data.of((x, y))
+    return Split(data.pick(range(n)), data.pick(range(n, 2 * n)), data.pick(range(2 * n, 3 * n)))
+
+
+def covariance(g: torch.Generator, dense: bool) -> Covariance:
+    if not dense:
+        return Diagonal(0.1 + torch.rand(P, generator=g, dtype=float64))
+    A = torch.randn(P, 2 * P, generator=g, dtype=float64)
+    return LowRankPlusRidge.dense(A @ A.T / P + 0.05 * torch.eye(P, dtype=float64))
+
+
+def linear(seed: int) -> Trained:
+    torch.manual_seed(seed)
+    return Trained.of(nn.Linear(D, C).double())
+
+
+def mlp(seed: int = 0) -> Trained:
+    torch.manual_seed(seed)
+    return Trained.of(nn.Sequential(nn.Linear(D, 4), nn.Tanh(), nn.Linear(4, C)).double())
+
+
+@given(st.integers(0, 10**6), st.booleans(), st.booleans())
+@settings(max_examples=100, deadline=None)
+def test_black_is_at_most_white_and_monotone_in_the_queries(seed, dense, shared):
+    # 100 problems, five query sets each: 500 cases.
+    g = torch.Generator().manual_seed(seed)
+    trained, split = linear(seed % 1000), split_of(g)
+    S = covariance(g, dense)
+    S0 = S if shared else covariance(g, dense)
+    a = Gaussian(torch.randn(P, generator=g, dtype=float64), S)
+    b = Gaussian(torch.randn(P, generator=g, dtype=float64), S0)
+    white = float(WhiteBox()(a, b, trained, split))
+    before = 0.0
+    for queries in (1, 2, 3, 5, 9):
+        black = BlackBox(queries, on=("forget", "retain", "test")[seed % 3])(a, b, trained, split)
+        assert before - 1e-9 <= black.value <= white * (1 + 1e-8) + 1e-9
+        assert "not a bound" not in black.note
+        before = black.value
+
+
+def test_enough_queries_of_a_linear_model_give_the_white_box():
+    g = torch.Generator().manual_seed(0)
+    trained, split = linear(0), split_of(g)
+    a, b = (Gaussian(torch.randn(P, generator=g, dtype=float64), covariance(g, True)) for _ in range(2))
+    black = BlackBox(12)(a, b, trained, split)
+    assert black.value == pytest.approx(float(WhiteBox()(a, b, trained, split)), rel=1e-8)
+    assert f"on the {P} of {12 * C} dimensions" in black.note
+    assert "logits" in black.note
+
+
+def test_identical_gaussians_give_zero_and_no_noise_gives_infinity():
+    g = torch.Generator().manual_seed(1)
+    trained, split = mlp(), split_of(g)
+    w = trained.weights
+    noise = Diagonal(0.1 + torch.rand(trained.size, generator=g, dtype=float64))
+    same, moved = Gaussian(w, noise), Gaussian(w + 0.1, noise)
+    still, still_moved = Gaussian(w, Still.at(w)), Gaussian(w + 0.1, Still.at(w))
+    for bound in (WhiteBox(), BlackBox(4), BlackBox(4, on="test")):
+        assert bound(same, same, trained, split).value == pytest.approx(0.0, abs=1e-9)
+        assert bound(same, moved, trained, split).value > 1e-6
+        assert bound(still, still, trained, split).value == 0.0
+        for a, b in ((still, still_moved), (still, same), (same, still)):
+            assert math.isinf(bound(a, b, trained, split).value)
+    assert "without noise" in WhiteBox()(still, still_moved, trained, split).note
+    assert per_query(still, still, trained, split.forget).eq(0).all()
+    assert per_query(still, same, trained, split.forget).isinf().all()
+
+
+def test_white_box_mean_term_is_quartered_by_twice_the_noise():
+    g = torch.Generator().manual_seed(2)
+    trained, split = linear(0), split_of(g)
+    w = torch.randn(P, generator=g, dtype=float64)
+    S = covariance(g, True)
+    once = WhiteBox()(Gaussian(w, S), Gaussian(0 * w, S), trained, split)
+    twice = WhiteBox()(Gaussian(w, S.scaled(4)), Gaussian(0 * w, S.scaled(4)), trained, split)
+    assert twice.value == pytest.approx(once.value / 4, rel=1e-9)
+    assert "means" in once.note
+    assert "covariances" in once.note
+
+
+def test_output_covariance_is_joint_over_queries_and_the_same_in_blocks():
+    g = torch.Generator().manual_seed(3)
+    trained, split = mlp(), split_of(g)
+    gaussian = Gaussian(trained.weights, Diagonal(torch.rand(trained.size, generator=g, dtype=float64)))
+    data = split.forget.pick(range(5))
+    (batch,) = trained.batches(data)
+    J = torch.func.jacrev(lambda w: trained.outputs(batch.x, w).flatten())(trained.weights)
+    truth = J @ gaussian.covariance.diagonal().diag() @ J.T
+    torch.testing.assert_close(output_covariance(gaussian, trained, data), truth)
+    torch.testing.assert_close(output_covariance(gaussian, trained, data, entries=1), truth)
+    torch.testing.assert_close(jacobian_of(trained, data), J)
+
+
+def test_the_jacobians_are_taken_at_the_two_means():
+    g = torch.Generator().manual_seed(4)
+    trained, split = mlp(), split_of(g)
+    w, w0 = trained.weights + 0.5, trained.weights - 0.5
+    S = Diagonal(torch.rand(trained.size, generator=g, dtype=float64))
+    (batch,) = trained.batches(chosen(split.forget, 3))
+
+    def f(v: torch.Tensor) -> torch.Tensor:
+        return trained.outputs(batch.x, v).flatten()
+
+    J, J0 = torch.func.jacrev(f)(w), torch.func.jacrev(f)(w0)
+    truth = dense_kl(f(w) - f(w0), J @ S.variance.diag() @ J.T, J0 @ S.variance.diag() @ J0.T)
+    found = BlackBox(3)(Gaussian(w, S), Gaussian(w0, S), trained, split)
+    assert found.value == pytest.approx(truth.nats, rel=1e-8)
+
+
+def test_per_query_is_the_black_box_of_one_query():
+    g = torch.Generator().manual_seed(5)
+    trained, split = mlp(), split_of(g)
+    S = Diagonal(0.1 + torch.rand(trained.size, generator=g, dtype=float64))
+    a, b = Gaussian(trained.weights + 0.2, S), Gaussian(trained.weights, S)
+    one = chosen(split.forget, 1)
+    assert float(per_query(a, b, trained, one)[0]) == pytest.approx(BlackBox(1)(a, b, trained, split).value, rel=1e-9)
+    sets = per_query_by_set(a, b, trained, split, count=4)
+    assert {name: len(v) for name, v in sets.items()} == {"forget": 4, "retain": 4, "test": 4}
+    without = per_query_by_set(a, b, trained, Split(split.forget, split.retain), count=4)
+    assert set(without) == {"forget", "retain"}
+
+
+def test_names_settings_and_needs():
+    assert BlackBox(4, on="test").name == "BlackBox(4 on test)"
+    assert WhiteBox().unit == "nats"
+    with pytest.raises(SettingError, match=r"`BlackBox.queries` must be positive, but got 0"):
+        BlackBox(0)
+    with pytest.raises(SettingError, match=r"`BlackBox.on` must be one of 'forget', 'retain', 'test', but got 'all'"):
+        BlackBox(on="all")
+    g = torch.Generator().manual_seed(6)
+    split = split_of(g)
+    still = Gaussian(torch.zeros(P, dtype=float64), Still.at(torch.zeros(P, dtype=float64)))
+    with pytest.raises(NeedError, match="This needs test data"):
+        BlackBox(on="test")(still, still, linear(0), Split(split.forget, split.retain))

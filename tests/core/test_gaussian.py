@@ -1,0 +1,90 @@
+"""KL between Gaussians against torch's, against samples, and under what must not change it."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.distributions import MultivariateNormal, kl_divergence
+
+from spotlessnet.core.covariance import Diagonal, LowRankPlusRidge, Still
+from spotlessnet.core.errors import MismatchError, NumericsError
+from spotlessnet.core.gaussian import Gaussian
+from tests.core.test_covariance import NOISY, SIZE, dense, generator_of, made, rotation
+
+
+def gaussian(kind: str, seed: int) -> Gaussian:
+    return Gaussian(torch.randn(SIZE, generator=generator_of(seed + 100), dtype=torch.float64), made(kind, seed))
+
+
+def torchs(g: Gaussian) -> MultivariateNormal:
+    return MultivariateNormal(g.mean, dense(g.covariance))
+
+
+@pytest.mark.parametrize("one", NOISY)
+@pytest.mark.parametrize("other", NOISY)
+@given(seed=st.integers(0, 10**5))
+@settings(max_examples=4, deadline=None)
+def test_kl_against_torch(one, other, seed):
+    a, b = gaussian(one, seed), gaussian(other, seed + 1)
+    assert a.kl(b) == pytest.approx(float(kl_divergence(torchs(a), torchs(b))), rel=1e-9)
+    assert a.kl(b) > 0
+    assert a.kl(a) == pytest.approx(0, abs=1e-11)
+
+
+def test_kl_against_samples():
+    a, b = gaussian("kronecker", 1), gaussian("low rank", 2)
+    x = a.mean + torch.stack([a.covariance.draw(g) for g in [generator_of(3)] for _ in range(4000)])
+    gain = torchs(a).log_prob(x) - torchs(b).log_prob(x)
+    error = float(gain.std() / len(x) ** 0.5)
+    assert abs(float(gain.mean()) - a.kl(b)) < 4 * error
+
+
+@given(seed=st.integers(0, 10**5))
+@settings(max_examples=10, deadline=None)
+def test_kl_does_not_depend_on_the_coordinates(seed):
+    a, b = gaussian("dense", seed), gaussian("dense", seed + 1)
+    g = generator_of(seed + 2)
+    T = rotation(SIZE, g) * (0.5 + torch.rand(SIZE, generator=g, dtype=torch.float64))
+    shift = torch.randn(SIZE, generator=g, dtype=torch.float64)
+
+    def moved(one: Gaussian) -> Gaussian:
+        full = T @ dense(one.covariance) @ T.T
+        return Gaussian(T @ one.mean + shift, LowRankPlusRidge.dense(0.5 * (full + full.T)))
+
+    assert moved(a).kl(moved(b)) == pytest.approx(a.kl(b), rel=1e-8)
+
+
+def test_kl_of_equal_noise_is_the_squared_distance():
+    variance = torch.linspace(1, 2, SIZE, dtype=torch.float64)
+    a = Gaussian(torch.ones(SIZE, dtype=torch.float64), Diagonal(variance))
+    b = Gaussian(torch.zeros(SIZE, dtype=torch.float64), Diagonal(variance))
+    assert a.kl(b) == pytest.approx(float((1 / variance).sum()) / 2)
+    louder = Gaussian(a.mean, a.covariance.scaled(4)).kl(Gaussian(b.mean, b.covariance.scaled(4)))
+    assert louder == pytest.approx(a.kl(b) / 4)
+
+
+def test_without_noise_kl_is_infinite_unless_nothing_differs():
+    still = Gaussian(torch.zeros(SIZE), Still.at(torch.zeros(SIZE)))
+    moved = Gaussian(torch.ones(SIZE), Still.at(torch.zeros(SIZE)))
+    noisy = Gaussian(torch.zeros(SIZE), Diagonal(torch.ones(SIZE)))
+    assert still.is_still
+    assert still.kl(still) == 0
+    assert still.kl(moved) == still.kl(noisy) == noisy.kl(still) == math.inf
+
+
+def test_draws_surround_the_mean():
+    g = gaussian("diagonal", 0)
+    assert g.draw(generator_of(1)).equal(g.draw(generator_of(1)))
+    quiet = Gaussian(g.mean, Still.at(g.mean))
+    assert quiet.draw(generator_of(1)).equal(g.mean)
+
+
+def test_what_does_not_fit_is_refused():
+    with pytest.raises(MismatchError, match="mean of 3 weights does not fit a covariance over 2"):
+        Gaussian(torch.zeros(3), Diagonal(torch.ones(2)))
+    with pytest.raises(NumericsError, match="1 of 2 entries are NaN or infinite. Raise the damping"):
+        Gaussian(torch.tensor([0.0, math.nan]), Diagonal(torch.ones(2)))
+    with pytest.raises(MismatchError, match="over 1 and 2 weights cannot be compared"):
+        Gaussian(torch.zeros(1), Diagonal(torch.ones(1))).kl(Gaussian(torch.zeros(2), Diagonal(torch.ones(2))))

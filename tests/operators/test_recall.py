@@ -1,0 +1,174 @@
+"""Requests served from a memory, against retraining where retraining has a closed form."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import float64, nn
+
+from spotlessnet.core.data import Data
+from spotlessnet.core.errors import DataError, MismatchError, NeedError
+from spotlessnet.core.loss import SquaredError
+from spotlessnet.core.memory import Memory
+from spotlessnet.core.scrub import Notes
+from spotlessnet.core.trained import Trained
+from spotlessnet.operators.gradient import gradient
+from spotlessnet.operators.recall import after_request, fisher_after, recall
+from spotlessnet.operators.remember import remember
+
+DECAY = 0.1
+
+
+def problem(seed: int, n: int = 40, d: int = 5, c: int = 2) -> tuple[Trained, Data]:
+    """A linear network fitted to all rows, to the optimum."""
+    torch.manual_seed(seed)
+    data = Data.of((torch.randn(n, d, dtype=float64), torch.randn(n, c, dtype=float64)))
+    model = nn.Linear(d, c, bias=False).double()
+    start = torch.randn(d * c, dtype=float64)
+    trained = Trained.of(model, SquaredError(), decay=DECAY, start=start)
+    return trained.at(ridge(trained, data)), data
+
+
+def ridge(trained: Trained, data: Data) -> torch.Tensor:
+    """The minimiser of the mean squared error plus the decay toward the start."""
+    batch = next(iter(data.batches(len(data))))
+    assert isinstance(batch.x, torch.Tensor)
+    n, d = batch.x.shape
+    centre = trained.anchor.reshape(-1, d)
+    gram = batch.x.T @ batch.x / n + DECAY * torch.eye(d, dtype=float64)
+    return torch.linalg.solve(gram, batch.x.T @ batch.y / n + DECAY * centre.T).T.reshape(-1)
+
+
+@given(st.integers(0, 10_000), st.integers(1, 15))
+@settings(max_examples=100, deadline=None)
+def test_a_request_from_memory_is_retraining_where_the_model_is_linear(seed, k):
+    trained, data = problem(seed)
+    memory = remember(trained, data, rank=trained.size, diagonal=None)
+    forget = data.pick(range(k))
+    found = recall(memory, trained, forget, DECAY, Notes())
+    retrained = ridge(trained, data.without(forget))
+    torch.testing.assert_close(trained.weights + found.step, retrained, rtol=0, atol=1e-8)
+
+
+@given(st.integers(0, 10_000), st.integers(1, 8), st.integers(1, 8))
+@settings(max_examples=100, deadline=None)
+def test_two_requests_in_a_row_are_one_joint_request(seed, a, b):
+    trained, data = problem(seed)
+    memory = remember(trained, data, rank=trained.size, diagonal="exact")
+    A, B = data.pick(range(a)), data.pick(range(a, a + b))
+    first = trained.at(trained.weights + recall(memory, trained, A, DECAY, Notes()).step)
+    memory = after_request(memory, trained, A, first.weights, ridge=DECAY)
+    both = A.join(B)  # naming A again must not count it twice
+    second = first.weights + recall(memory, first, both, DECAY, Notes()).step
+    torch.testing.assert_close(second, ridge(trained, data.without(both)), rtol=0, atol=1e-7)
+
+
+@given(st.integers(0, 10_000))
+@settings(max_examples=50, deadline=None)
+def test_the_memory_after_a_request_is_the_one_that_retraining_would_have_left(seed):
+    trained, data = problem(seed)
+    memory = remember(trained, data, rank=trained.size, diagonal="exact")
+    forget = data.pick(range(6))
+    kept = data.without(forget)
+    moved = trained.weights + 0.1 * torch.randn_like(trained.weights)  # any weights, noise included
+    after = after_request(memory, trained, forget, moved, ridge=DECAY)
+    afresh = remember(trained.at(moved), kept, rank=trained.size, diagonal="exact")
+    assert after.count == afresh.count == 34
+    torch.testing.assert_close(after.gradient, afresh.gradient, rtol=1e-7, atol=1e-7)
+    assert after.diagonal is not None
+    assert afresh.diagonal is not None
+    torch.testing.assert_close(after.diagonal, afresh.diagonal, rtol=1e-7, atol=1e-7)
+    assert after.basis is not None
+    assert afresh.basis is not None
+    for m in (after, afresh):
+        assert m.basis is not None
+    dense = [
+        m.basis @ m.values.diag() @ m.basis.T for m in (after, afresh) if m.basis is not None and m.values is not None
+    ]
+    torch.testing.assert_close(dense[0], dense[1], rtol=1e-6, atol=1e-6)
+
+
+def test_rows_forgotten_before_change_nothing():
+    trained, data = problem(0)
+    memory = remember(trained, data, rank=trained.size, diagonal="exact")
+    forget = data.pick(range(4))
+    first = trained.at(trained.weights + recall(memory, trained, forget, DECAY, Notes()).step)
+    memory = after_request(memory, trained, forget, first.weights, ridge=DECAY)
+    notes = Notes()
+    again = recall(memory, first, forget, DECAY, notes)
+    torch.testing.assert_close(again.step, torch.zeros_like(again.step), rtol=0, atol=1e-12)
+    assert notes.facts["already_forgotten"] == 4
+    assert memory.diagonal is not None
+    torch.testing.assert_close(fisher_after(memory, first, forget), memory.diagonal)
+
+
+def test_a_rank_that_is_too_small_is_worse_but_still_helps():
+    trained, data = problem(1, n=60, d=12, c=1)
+    forget = data.pick(range(10))
+    goal = ridge(trained, data.without(forget))
+    gaps = []
+    for rank in (4, 12):
+        memory = remember(trained, data, rank=rank, diagonal=None)
+        found = recall(memory, trained, forget, DECAY, Notes())
+        gaps.append(float((trained.weights + found.step - goal).norm() / (trained.weights - goal).norm()))
+    assert gaps[1] < 1e-7 < gaps[0] < 1
+
+
+def test_a_sample_scales_curvature_but_never_the_gradient():
+    trained, data = problem(2)
+    memory = remember(trained, data, rank=trained.size, sample=20, diagonal="exact")
+    torch.testing.assert_close(memory.gradient, gradient(trained, data))
+    assert memory.values is not None
+    full = remember(trained, data, rank=trained.size, diagonal=None).values
+    assert full is not None
+    assert 0.5 < float(memory.values.sum() / full.sum()) < 2
+
+
+def test_the_memory_of_another_network_is_refused():
+    trained, data = problem(3)
+    memory = remember(trained, data, rank=2, diagonal=None)
+    with pytest.raises(MismatchError, match=r"written at other weights \(distance"):
+        recall(memory, trained.at(trained.weights + 1), data.pick([0]), DECAY, Notes())
+    other, _ = problem(3, d=4)
+    with pytest.raises(MismatchError, match=r"network with 10 weights, this one has 8"):
+        recall(memory, other, data.pick([0]), DECAY, Notes())
+
+
+def test_what_the_memory_lacks_is_named():
+    trained, data = problem(4)
+    memory = remember(trained, data, rank=0, diagonal=None)
+    with pytest.raises(NeedError, match=r"The memory holds no basis\. Write it anew with `remember\(\.\.\., basis"):
+        recall(memory, trained, data.pick([0]), DECAY, Notes())
+    with pytest.raises(NeedError, match="The memory holds no diagonal"):
+        fisher_after(memory, trained, data.pick([0]))
+
+
+def test_forgetting_everything_is_refused():
+    trained, data = problem(5)
+    memory = remember(trained, data, rank=4, diagonal=None)
+    with pytest.raises(DataError, match=r"holds 40 rows and the request removes 40: nothing would stay"):
+        recall(memory, trained, data, DECAY, Notes())
+
+
+def test_a_memory_survives_its_file(tmp_path):
+    from spotlessnet.store.memories import read_memory, write_memory
+
+    trained, data = problem(6)
+    memory = remember(trained, data, rank=3, coreset=5)
+    write_memory(tmp_path / "m.safetensors", memory)
+    back = read_memory(tmp_path / "m.safetensors")
+    for name in ("weights", "gradient", "basis", "values", "diagonal", "gone", "coreset"):
+        assert torch.equal(getattr(back, name), getattr(memory, name))
+    same = [(m.count, m.decay, m.outside, m.error) for m in (back, memory)]
+    assert same[0] == same[1]
+
+
+def test_a_file_that_is_no_memory_is_refused():
+    with pytest.raises(DataError, match="must say 'spotlessnet memory 1' in its header, but says None"):
+        Memory.from_tensors({}, {})
+    text = {"format": "spotlessnet memory 1", "count": "x", "decay": "0", "outside": "0", "error": "0"}
+    with pytest.raises(DataError, match="lacks weights, gradient"):
+        Memory.from_tensors({}, text)
+    tensors = {"weights": torch.zeros(1), "gradient": torch.zeros(1)}
+    with pytest.raises(DataError, match="header is damaged"):
+        Memory.from_tensors(tensors, text)

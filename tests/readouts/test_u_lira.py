@@ -1,0 +1,139 @@
+"""U-LiRA with real training: a scrub that does nothing is caught, a retrained network passes."""
+
+import time
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+
+from spotlessnet.core.errors import DataError, NeedError, SettingError
+from spotlessnet.core.recipe import Recipe
+from spotlessnet.core.scrub import Scrub
+from spotlessnet.core.split import Split
+from spotlessnet.readouts import attack_shadows, train_shadows, u_lira
+from spotlessnet.training.fit import fit
+from tests.readouts.problems import Nothing, blobs, digit_network, linear, noisy_digits
+
+QUICK = Recipe(epochs=30, rate=0.2, batch=64)
+
+
+@pytest.fixture(scope="module")
+def shadows():
+    data, _ = noisy_digits(300, wrong=40)
+    targets, bystanders = torch.arange(40), torch.arange(40, 80)
+    return train_shadows(digit_network(32), data, targets, bystanders=bystanders, recipe=QUICK, shadows=8)
+
+
+def test_shadows_see_what_they_should(shadows):
+    assert len(shadows) == 8
+    assert shadows.seen[:, 80:].all()
+    assert (shadows.seen[:, :80].sum(0) == 4).all()
+    split = shadows.split(3)
+    assert len(split.forget) == 20
+    assert len(split.retain) == 300 - 40 - 20
+    assert (split.forget.rows < 40).all()
+    assert set(split.forget.rows.tolist()) == set(shadows.seen[3, :40].nonzero().squeeze(1).tolist())
+    assert not torch.isin(split.retain.rows, torch.arange(40)).any()
+
+
+def test_shadows_are_those_of_single_training(shadows):
+    rows = shadows.seen[2].nonzero().squeeze(1)
+    alone = fit(shadows.network, shadows.data.pick(rows), QUICK, seed=2, order_of=shadows.data)
+    torch.testing.assert_close(shadows.weights[2], alone.weights, rtol=1e-4, atol=1e-4)
+
+
+def test_nothing_is_caught_and_retrained_passes(shadows):
+    untouched = attack_shadows(shadows, shadows.scrubbed(Nothing()))
+    retrained = attack_shadows(shadows, shadows.retrained())
+    assert untouched.forgotten == attack_shadows(shadows).forgotten
+    assert untouched.forgotten.auc.low > 0.8
+    assert retrained.forgotten.auc.low - 0.03 <= 0.5 <= retrained.forgotten.auc.high + 0.03
+    assert retrained.retained is not None
+    assert "forgotten rows: AUC" in str(retrained)
+    assert untouched.retained == untouched.retained_before
+
+
+def test_retained_rows_are_attacked_too():
+    """Wrong labels among the rows that stay: a scrub of others does not hide them."""
+    data, _ = noisy_digits(300, wrong=40)
+    found = train_shadows(
+        digit_network(32), data, torch.arange(40, 80), bystanders=torch.arange(40), recipe=QUICK, shadows=8
+    )
+    seen = attack_shadows(found, found.retrained())
+    assert seen.retained is not None
+    assert seen.retained.auc.low > 0.8
+    assert 0.4 <= seen.forgotten.auc.value <= 0.6
+
+
+def test_scrubs_get_the_shadow_its_own_split_and_its_recipe(shadows):
+    calls = []
+
+    @dataclass(frozen=True)
+    class Spy(Scrub):
+        def shift(self, trained, split, notes):
+            calls.append((trained, split))
+            return trained.weights + 1
+
+    moved = shadows.scrubbed(Spy())
+    torch.testing.assert_close(moved, shadows.weights + 1)
+    for s, (trained, split) in enumerate(calls):
+        assert torch.equal(trained.weights, shadows.weights[s])
+        assert torch.equal(trained.start, shadows.network.weights)
+        assert trained.recipe == QUICK
+        assert torch.equal(split.forget.rows, shadows.split(s).forget.rows)
+
+
+def test_on_a_request():
+    data, _ = noisy_digits(200, wrong=24)
+    rows = torch.arange(200)
+    split = Split(forget=data.pick(rows[:24]), kept=data.pick(rows[24:]))
+    trained = digit_network(16, recipe=QUICK)
+    found = u_lira(trained, split, Nothing(), shadows=8)
+    assert found.forgotten.auc.low > 0.7
+    assert found.forgotten.members == 8 * 24 // 2
+    assert found.retained is not None
+    alone = u_lira(trained, split, Nothing(), shadows=8, bystanders=False)
+    assert alone.retained is None
+
+
+def test_messages():
+    split, targets = blobs(), torch.arange(4)
+    network = linear(recipe=Recipe(epochs=1))
+    with pytest.raises(SettingError, match="`shadows` must be a multiple of 4, but got 6"):
+        train_shadows(network, split.whole, targets, shadows=6)
+    with pytest.raises(DataError, match="both a target and a bystander"):
+        train_shadows(network, split.whole, targets, bystanders=targets)
+    with pytest.raises(DataError, match="no target row to attack"):
+        train_shadows(network, split.whole, targets[:0])
+    with pytest.raises(NeedError, match="Shadows need a recipe"):
+        train_shadows(replace(network, recipe=None), split.whole, targets, shadows=4)
+    with pytest.raises(DataError, match="left without any row"):
+        train_shadows(network, split.whole.pick([0]), targets[:1], shadows=4)
+
+
+@pytest.mark.slow
+def test_sixty_four_shadows_on_digits():
+    """15 % wrong labels, 64-64-10, 120 targets, half of them forgotten per shadow; two cores, under five minutes."""
+    began = time.monotonic()
+    data, _ = noisy_digits(1200, wrong=180)
+    order = torch.randperm(1200, generator=torch.Generator().manual_seed(1))
+    targets, bystanders = order[:120], order[120:240]
+    recipe = Recipe(epochs=40, rate=0.1, batch=128)
+    shadows = train_shadows(digit_network(), data, targets, bystanders=bystanders, recipe=recipe)
+
+    @dataclass(frozen=True)
+    class Polish(Scrub):
+        def shift(self, trained, split, notes):
+            return fit(trained, split.retain, recipe.but(epochs=5)).weights
+
+    original, retrained = attack_shadows(shadows), attack_shadows(shadows, shadows.retrained())
+    polished = attack_shadows(shadows, shadows.scrubbed(Polish()))
+    took = time.monotonic() - began
+    assert original.forgotten.auc.value == pytest.approx(0.71, abs=0.05)
+    assert retrained.forgotten.auc.low <= 0.5 <= retrained.forgotten.auc.high
+    assert retrained.forgotten.auc.high < 0.55
+    assert retrained.forgotten.tpr is not None
+    assert retrained.forgotten.tpr.high < 0.02
+    # One threshold for all rows lets pass what the attack per row catches.
+    assert polished.forgotten.auc.low > 0.6 > polished.population.auc.high
+    assert took < 300

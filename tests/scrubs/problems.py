@@ -1,0 +1,68 @@
+"""Small problems whose answers are known: ridge regression, logistic regression, tiny networks."""
+
+import torch
+from torch import Tensor, float64, nn
+
+from spotlessnet.core.data import Data
+from spotlessnet.core.loss import SquaredError
+from spotlessnet.core.recipe import Recipe
+from spotlessnet.core.split import Split
+from spotlessnet.core.trained import Trained
+
+
+def ridge_problem(
+    seed: int, n: int = 30, k: int = 6, d: int = 4, outputs: int = 1, decay: float = 0.1
+) -> tuple[Trained, Split]:
+    """Linear regression without bias, trained to the optimum on all rows, pulled to a random start."""
+    draw = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, d, generator=draw, dtype=float64)
+    y = torch.randn(n, outputs, generator=draw, dtype=float64)
+    start = torch.randn(d * outputs, generator=draw, dtype=float64)
+    data = Data.of((x, y))
+    split = Split(forget=data.pick(torch.arange(k)), kept=data.pick(torch.arange(k, n)))
+    trained = Trained.of(nn.Linear(d, outputs, bias=False).double(), SquaredError(), decay=decay, start=start)
+    return trained.at(ridge_optimum(trained, data)), split
+
+
+def ridge_optimum(trained: Trained, data: Data) -> Tensor:
+    """The minimiser of the mean of ½‖Wx − y‖² plus ½ decay ‖w − start‖²."""
+    x, y, _ = next(iter(data.batches(len(data))))
+    assert isinstance(x, Tensor)
+    W0 = trained.anchor.view(y.shape[1], -1)
+    gram = x.T @ x / len(x) + trained.known_decay * torch.eye(x.shape[1], dtype=float64)
+    return torch.linalg.solve(gram, x.T @ (y - x @ W0.T) / len(x)).T.reshape(-1) + trained.anchor
+
+
+def logistic_problem(seed: int, n: int = 40, k: int = 8, decay: float = 0.1) -> tuple[Trained, Split]:
+    """Three-class logistic regression at its optimum, some rows of one class with wrong labels to forget."""
+    draw = torch.Generator().manual_seed(seed)
+    y = torch.arange(n) % 3
+    x = torch.randn(n, 4, generator=draw, dtype=float64) + 2 * nn.functional.one_hot(y, 4)
+    y = torch.where(torch.arange(n) < k, (y + 1) % 3, y)
+    data = Data.of((x, y))
+    recipe = Recipe(epochs=300, rate=0.5, momentum=0.5, batch=10_000, decay=decay)
+    model = nn.Linear(4, 3).double()
+    nn.init.normal_(model.weight, generator=draw)
+    nn.init.zeros_(model.bias)
+    trained = Trained.of(model, start=model, recipe=recipe)
+    split = Split(forget=data.pick(torch.arange(k)), kept=data.pick(torch.arange(k, n)))
+    return trained.at(optimum(trained, data)), split
+
+
+def optimum(trained: Trained, data: Data, steps: int = 30) -> Tensor:
+    """The minimiser of a convex risk, by dense Newton steps."""
+    w = trained.weights
+    for _ in range(steps):
+        g = torch.func.grad(lambda v: trained.risk(data, v))(w)
+        w = w - torch.linalg.solve(torch.func.hessian(lambda v: trained.risk(data, v))(w), g)
+    return w
+
+
+def dense_gradient(trained: Trained, data: Data) -> Tensor:
+    """Of the mean objective, decay included."""
+    return torch.func.grad(lambda w: trained.risk(data, w))(trained.weights)
+
+
+def dense_hessian(trained: Trained, data: Data) -> Tensor:
+    """Of the mean objective, decay included."""
+    return torch.func.hessian(lambda w: trained.risk(data, w))(trained.weights)

@@ -1,0 +1,230 @@
+"""Mixed-linear forgetting against dense solutions: the certificate must never be wrong."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, float64, nn
+
+from spotlessnet.core.cohorts import rows, whole_class
+from spotlessnet.core.covariance import Diagonal
+from spotlessnet.core.data import Data
+from spotlessnet.core.errors import SettingError
+from spotlessnet.core.loss import SquaredError
+from spotlessnet.core.recipe import Recipe
+from spotlessnet.core.scrub import Notes
+from spotlessnet.core.split import Split
+from spotlessnet.core.trained import Trained
+from spotlessnet.scrubs.mixed_linear import MixedLinear
+from spotlessnet.training.mixed import CentredTargets, fit_mixed, fit_users, settle, user_network
+
+seeds = st.integers(0, 2**31 - 1)
+
+
+def core_and_users(seed: int, count: int = 15) -> tuple[Trained, Data]:
+    draw = torch.Generator().manual_seed(seed)
+    network = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).double()
+    core = Trained.of(network)
+    core = core.at(0.7 * torch.randn(core.size, dtype=float64, generator=draw))
+    x = torch.randn(count, 4, dtype=float64, generator=draw)
+    return core, Data.of((x, torch.arange(count) % 3))
+
+
+def arrays(data: Data) -> tuple[Tensor, Tensor]:
+    x, y = data.source.fetch(data.rows)
+    assert isinstance(x, Tensor)
+    return x, y
+
+
+def dense_optimum(core: Trained, data: Data, decay: float, scale: float = 5.0) -> Tensor:
+    x, y = arrays(data)
+    J = torch.func.jacrev(lambda w: core.outputs(x, w))(core.weights).reshape(-1, core.size)
+    target = scale * (nn.functional.one_hot(y, 3).double() - 1 / 3)
+    gap = (target - core.outputs(x)).reshape(-1)
+    return torch.linalg.solve(J.T @ J + len(data) * decay * torch.eye(core.size, dtype=float64), J.T @ gap)
+
+
+@given(seed=seeds)
+@settings(max_examples=40, deadline=None)
+def test_user_weights_are_the_dense_ridge_solution(seed):
+    core, users = core_and_users(seed)
+    found = fit_users(core, users, decay=0.01, scale=3.0, tolerance=1e-12)
+    torch.testing.assert_close(found.trained.weights, dense_optimum(core, users, 0.01, 3.0), rtol=0, atol=1e-7)
+    assert found.failure == ""
+
+
+@given(
+    seed=seeds,
+    decay=st.sampled_from([1e-4, 1e-2, 1.0]),
+    tolerance=st.sampled_from([0.3, 1e-2, 1e-4, 1e-8]),
+    gone=st.integers(1, 13),
+)
+@settings(max_examples=200, deadline=None)
+def test_the_certificate_is_never_violated(seed, decay, tolerance, gone):
+    core, users = core_and_users(seed)
+    trained = fit_users(core, users, decay=decay, tolerance=1e-6).trained
+    chosen = torch.randperm(15, generator=torch.Generator().manual_seed(seed))[:gone]
+    split = rows(chosen.tolist())(users)
+    scrubbed = MixedLinear(noise=0.1, tolerance=tolerance)(trained, split)
+    true = dense_optimum(core, split.retain, decay)
+    facts = scrubbed.about["mixed_linear"]
+    distance = float((scrubbed.mean - true).norm())
+    assert distance <= facts["distance"] * (1 + 1e-9) + 1e-10
+    assert distance**2 / (2 * 0.1**2) <= facts["nats"] * (1 + 1e-9) + 1e-10
+    x, y = arrays(split.retain)
+    n = len(split.retain)
+    r = torch.func.grad(lambda u: trained.losses(x, y, u).sum() + 0.5 * n * decay * u.square().sum())(scrubbed.mean)
+    assert facts["residual"] == pytest.approx(float(r.norm()), rel=1e-6, abs=1e-9)
+    assert facts["distance"] == pytest.approx(facts["residual"] / (n * decay))
+    assert facts["nats"] == pytest.approx(facts["residual"] ** 2 / (2 * 0.1**2 * (n * decay) ** 2))
+
+
+@given(seed=seeds)
+@settings(max_examples=30, deadline=None)
+def test_one_request_after_another_is_both_at_once(seed):
+    core, users = core_and_users(seed)
+    trained = fit_users(core, users, decay=0.01, tolerance=1e-10).trained
+    scrub = MixedLinear(tolerance=1e-10)
+    first = rows([0, 3, 5])(users)
+    second = first.then(users.pick([3, 7, 8]))
+    assert len(second.forget) == 2
+    after = scrub(trained.at(scrub(trained, first).mean), second).mean
+    together = scrub(trained, rows([0, 3, 5, 7, 8])(users)).mean
+    torch.testing.assert_close(after, together, rtol=0, atol=1e-7)
+    torch.testing.assert_close(after, dense_optimum(core, second.retain, 0.01), rtol=0, atol=1e-7)
+
+
+def test_a_whole_class_can_go():
+    core, users = core_and_users(1)
+    trained = fit_users(core, users, decay=0.01).trained
+    split = whole_class(2)(users)
+    scrubbed = MixedLinear(tolerance=1e-10)(trained, split)
+    torch.testing.assert_close(scrubbed.mean, dense_optimum(core, split.retain, 0.01), rtol=0, atol=1e-7)
+
+
+def test_all_user_data_goes_by_zeroing():
+    core, users = core_and_users(2)
+    trained = fit_users(core, users, decay=0.01).trained
+    everything = Split(forget=users, kept=users.pick([]))
+    scrubbed = MixedLinear(noise=0.3)(trained, everything)
+    assert not scrubbed.mean.any()
+    assert scrubbed.about["mixed_linear"] == {"residual": 0.0, "distance": 0.0, "zeroed": True, "nats": 0.0}
+    x, _ = arrays(users)
+    torch.testing.assert_close(trained.at(scrubbed.mean).outputs(x), core.outputs(x), rtol=0, atol=0)
+    assert torch.equal(MixedLinear()(trained, Split(forget=users.pick([]), kept=users)).mean, trained.weights)
+
+
+def test_noise_is_what_was_asked_for():
+    core, users = core_and_users(3)
+    trained = fit_users(core, users, decay=0.01).trained
+    split = rows([1, 2])(users)
+    noisy, quiet = MixedLinear(noise=0.2), MixedLinear()
+    assert noisy.is_noisy
+    assert not quiet.is_noisy
+    covariance = noisy(trained, split).covariance
+    assert isinstance(covariance, Diagonal)
+    torch.testing.assert_close(covariance.variance, torch.full_like(trained.weights, 0.04))
+    assert quiet(trained, split).is_still
+    alone = noisy.spread(trained, split, Notes())
+    assert alone.logdet() == pytest.approx(trained.size * math.log(0.04))
+
+
+def test_the_user_network_is_a_module_of_its_own():
+    core, users = core_and_users(4)
+    settled = fit_users(core, users, decay=0.01)
+    x, _ = arrays(users)
+    u = settled.trained.weights
+    J = torch.func.jacrev(lambda w: core.outputs(x, w))(core.weights)
+    expected = core.outputs(x) + torch.einsum("ncp,p->nc", J, u)
+    module = settled.module()
+    torch.testing.assert_close(module(x), expected)
+    torch.testing.assert_close(module.train()(x), expected)
+    again = user_network(core, decay=0.01).module()
+    again.load_state_dict(module.state_dict())
+    torch.testing.assert_close(again(x), expected)
+    assert [n for n, p in module.named_parameters() if p.requires_grad] == ["user"]
+
+
+def test_dropout_and_batch_norm_of_the_core_stand_still():
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Dropout(0.5), nn.Linear(6, 3)).double()
+    _, users = core_and_users(5)
+    settled = fit_users(Trained.of(network), users, decay=0.01)
+    x, _ = arrays(users)
+    module = settled.module().train()
+    assert torch.equal(module(x), module(x))
+    torch.testing.assert_close(module(x), settled.trained.outputs(x))
+
+
+def test_core_and_users_are_learnt_one_after_the_other():
+    draw = torch.Generator().manual_seed(0)
+    y = torch.arange(150) % 3
+    x = 2 * nn.functional.one_hot(y, 4).double() + torch.randn(150, 4, dtype=float64, generator=draw)
+    data = Data.of((x, y))
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3)).double()
+    settled = fit_mixed(
+        Trained.of(network), data.pick(range(60)), data.pick(range(60, 150)), Recipe(epochs=5, rate=0.05, batch=16)
+    )
+    trained = settled.trained
+    core = trained.at(torch.zeros_like(trained.weights))
+    users = data.pick(range(60, 150))
+    before, after = (float(t.loss.mistakes(t.predict(users), users.labels()).mean()) for t in (core, trained))
+    assert after < before
+    assert settled.distance <= 1e-3 * float(trained.weights.norm())
+
+
+def test_float32_says_what_it_reached():
+    core, users = core_and_users(6)
+    single = Trained.of(core.module().float())
+    settled = fit_users(single, users, decay=1e-3, tolerance=1e-12)
+    assert "to 1e-12 of" in settled.failure
+    split = rows([0])(users)
+    scrubbed = MixedLinear(tolerance=1e-12)(settled.trained, split)
+    facts = scrubbed.about["mixed_linear"]
+    assert scrubbed.about["lost"] == ["the residual is larger than asked for; the certificate states the larger one"]
+    true = dense_optimum(Trained.of(single.module().double()), split.retain, 1e-3)
+    assert float((scrubbed.mean.double() - true).norm()) <= 1.5 * facts["distance"]
+
+
+def test_only_a_parabola_will_do():
+    core, users = core_and_users(7)
+    split = rows([0])(users)
+    with pytest.raises(SettingError, match="needs a network linear in its weights with squared loss"):
+        MixedLinear()(core, split)
+    bent = Trained.of(core.module(), CentredTargets(), decay=0.1)
+    with pytest.raises(SettingError, match="needs a network linear in its weights with squared loss"):
+        MixedLinear()(bent, split)
+    logistic = Trained.of(nn.Linear(4, 3).double(), decay=0.1)
+    with pytest.raises(SettingError, match="needs a network linear in its weights with squared loss"):
+        MixedLinear()(logistic, split)
+    plain = Trained.of(nn.Linear(4, 3).double(), SquaredError(), decay=0.1)
+    assert MixedLinear()(plain, split).about["mixed_linear"]["distance"] < 1e-4
+
+
+def test_settings_out_of_range_are_named():
+    core, users = core_and_users(8)
+    with pytest.raises(SettingError, match="`MixedLinear.noise` must be zero or positive, but got -1"):
+        MixedLinear(noise=-1.0)
+    with pytest.raises(SettingError, match="`MixedLinear.tolerance` must be positive, but got 0"):
+        MixedLinear(tolerance=0.0)
+    with pytest.raises(SettingError, match="`decay` must be positive, but got 0"):
+        fit_users(core, users, decay=0.0)
+    with pytest.raises(SettingError, match="User weights need a positive decay"):
+        settle(user_network(core, decay=0.0), users)
+    with pytest.raises(SettingError, match="`CentredTargets.scale` must be positive"):
+        CentredTargets(scale=0.0)
+
+
+def test_centred_targets_know_their_curvature():
+    loss = CentredTargets(2.0)
+    f, y = torch.randn(3, 4, dtype=float64), torch.tensor([0, 3, 1])
+    H = torch.func.hessian(lambda out: loss(out, y).sum())(f)
+    torch.testing.assert_close(H.reshape(12, 12), torch.eye(12, dtype=float64))
+    S = loss.hessian_root(f, y)
+    torch.testing.assert_close(S @ S.transpose(1, 2), torch.eye(4, dtype=float64).expand(3, 4, 4))
+    target = torch.tensor([[1.5, -0.5, -0.5, -0.5]], dtype=float64)
+    assert float(loss(target, y[:1])) == 0.0
+    assert loss.mistakes(target, y[:1]).tolist() == [0.0]

@@ -1,0 +1,479 @@
+"""NTK scrubbing against dense ridge solutions, dense Newton steps, and what a linear network must give."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, float64, nn
+
+from spotlessnet.core.cohorts import rows, some_of_class, whole_class
+from spotlessnet.core.data import Data
+from spotlessnet.core.errors import DataError, NeedError, SettingError
+from spotlessnet.core.loss import CrossEntropy, SquaredError
+from spotlessnet.core.split import Split
+from spotlessnet.core.trained import Trained
+from spotlessnet.operators.holdout_scale import holdout_scale
+from spotlessnet.operators.linear_response import cheaper_form, removal_gradient, respond, solve_response
+from spotlessnet.operators.linear_training import LinearTraining
+from spotlessnet.operators.newton_cg import minimise
+from spotlessnet.operators.trapezium import trapezium_scale
+from spotlessnet.scrubs.ntk import NTK
+
+FORMS = ("dual", "primal", "low rank")
+seeds = st.integers(0, 2**31 - 1)
+
+
+class Ridge:
+    """A linear network with squared loss at its optimum on D, and the dense truth about it."""
+
+    def __init__(self, seed: int, decay: float = 0.1, rows: int = 14, gone: int = 4, inputs: int = 5, outputs: int = 3):
+        draw = torch.Generator().manual_seed(seed)
+        x = torch.randn(rows, inputs, dtype=float64, generator=draw)
+        y = torch.randn(rows, outputs, dtype=float64, generator=draw)
+        self.data = Data.of((x, y))
+        start = torch.randn(outputs * (inputs + 1), dtype=float64, generator=draw)
+        network = Trained.of(nn.Linear(inputs, outputs).double(), SquaredError(), decay=decay, start=start)
+        self.decay, self.start, self.any = decay, start, network
+        chosen = torch.randperm(rows, generator=draw)[:gone]
+        self.split = Split(forget=self.data.pick(chosen), kept=self.data.without(self.data.pick(chosen)))
+        self.trained = network.at(self.optimum(self.data))
+        self.retrained = self.optimum(self.split.retain)
+
+    def jacobian(self, data: Data) -> Tensor:
+        x, _ = data.source.fetch(data.rows)
+        J = torch.func.jacrev(lambda w: self.any.outputs(x, w))(self.any.weights)
+        return J.reshape(-1, self.any.size)
+
+    def targets(self, data: Data) -> Tensor:
+        return data.source.fetch(data.rows)[1].reshape(-1)
+
+    def optimum(self, data: Data, ridge: float | None = None) -> Tensor:
+        J, e = self.jacobian(data), self.targets(data) - self.jacobian(data) @ self.start
+        rho = len(data) * self.decay if ridge is None else ridge
+        return self.start + torch.linalg.solve(J.T @ J + rho * torch.eye(J.shape[1], dtype=float64), J.T @ e)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@given(seed=seeds, decay=st.sampled_from([1e-3, 0.03, 0.1, 1.0]))
+@settings(max_examples=60, deadline=None)
+def test_a_linear_network_at_its_optimum_is_retrained(form, seed, decay):
+    problem = Ridge(seed, decay)
+    scrub = NTK(solution=form, damping=0.0, tolerance=1e-11, rank=10_000)
+    scrubbed = scrub(problem.trained, problem.split)
+    torch.testing.assert_close(scrubbed.mean, problem.retrained, rtol=0, atol=1e-6)
+    assert scrubbed.is_still
+    assert scrubbed.about["ntk"]["scale"] == 1.0
+
+
+@given(seed=seeds, output=st.sampled_from(["identity", "softmax", "exact"]), linearised=st.sampled_from(["end", "start"]))
+@settings(max_examples=60, deadline=None)
+def test_every_reading_of_the_linear_problem_is_the_same(seed, output, linearised):
+    problem = Ridge(seed)
+    for residual in ("keep", "solve"):
+        scrub = NTK(output=output, linearised=linearised, residual=residual, damping=0.0, tolerance=1e-10)
+        mean = scrub(problem.trained, problem.split).mean
+        torch.testing.assert_close(mean, problem.retrained, rtol=0, atol=1e-6)
+
+
+@given(seed=seeds)
+@settings(max_examples=100, deadline=None)
+def test_the_step_is_the_papers_with_its_signs_put_right(seed):
+    """P·M·V (both with the ridge of D_r), the downdate with its correction for the ridge, and the primal agree."""
+    problem = Ridge(seed)
+    J_r, J_f = problem.jacobian(problem.split.retain), problem.jacobian(problem.split.forget)
+    w, start, lam = problem.trained.weights, problem.start, problem.decay
+    e_r = problem.targets(problem.split.retain) - J_r @ start
+    e_f = problem.targets(problem.split.forget) - J_f @ start
+    k, n, N = len(problem.split.forget), len(problem.split.retain), len(problem.data)
+    eye = torch.eye(problem.any.size, dtype=float64)
+
+    def with_ridge(J: Tensor, rho: float) -> Tensor:
+        return J @ J.T + rho * torch.eye(len(J), dtype=float64)
+
+    rho = n * lam
+    rr, rf, ff = with_ridge(J_r, rho), J_r @ J_f.T, with_ridge(J_f, rho)
+    P = eye - J_r.T @ torch.linalg.solve(rr, J_r)
+    M = torch.linalg.inv(ff - rf.T @ torch.linalg.solve(rr, rf))
+    # f_0(D_f) − Y_f = −e_f and Y_r − f_0(D_r) = e_r, as outputs are linear
+    V = -e_f + rf.T @ torch.linalg.solve(rr, e_r)
+    same_ridge = P @ J_f.T @ M @ V
+    everything = problem.optimum(problem.data, ridge=rho)
+    torch.testing.assert_close(everything + same_ridge, problem.retrained, rtol=0, atol=1e-9)
+
+    # Downdate from one factor of D at that ridge.
+    J, e = torch.cat([J_r, J_f]), torch.cat([e_r, e_f])
+    K = torch.linalg.inv(with_ridge(J, rho))
+    f = slice(len(J_r), None)
+    downdate = -J.T @ K[:, f] @ torch.linalg.solve(K[f, f], (K @ e)[f])
+    torch.testing.assert_close(downdate, same_ridge, rtol=0, atol=1e-9)
+
+    # The ridge changes from Nλ to N_rλ: kλu joins the right-hand side.
+    u = w - start
+    H_r = J_r.T @ J_r + rho * eye
+    primal = torch.linalg.solve(H_r, J_f.T @ (J_f @ u - e_f) + k * lam * u)
+    torch.testing.assert_close(primal, problem.retrained - w, rtol=0, atol=1e-9)
+    mean = NTK(damping=0.0, tolerance=1e-11)(problem.trained, problem.split).mean
+    torch.testing.assert_close(mean - w, primal, rtol=0, atol=1e-7)
+    assert N == n + k
+
+
+@given(seed=seeds)
+@settings(max_examples=100, deadline=None)
+def test_what_training_left_undone_stays_undone(seed):
+    """Off the optimum: the mean gradient on D_r after the step is the one on D before it."""
+    problem = Ridge(seed)
+    draw = torch.Generator().manual_seed(seed)
+    away = problem.trained.at(problem.trained.weights + torch.randn(problem.any.size, dtype=float64, generator=draw))
+    mean = NTK(damping=0.0, tolerance=1e-11)(away, problem.split).mean
+    before = torch.func.grad(lambda w: problem.any.risk(problem.data, w))(away.weights)
+    after = torch.func.grad(lambda w: problem.any.risk(problem.split.retain, w))(mean)
+    torch.testing.assert_close(after, before, rtol=0, atol=1e-7)
+
+
+@given(seed=seeds, damping=st.sampled_from([0.01, 0.5]))
+@settings(max_examples=40, deadline=None)
+def test_damping_is_counted_like_decay(seed, damping):
+    problem = Ridge(seed)
+    J, n = problem.jacobian(problem.split.retain), len(problem.split.retain)
+    H = J.T @ J + n * (problem.decay + damping) * torch.eye(J.shape[1], dtype=float64)
+    w = problem.trained.weights
+    J_f = problem.jacobian(problem.split.forget)
+    b = J_f.T @ (J_f @ w - problem.targets(problem.split.forget)) + len(problem.split.forget) * problem.decay * (
+        w - problem.start
+    )
+    mean = NTK(damping=damping, tolerance=1e-11)(problem.trained, problem.split).mean
+    torch.testing.assert_close(mean, w + torch.linalg.solve(H, b), rtol=0, atol=1e-8)
+
+
+@given(seed=seeds)
+@settings(max_examples=40, deadline=None)
+def test_neither_start_nor_decay_enter_the_push(seed):
+    draw = torch.Generator().manual_seed(seed)
+    g_f, g_r, a = (torch.randn(6, dtype=float64, generator=draw) for _ in range(3))
+    k, N, lam = 3, 11, 0.2
+    full = removal_gradient(g_f, g_f + g_r, k, N)
+    by_sums = (N - k) / N * (g_f + g_r + N * lam * a) - (g_r + (N - k) * lam * a)
+    torch.testing.assert_close(full, by_sums, rtol=0, atol=1e-12)
+
+
+def classifier(seed: int, decay: float = 0.05) -> tuple[Trained, Split]:
+    draw = torch.Generator().manual_seed(seed)
+    x = torch.randn(18, 4, dtype=float64, generator=draw)
+    data = Data.of((x, torch.randint(3, (18,), generator=draw)))
+    network = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).double()
+    trained = Trained.of(network, CrossEntropy(), decay=decay)
+    trained = Trained.of(network, CrossEntropy(), decay=decay, start=0.3 * torch.randn(trained.size, dtype=float64, generator=draw))
+    trained = trained.at(trained.anchor + 0.3 * torch.randn(trained.size, dtype=float64, generator=draw))
+    chosen = data.pick(torch.randperm(18, generator=draw)[:4])
+    return trained, Split(forget=chosen, kept=data.without(chosen))
+
+
+def inputs(data: Data) -> tuple[Tensor, Tensor]:
+    x, y = data.source.fetch(data.rows)
+    assert isinstance(x, Tensor)
+    return x, y
+
+
+@given(seed=seeds, output=st.sampled_from(["identity", "softmax"]))
+@settings(max_examples=40, deadline=None)
+def test_the_three_forms_agree_on_a_real_network_and_with_the_dense_system(seed, output):
+    trained, split = classifier(seed)
+    (x, _), n, P = inputs(split.retain), len(split.retain), trained.size
+    J = torch.func.jacrev(lambda w: trained.outputs(x, w))(trained.weights)
+    p = trained.outputs(x).softmax(1)
+    L = p.diag_embed() - p.unsqueeze(2) * p.unsqueeze(1) if output == "softmax" else torch.eye(3, dtype=float64).expand(n, 3, 3)
+    H = torch.einsum("ncp,ncd,ndq->pq", J, L, J) + n * (0.05 + 0.02) * torch.eye(P, dtype=float64)
+
+    def slope(data: Data) -> Tensor:
+        a, y = inputs(data)
+        return torch.func.grad(lambda w: trained.losses(a, y, w).sum())(trained.weights)
+
+    g_f, N = slope(split.forget), n + len(split.forget)
+    expected = torch.linalg.solve(H, n / N * g_f - (N - n) / N * slope(split.retain))
+    for form in FORMS:
+        scrub = NTK(output=output, solution=form, damping=0.02, tolerance=1e-11, rank=10_000, search=False)
+        mean = scrub(trained, split).mean
+        torch.testing.assert_close(mean - trained.weights, expected, rtol=1e-6, atol=1e-8)
+
+
+@given(seed=seeds, linearised=st.sampled_from(["end", "start"]))
+@settings(max_examples=15, deadline=None)
+def test_exact_linearised_cross_entropy_against_dense_newton(seed, linearised):
+    trained, split = classifier(seed)
+    point = trained.weights if linearised == "end" else trained.anchor
+    lam, N, n = 0.05, 18, len(split.retain)
+
+    def objective(data: Data):
+        x, y = inputs(data)
+        f, J = trained.outputs(x, point), torch.func.jacrev(lambda w: trained.outputs(x, w))(point)
+
+        def phi(w: Tensor) -> Tensor:
+            loss = trained.loss(f + torch.einsum("ncp,p->nc", J, w - point), y).sum()
+            return loss + 0.5 * len(data) * lam * (w - trained.anchor).square().sum()
+
+        return phi
+
+    def newton(phi, w: Tensor) -> Tensor:
+        for _ in range(60):
+            g = torch.func.grad(phi)(w)
+            step = -torch.linalg.solve(torch.func.hessian(phi)(w), g)
+            s = 1.0
+            while phi(w + s * step) > phi(w) + 1e-4 * s * g @ step and s > 1e-6:
+                s /= 2
+            w = w + s * step
+        return w
+
+    phi_D, phi_r, w = objective(split.whole), objective(split.retain), trained.weights
+    settings_ = {"output": "exact", "linearised": linearised, "damping": 0.0, "tolerance": 1e-11, "search": False}
+    both = NTK(residual="solve", **settings_)(trained, split).mean - w
+    torch.testing.assert_close(both, newton(phi_r, w) - newton(phi_D, w), rtol=0, atol=1e-6)
+    tilt = n / N * torch.func.grad(phi_D)(w)
+    kept = NTK(**settings_)(trained, split).mean
+    torch.testing.assert_close(kept, newton(lambda v: phi_r(v) - tilt @ v, w), rtol=0, atol=1e-6)
+
+
+def test_exact_damping_is_a_pull_to_the_trained_weights():
+    trained, split = classifier(3)
+    linear = LinearTraining(trained, trained.weights, output="exact", damping=0.4, tolerance=1e-12)
+    b = torch.randn(trained.size, dtype=float64, generator=torch.Generator().manual_seed(0))
+    moved = linear.response(split.retain, b)
+    n = len(split.retain)
+    there = linear._linear.at(trained.weights + moved)
+    slope = [torch.func.grad(lambda w, t=t: t.losses(*inputs(split.retain), w).sum())(t.weights) for t in (there, linear._linear)]
+    torch.testing.assert_close(slope[0] - slope[1] + n * (0.05 + 0.4) * moved, b, rtol=0, atol=1e-7)
+
+
+def test_the_minimum_of_a_tilted_objective_leaves_the_tilt():
+    trained, split = classifier(5)
+    linear = LinearTraining(trained, trained.weights, output="exact")._linear
+    tilt = torch.linspace(-1, 1, trained.size, dtype=float64)
+    found = minimise(linear, split.retain, ridge=0.7, tilt=tilt, tolerance=1e-11)
+    assert found.failure == ""
+    g = torch.func.grad(lambda w: linear.losses(*inputs(split.retain), w).sum())(found.weights)
+    torch.testing.assert_close(g + 0.7 * (found.weights - trained.anchor), tilt, rtol=0, atol=1e-8)
+    stopped = minimise(linear, split.retain, ridge=0.7, tilt=tilt, tolerance=1e-11, max_steps=1)
+    assert "The gradient must fall to 1e-11 of its first length" in stopped.failure
+
+
+def test_a_curvature_from_elsewhere_will_do():
+    problem = Ridge(1)
+    linear = LinearTraining(problem.trained, problem.trained.weights, tolerance=1e-12)
+    g_f, g_r = linear.slope(problem.split.forget), linear.slope(problem.split.retain)
+    b = removal_gradient(g_f, g_f + g_r, len(problem.split.forget), len(problem.data))
+    J, n = problem.jacobian(problem.split.retain), len(problem.split.retain)
+    from spotlessnet.core.covariance import LowRankPlusRidge
+
+    H = LowRankPlusRidge.dense(J.T @ J + n * problem.decay * torch.eye(J.shape[1], dtype=float64))
+    torch.testing.assert_close(problem.trained.weights + respond(H, b), problem.retrained, rtol=0, atol=1e-8)
+
+
+@given(seed=seeds, strength=st.sampled_from([0.1, 3.0, 30.0]))
+@settings(max_examples=60, deadline=None)
+def test_the_published_formula_is_wrong_for_a_linear_network_and_ours_is_not(seed, strength):
+    problem = Ridge(seed, rows=24, gone=3, inputs=30, outputs=1)
+    x, y = problem.data.source.fetch(problem.data.rows)
+    assert isinstance(x, Tensor)
+    problem.data = Data.of((strength * x, y))
+    problem.split = Split(forget=problem.data.pick([0, 1, 2]), kept=problem.data.pick(range(3, 24)))
+    trained = problem.any.at(problem.optimum(problem.data))
+    retrained = problem.optimum(problem.split.retain)
+    true = retrained - trained.weights
+    about = NTK(variant="published", tolerance=1e-12)(trained, problem.split)
+    raw = (about.mean - trained.weights) / about.about["ntk"]["scale"]
+    ours = NTK(damping=0.0, tolerance=1e-12)(trained, problem.split).mean
+    assert (ours - retrained).norm() < 1e-6 * true.norm()
+    assert (about.mean - retrained).norm() > 0.1 * true.norm()
+    if strength > 1:
+        assert raw.norm() < 0.7 * true.norm()
+    assert "for comparison only" in about.about["assumed"][0]
+
+
+def test_the_published_variant_follows_the_published_code():
+    trained, split = classifier(7)
+    w, lam = trained.weights, 0.05
+
+    def u(data: Data) -> Tensor:
+        x, y = inputs(data)
+        G = torch.func.jacrev(lambda v: trained.outputs(x, v))(w).reshape(-1, trained.size)
+        f0_minus_y = (trained.outputs(x).softmax(1) - nn.functional.one_hot(y, 3)).reshape(-1)
+        theta = G @ G.T + len(data) * lam * torch.eye(len(G), dtype=float64)
+        return -G.T @ torch.linalg.solve(theta, f0_minus_y)
+
+    delta = u(split.retain) - u(split.whole)
+    m = w - trained.anchor - u(split.retain)
+    c = delta @ m / delta.norm() / m.norm()
+    norm = delta.norm() + 2 * c.abs() * m.norm()
+    for form in ("dual", "primal"):
+        got = NTK(variant="published", solution=form, tolerance=1e-12)(trained, split)
+        torch.testing.assert_close(got.mean, w + delta / delta.norm() * norm, rtol=1e-7, atol=1e-9)
+
+
+@given(seed=seeds)
+@settings(max_examples=200, deadline=None)
+def test_the_trapezium_never_flips_and_never_blows_up(seed):
+    draw = torch.Generator().manual_seed(seed)
+    size = 10 ** (4 * torch.rand((), generator=draw).item() - 2)
+    step, leg = (torch.randn(6, dtype=float64, generator=draw) for _ in range(2))
+    leg = size * leg
+    scale = trapezium_scale(step, leg)
+    angle = math.acos(float(step @ leg / step.norm() / leg.norm())) - math.pi / 2
+    expected = float(step.norm() + 2 * math.sin(angle) * leg.norm()) / float(step.norm())
+    assert scale.raw == pytest.approx(expected, rel=1e-9, abs=1e-9)
+    assert 0 < 0.25 <= scale.used <= 4.0
+    if 0.25 <= scale.raw <= 4:
+        assert scale.used == scale.raw
+
+
+def test_the_trapezium_is_idle_where_the_linear_model_is_right():
+    problem = Ridge(2)
+    scrubbed = NTK(trapezium=True, damping=0.0, tolerance=1e-12)(problem.trained, problem.split)
+    assert scrubbed.about["ntk"]["trapezium"] == pytest.approx(1.0, abs=1e-8)
+    torch.testing.assert_close(scrubbed.mean, problem.retrained, rtol=0, atol=1e-6)
+    zero = torch.zeros(3, dtype=float64)
+    assert trapezium_scale(zero, zero).used == 1.0
+
+
+def test_the_trapezium_takes_the_leg_to_the_linear_solution_on_all_data():
+    trained, split = classifier(11)
+    scrub = NTK(trapezium=True, search=False, tolerance=1e-12)
+    plain = NTK(search=False, tolerance=1e-12)(trained, split).mean - trained.weights
+    linear = LinearTraining(trained, trained.weights, damping=scrub.damping, tolerance=1e-12)
+    scale = trapezium_scale(plain, trained.weights - linear.end(split.whole))
+    got = scrub(trained, split)
+    torch.testing.assert_close(got.mean - trained.weights, scale.used * plain, rtol=1e-6, atol=1e-9)
+    assert got.about["ntk"]["trapezium_unguarded"] == pytest.approx(scale.raw, rel=1e-6)
+
+
+@given(seed=seeds)
+@settings(max_examples=30, deadline=None)
+def test_the_search_never_leaves_more_of_what_the_step_was_to_lower(seed):
+    trained, split = classifier(seed, decay=1e-4)
+    got = NTK(damping=0.0, tolerance=1e-10)(trained, split)
+    n, N = len(split.retain), 18
+    tilt = n / N * N * torch.func.grad(lambda w: trained.risk(split.whole, w))(trained.weights)
+
+    def phi(w: Tensor) -> float:
+        return float(n * trained.risk(split.retain, w) - tilt @ w)
+
+    assert phi(got.mean) <= phi(trained.weights)
+    assert got.about["ntk"]["searched"]
+
+
+def blobs(seed: int = 0) -> tuple[Trained, Data, Data]:
+    """A wide network that has memorised a few overlapping classes, and held-out rows of them."""
+    draw = torch.Generator().manual_seed(seed)
+
+    def some(count: int) -> Data:
+        y = torch.arange(count) % 3
+        return Data.of((1.2 * nn.functional.one_hot(y, 6).double() + torch.randn(count, 6, dtype=float64, generator=draw), y))
+
+    train, held = some(45), some(90)
+    torch.manual_seed(seed)
+    network = nn.Sequential(nn.Linear(6, 40), nn.Tanh(), nn.Linear(40, 3)).double()
+    trained = Trained.of(network, decay=1e-3, start=network)
+    w = trained.weights
+    for _ in range(300):
+        w = w - 0.5 * torch.func.grad(lambda v: trained.risk(train, v))(w)
+    return trained.at(w), train, held
+
+
+def test_calibration_makes_forgotten_rows_look_held_out():
+    trained, train, held = blobs()
+    split = some_of_class(1, 6)(train, validation=held)
+    got = NTK(calibrate="holdout")(trained, split)
+    facts = got.about["ntk"]
+    assert facts["matched"]
+    assert facts["forget_loss"] == pytest.approx(facts["holdout_loss"], rel=0.02)
+    there = trained.at(got.mean)
+    x, y = inputs(held.pick((held.labels() == 1).nonzero().squeeze(1)))
+    assert float(there.losses(x, y).mean()) == pytest.approx(facts["holdout_loss"], rel=1e-9)
+    assert float(there.losses(*inputs(split.forget)).mean()) == pytest.approx(facts["forget_loss"], rel=1e-9)
+
+
+def test_calibration_weighs_classes_as_the_forgotten_rows_do():
+    trained, train, held = blobs()
+    labels = train.labels()
+    chosen = torch.cat([(labels == 0).nonzero()[:4, 0], (labels == 2).nonzero()[:1, 0]])
+    split = rows(chosen.tolist())(train, validation=held)
+    found = holdout_scale(trained, split, torch.zeros_like(trained.weights))
+    of_class = [float(trained.losses(*inputs(held.pick((held.labels() == c).nonzero().squeeze(1)))).mean()) for c in (0, 2)]
+    assert found.holdout_loss == pytest.approx(0.8 * of_class[0] + 0.2 * of_class[1], rel=1e-9)
+    assert not found.meets
+
+
+def test_calibration_is_refused_where_it_says_nothing():
+    trained, train, held = blobs()
+    scrub = NTK(calibrate="holdout")
+    with pytest.raises(SettingError, match="when a whole class goes: no retained row has class 1"):
+        scrub(trained, whole_class(1)(train, validation=held))
+    with pytest.raises(SettingError, match="must not be used for mislabelled rows"):
+        scrub(trained, rows([0, 1], mislabelled=True)(train, validation=held))
+    with pytest.raises(NeedError, match="needs held-out rows, but the split has no `validation`"):
+        scrub(trained, rows([0, 1])(train))
+    without = held.pick((held.labels() != 0).nonzero().squeeze(1))
+    with pytest.raises(DataError, match="every forgotten class, but none has class 0"):
+        scrub(trained, rows([0])(train, validation=without))
+    problem = Ridge(0)
+    with pytest.raises(SettingError, match="the loss 'squared error' has no classes"):
+        scrub(problem.trained, problem.split)
+
+
+def test_settings_out_of_range_are_named():
+    with pytest.raises(SettingError, match="`NTK.damping` must be zero or positive, but got -1"):
+        NTK(damping=-1.0)
+    with pytest.raises(SettingError, match="`NTK.output` must be one of 'identity', 'softmax', 'exact', but got 'x'"):
+        NTK(output="x")  # type: ignore[arg-type]  # the point of the test
+    with pytest.raises(SettingError, match="both choose the length of the step"):
+        NTK(trapezium=True, calibrate="holdout")
+    trained, split = classifier(0)
+    unknown = Trained.of(trained.module(), decay=0.0)
+    with pytest.raises(NeedError, match="needs the weights training began with"):
+        NTK(linearised="start")(unknown, split)
+    with pytest.raises(SettingError, match="divides by the ridge, which must be positive, but is 0"):
+        NTK(solution="dual", damping=0.0)(unknown, split)
+    with pytest.raises(NeedError, match="needs the retained data"):
+        NTK()(trained, Split(forget=split.forget))
+
+
+def test_what_is_not_known_is_said():
+    trained, split = classifier(0)
+    bare = NTK()(Trained.of(trained.module()), split)
+    assert "the decay is not known" in bare.about["assumed"][0]
+    half = NTK()(Trained.of(trained.module(), decay=0.1), split)
+    assert "the start is not known" in half.about["assumed"][0]
+    assert NTK()(trained, split).about["assumed"] == []
+    rough = NTK(solution="primal", max_iterations=2, tolerance=1e-12)(trained, split)
+    assert "The residual must fall to 1e-12" in rough.about["assumed"][0]
+    assert "only up to a residual" in rough.about["lost"][0]
+
+
+def test_the_cheaper_form_follows_the_count_of_operations():
+    wide = Trained.of(nn.Conv2d(1, 8, 3, padding=1))
+    few = Trained.of(nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.AvgPool2d(32), nn.Flatten(), nn.Linear(16, 2)))
+    images = Data.of((torch.zeros(40, 3, 32, 32), torch.zeros(40, dtype=torch.long)))
+    # F/P is in the thousands for shared weights and two for dense ones: N < F(6I − 2C − 1)/(C²P) decides.
+    assert cheaper_form(few, images) == "dual"
+    dense = Trained.of(nn.Linear(50, 10))
+    assert cheaper_form(dense, Data.of((torch.zeros(40, 50), torch.zeros(40, dtype=torch.long)))) == "primal"
+    many = Data.of((torch.zeros(300, 1, 8, 8), torch.zeros(300, dtype=torch.long)))
+    assert cheaper_form(wide, many) == "primal"  # 300 rows of 512 outputs: beyond what is ever made dense
+
+
+def test_a_preconditioner_saves_products_and_changes_nothing_else():
+    trained, split = classifier(4)
+    b = torch.randn(trained.size, dtype=float64, generator=torch.Generator().manual_seed(1))
+    plain, helped = (
+        solve_response(trained, split.retain, b, ridge=1e-3, tolerance=1e-9, max_iterations=2000, precondition=r)
+        for r in (0, 20)
+    )
+    torch.testing.assert_close(plain.x, helped.x, rtol=1e-5, atol=1e-6)
+    assert helped.iterations < plain.iterations
+
+
+def test_a_small_rank_reports_what_it_misses():
+    trained, split = classifier(4)
+    b = torch.randn(trained.size, dtype=float64, generator=torch.Generator().manual_seed(1))
+    full, small = (solve_response(trained, split.retain, b, ridge=0.1, form="low rank", rank=r) for r in (10_000, 2))
+    assert full.residual < 1e-8 < small.residual
