@@ -175,14 +175,15 @@ def test_another_column_of_a_file(tmp_path, data):
 def test_a_million_ids_are_parsed_and_matched_within_ten_seconds(tmp_path: Path, suffix):
     n = 10**6 if suffix == ".csv" else 10**5  # the usual format at full size, to keep the others short
     names = [f"user-{i:07d}" for i in range(n)]
-    lines = {
-        ".txt": "\n".join(names),
-        ".csv": "id\n" + "\n".join(names),
-        ".json": json.dumps(names),
-        ".jsonl": "\n".join(f'{{"id": "{name}"}}' for name in names),
-    }
+    match suffix:
+        case ".json":
+            text = json.dumps(names)
+        case ".jsonl":
+            text = "\n".join(f'{{"id": "{name}"}}' for name in names)
+        case _:
+            text = "\n".join(names)
     path = tmp_path / f"forget{suffix}"
-    path.write_text(lines[suffix])
+    path.write_text(text)
     data = Data.of((torch.zeros(n, 1), torch.zeros(n)), columns={"id": names[::-1]})
     began = time.process_time()
     split = ids(path)(data)

@@ -84,7 +84,7 @@ def test_draws_surround_the_mean():
 def test_what_does_not_fit_is_refused():
     with pytest.raises(MismatchError, match="mean of 3 weights does not fit a covariance over 2"):
         Gaussian(torch.zeros(3), Diagonal(torch.ones(2)))
-    with pytest.raises(NumericsError, match="1 of 2 entries are NaN or infinite. Raise the damping"):
+    with pytest.raises(NumericsError, match=r"1 of 2 entries are NaN or infinite\. Raise the damping"):
         Gaussian(torch.tensor([0.0, math.nan]), Diagonal(torch.ones(2)))
     with pytest.raises(MismatchError, match="over 1 and 2 weights cannot be compared"):
         Gaussian(torch.zeros(1), Diagonal(torch.ones(1))).kl(Gaussian(torch.zeros(2), Diagonal(torch.ones(2))))

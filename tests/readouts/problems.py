@@ -1,7 +1,11 @@
 """Small problems that the tests of this folder share."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
+import jaxtyping
 import torch
 from sklearn.datasets import load_digits
 from torch import nn
@@ -11,6 +15,22 @@ from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.scrub import Scrub
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
+
+
+@contextmanager
+def types_unchecked() -> Iterator[None]:
+    """Inside, types are not checked, as outside of tests: to see our own messages."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    try:
+        yield
+    finally:
+        jaxtyping.config.update("jaxtyping_disable", False)
+
+
+def unchecked(call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    """A call whose types are not checked."""
+    with types_unchecked():
+        return call(*arguments, **named)
 
 
 @dataclass(frozen=True)

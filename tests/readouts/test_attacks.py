@@ -14,7 +14,7 @@ from spotlessnet.readouts.lira import held_out_scores
 from spotlessnet.readouts.parts import log_probabilities
 from spotlessnet.readouts.rmia import log_mean_probability, rmia_scores
 from spotlessnet.readouts.shadows import complementary_halves
-from tests.readouts.problems import blobs, linear
+from tests.readouts.problems import blobs, linear, unchecked
 
 
 def shadow_margins(models, rows, gap, seed=0):
@@ -78,11 +78,11 @@ def test_held_out_scores_are_not_biased_under_the_null_and_limits_cover():
     inside, values = [], []
     for seed in range(60):
         phi, member = shadow_margins(16, 30, 0.0, seed)
-        found = attack_over_models(held_out_scores(phi, member), member, together=2, draws=100)
+        found = attack_over_models(held_out_scores(phi, member), member, wanted=(), together=2, draws=150)
         values.append(found.auc.value)
         inside.append(found.auc.low <= 0.5 <= found.auc.high)
     assert sum(values) / 60 == pytest.approx(0.5, abs=0.01)
-    assert sum(inside) / 60 >= 0.85
+    assert 0.87 <= sum(inside) / 60 <= 1
 
 
 def test_per_row_attack_sees_what_one_threshold_does_not():
@@ -157,10 +157,18 @@ def test_readouts_find_a_network_that_knows_the_forgotten_rows():
     base = linear(seed=9)
     knowing = type(base).of(Knowing(base.module(), (batch.x, batch.y)))
     for readout in (LiRA(references), RMIA(references)):
-        assert readout(knowing, split).value > 0.95
-        blind = readout(base, split)
-        assert blind.low <= 0.5 <= blind.high
+        assert readout(knowing, split).value > 0.9
     assert float(Margin()(knowing, split)) > 20
+
+
+@pytest.mark.parametrize("attack", [LiRA, RMIA])
+def test_readouts_are_blind_where_the_network_never_saw_the_rows(attack):
+    inside = []
+    for seed in range(20):
+        references = tuple(linear(seed=100 * seed + s) for s in range(4))
+        seen = attack(references)(linear(seed=100 * seed + 9), blobs(400, seed=seed))
+        inside.append(seen.low <= 0.5 <= seen.high)
+    assert sum(inside) >= 17
 
 
 def test_rmia_scores_count_the_population():
@@ -206,4 +214,4 @@ def test_messages():
     with pytest.raises(DataError, match="Each row needs at least 2 shadow models"):
         lira_scores(phi[:2], member[:2], phi, spread="own")
     with pytest.raises(MismatchError, match=r"Scores \(4, 6\) and membership \(2, 6\) must have one shape"):
-        attack_over_models(phi, member[:2])
+        unchecked(attack_over_models, phi, member[:2])

@@ -11,7 +11,7 @@ from spotlessnet.core.recipe import Recipe
 from spotlessnet.readouts import EntropyAttack, RelearnTime, entropies, relearn_anchors
 from spotlessnet.readouts.mean_loss import mean_loss
 from spotlessnet.training.fit import fit
-from tests.readouts.problems import blobs, linear
+from tests.readouts.problems import blobs, linear, unchecked
 
 RECIPE = Recipe(epochs=30, rate=0.05, batch=16)
 
@@ -33,12 +33,12 @@ def test_the_original_needs_the_first_epoch(problem):
 
 def test_time_is_the_first_epoch_with_the_original_loss(problem):
     split, original, retrained = problem
-    readout = RelearnTime(original, cap=60, rate=0.02, batch=16)
+    readout = RelearnTime(original, cap=60, rate=0.2, batch=16)
     seen = readout(retrained, split)
     assert 1 < seen.value < 60
     assert not seen.censored
     goal = mean_loss(original, split.forget) + 1e-5
-    plain = Recipe(epochs=int(seen.value), rate=0.02, momentum=0.0, batch=16)
+    plain = Recipe(epochs=int(seen.value), rate=0.2, momentum=0.0, batch=16)
     there = fit(replace(retrained, start=retrained.weights), split.whole, plain)
     before = fit(replace(retrained, start=retrained.weights), split.whole, plain.but(epochs=int(seen.value) - 1))
     assert mean_loss(there, split.forget) <= goal < mean_loss(before, split.forget)
@@ -54,15 +54,15 @@ def test_a_cap_is_said_aloud(problem):
 
 def test_decay_pulls_to_the_network_under_test(problem):
     split, original, retrained = problem
-    free = RelearnTime(original, cap=60, rate=0.02, batch=16)(retrained, split)
-    held = RelearnTime(original, cap=60, rate=0.02, batch=16, decay=20.0)(retrained, split)
+    free = RelearnTime(original, cap=60, rate=0.2, batch=16)(retrained, split)
+    held = RelearnTime(original, cap=60, rate=0.2, batch=16, decay=3.0)(retrained, split)
     assert held.censored
     assert not free.censored
 
 
 def test_anchors(problem):
     split, original, retrained = problem
-    readout = RelearnTime(original, cap=80, rate=0.02, batch=16)
+    readout = RelearnTime(original, cap=40, rate=0.2, batch=16)
     found = relearn_anchors(readout, split, retrained)
     assert list(found) == ["original", "retrained", "fresh"]
     assert found["original"].value == 1
@@ -80,7 +80,7 @@ def test_settings(problem):
     with pytest.raises(SettingError, match=r"`RelearnTime.rate` must be positive, but got -1"):
         RelearnTime(original, rate=-1)
     with pytest.raises(SettingError, match=r"`EntropyAttack.kind` must be one of 'logistic', 'svc', but got 'tree'"):
-        EntropyAttack("tree")  # type: ignore[arg-type]  # the point of the test
+        unchecked(EntropyAttack, "tree")
 
 
 def drawn(forget, retain, test):

@@ -31,7 +31,7 @@ from spotlessnet.readouts import (
     margin,
     margins,
 )
-from tests.readouts.problems import blobs, fixed, linear
+from tests.readouts.problems import blobs, fixed, linear, unchecked
 
 
 def logits(seed, rows=7, classes=5, scale=3.0):
@@ -157,9 +157,9 @@ def test_messages():
     split, network = blobs(), linear()
     for readout in (Error, MeanLoss, Margin, Confidence, Entropy):
         with pytest.raises(SettingError, match=rf"`{readout.__name__}.on` must be one of 'retain', 'forget', 'test'"):
-            readout("nowhere")
+            unchecked(readout, "nowhere")
     with pytest.raises(SettingError, match=r"`ActivationDistance.on` must be one of"):
-        ActivationDistance(network, on="nowhere")  # type: ignore[arg-type]  # the point of the test
+        unchecked(ActivationDistance, network, on="nowhere")
     with pytest.raises(MismatchError, match="answers with 3 classes, the reference with 4"):
         ActivationDistance(linear(4))(network, split)
     with pytest.raises(NeedError, match="needs test data"):

@@ -1,5 +1,9 @@
 """Small problems whose answers are known: ridge regression, logistic regression, tiny networks."""
 
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any
+
 import torch
 from torch import Tensor, float64, nn
 
@@ -40,29 +44,57 @@ def logistic_problem(seed: int, n: int = 40, k: int = 8, decay: float = 0.1) -> 
     x = torch.randn(n, 4, generator=draw, dtype=float64) + 2 * nn.functional.one_hot(y, 4)
     y = torch.where(torch.arange(n) < k, (y + 1) % 3, y)
     data = Data.of((x, y))
-    recipe = Recipe(epochs=300, rate=0.5, momentum=0.5, batch=10_000, decay=decay)
+    recipe = Recipe(epochs=80, rate=0.5, momentum=0.5, batch=10_000, decay=decay)
     model = nn.Linear(4, 3).double()
-    nn.init.normal_(model.weight, generator=draw)
+    nn.init.normal_(model.weight, std=0.1, generator=draw)
     nn.init.zeros_(model.bias)
     trained = Trained.of(model, start=model, recipe=recipe)
     split = Split(forget=data.pick(torch.arange(k)), kept=data.pick(torch.arange(k, n)))
     return trained.at(optimum(trained, data)), split
 
 
-def optimum(trained: Trained, data: Data, steps: int = 30) -> Tensor:
+def optimum(trained: Trained, data: Data, steps: int = 12) -> Tensor:
     """The minimiser of a convex risk, by dense Newton steps."""
-    w = trained.weights
+    risk, w = plain_risk(trained, data), torch.zeros_like(trained.weights)
     for _ in range(steps):
-        g = torch.func.grad(lambda v: trained.risk(data, v))(w)
-        w = w - torch.linalg.solve(torch.func.hessian(lambda v: trained.risk(data, v))(w), g)
+        w = w - torch.linalg.solve(torch.func.hessian(risk)(w), torch.func.grad(risk)(w))
+    assert float(torch.func.grad(risk)(w).norm()) < 1e-10
     return w
+
+
+def plain_risk(trained: Trained, data: Data) -> Callable[[Tensor], Tensor]:
+    """The mean objective, written out once more, without the package's own streaming."""
+    x, y, _ = next(iter(data.batches(len(data))))
+    model = trained.module()
+    names, shapes = trained.names, [shape.numel() for shape in trained.shapes]
+
+    def risk(w: Tensor) -> Tensor:
+        parts = {n: p.view(s) for n, p, s in zip(names, w.split(shapes), trained.shapes, strict=True)}
+        outputs = torch.func.functional_call(model, parts, (x,))
+        if isinstance(trained.loss, SquaredError):
+            losses = 0.5 * (outputs - y).square().sum(dim=1)
+        else:
+            losses = nn.functional.cross_entropy(outputs, y, reduction="none")
+        return losses.mean() + 0.5 * trained.known_decay * (w - trained.anchor).square().sum()
+
+    return risk
 
 
 def dense_gradient(trained: Trained, data: Data) -> Tensor:
     """Of the mean objective, decay included."""
-    return torch.func.grad(lambda w: trained.risk(data, w))(trained.weights)
+    return torch.func.grad(plain_risk(trained, data))(trained.weights)
 
 
 def dense_hessian(trained: Trained, data: Data) -> Tensor:
     """Of the mean objective, decay included."""
-    return torch.func.hessian(lambda w: trained.risk(data, w))(trained.weights)
+    return torch.func.hessian(plain_risk(trained, data))(trained.weights)
+
+
+def unchecked(cls: type[Any], **settings: Any) -> Any:
+    """Make a method as it is made where no type checker runs, so that its own checks speak."""
+    made = object.__new__(cls)
+    for one in fields(cls):
+        if one.init:
+            object.__setattr__(made, one.name, settings.get(one.name, one.default))
+    made.__post_init__()
+    return made

@@ -25,10 +25,10 @@ seeds = st.integers(0, 2**31 - 1)
 
 def core_and_users(seed: int, count: int = 15) -> tuple[Trained, Data]:
     draw = torch.Generator().manual_seed(seed)
-    network = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).double()
+    network = nn.Sequential(nn.Linear(3, 2), nn.Tanh(), nn.Linear(2, 3)).double()
     core = Trained.of(network)
     core = core.at(0.7 * torch.randn(core.size, dtype=float64, generator=draw))
-    x = torch.randn(count, 4, dtype=float64, generator=draw)
+    x = torch.randn(count, 3, dtype=float64, generator=draw)
     return core, Data.of((x, torch.arange(count) % 3))
 
 
@@ -47,7 +47,7 @@ def dense_optimum(core: Trained, data: Data, decay: float, scale: float = 5.0) -
 
 
 @given(seed=seeds)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_user_weights_are_the_dense_ridge_solution(seed):
     core, users = core_and_users(seed)
     found = fit_users(core, users, decay=0.01, scale=3.0, tolerance=1e-12)
@@ -55,16 +55,30 @@ def test_user_weights_are_the_dense_ridge_solution(seed):
     assert found.failure == ""
 
 
-@given(
+problems = given(
     seed=seeds,
     decay=st.sampled_from([1e-4, 1e-2, 1.0]),
     tolerance=st.sampled_from([0.3, 1e-2, 1e-4, 1e-8]),
     gone=st.integers(1, 13),
 )
-@settings(max_examples=200, deadline=None)
+
+
+@problems
+@settings(max_examples=40, deadline=None)
+def test_the_certificate_holds(seed, decay, tolerance, gone):
+    check_certificate(seed, decay, tolerance, gone)
+
+
+@pytest.mark.slow
+@problems
+@settings(max_examples=400, deadline=None)
 def test_the_certificate_is_never_violated(seed, decay, tolerance, gone):
+    check_certificate(seed, decay, tolerance, gone)
+
+
+def check_certificate(seed: int, decay: float, tolerance: float, gone: int) -> None:
     core, users = core_and_users(seed)
-    trained = fit_users(core, users, decay=decay, tolerance=1e-6).trained
+    trained = user_network(core, decay=decay).at(dense_optimum(core, users, decay))
     chosen = torch.randperm(15, generator=torch.Generator().manual_seed(seed))[:gone]
     split = rows(chosen.tolist())(users)
     scrubbed = MixedLinear(noise=0.1, tolerance=tolerance)(trained, split)
@@ -82,7 +96,7 @@ def test_the_certificate_is_never_violated(seed, decay, tolerance, gone):
 
 
 @given(seed=seeds)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_one_request_after_another_is_both_at_once(seed):
     core, users = core_and_users(seed)
     trained = fit_users(core, users, decay=0.01, tolerance=1e-10).trained
@@ -149,7 +163,7 @@ def test_the_user_network_is_a_module_of_its_own():
 
 def test_dropout_and_batch_norm_of_the_core_stand_still():
     torch.manual_seed(0)
-    network = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Dropout(0.5), nn.Linear(6, 3)).double()
+    network = nn.Sequential(nn.Linear(3, 6), nn.BatchNorm1d(6), nn.Dropout(0.5), nn.Linear(6, 3)).double()
     _, users = core_and_users(5)
     settled = fit_users(Trained.of(network), users, decay=0.01)
     x, _ = arrays(users)
@@ -179,10 +193,10 @@ def test_core_and_users_are_learnt_one_after_the_other():
 def test_float32_says_what_it_reached():
     core, users = core_and_users(6)
     single = Trained.of(core.module().float())
-    settled = fit_users(single, users, decay=1e-3, tolerance=1e-12)
-    assert "to 1e-12 of" in settled.failure
+    settled = fit_users(single, users, decay=1e-3, tolerance=1e-9)
+    assert "to 1e-09 of" in settled.failure
     split = rows([0])(users)
-    scrubbed = MixedLinear(tolerance=1e-12)(settled.trained, split)
+    scrubbed = MixedLinear(tolerance=1e-9)(settled.trained, split)
     facts = scrubbed.about["mixed_linear"]
     assert scrubbed.about["lost"] == ["the residual is larger than asked for; the certificate states the larger one"]
     true = dense_optimum(Trained.of(single.module().double()), split.retain, 1e-3)
@@ -197,24 +211,24 @@ def test_only_a_parabola_will_do():
     bent = Trained.of(core.module(), CentredTargets(), decay=0.1)
     with pytest.raises(SettingError, match="needs a network linear in its weights with squared loss"):
         MixedLinear()(bent, split)
-    logistic = Trained.of(nn.Linear(4, 3).double(), decay=0.1)
+    logistic = Trained.of(nn.Linear(3, 3).double(), decay=0.1)
     with pytest.raises(SettingError, match="needs a network linear in its weights with squared loss"):
         MixedLinear()(logistic, split)
-    plain = Trained.of(nn.Linear(4, 3).double(), SquaredError(), decay=0.1)
+    plain = Trained.of(nn.Linear(3, 3).double(), SquaredError(), decay=0.1)
     assert MixedLinear()(plain, split).about["mixed_linear"]["distance"] < 1e-4
 
 
 def test_settings_out_of_range_are_named():
     core, users = core_and_users(8)
-    with pytest.raises(SettingError, match="`MixedLinear.noise` must be zero or positive, but got -1"):
+    with pytest.raises(SettingError, match=r"`MixedLinear.noise` must be zero or positive, but got -1"):
         MixedLinear(noise=-1.0)
-    with pytest.raises(SettingError, match="`MixedLinear.tolerance` must be positive, but got 0"):
+    with pytest.raises(SettingError, match=r"`MixedLinear.tolerance` must be positive, but got 0"):
         MixedLinear(tolerance=0.0)
-    with pytest.raises(SettingError, match="`decay` must be positive, but got 0"):
+    with pytest.raises(SettingError, match=r"`decay` must be positive, but got 0"):
         fit_users(core, users, decay=0.0)
     with pytest.raises(SettingError, match="User weights need a positive decay"):
         settle(user_network(core, decay=0.0), users)
-    with pytest.raises(SettingError, match="`CentredTargets.scale` must be positive"):
+    with pytest.raises(SettingError, match=r"`CentredTargets.scale` must be positive"):
         CentredTargets(scale=0.0)
 
 

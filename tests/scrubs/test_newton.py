@@ -23,13 +23,14 @@ from tests.scrubs.problems import (
     optimum,
     ridge_optimum,
     ridge_problem,
+    unchecked,
 )
 
 seeds = st.integers(0, 2**31)
 
 
 @given(seed=seeds, outputs=st.integers(1, 3), decay=st.sampled_from([1e-3, 0.1, 3.0]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_newton_on_a_quadratic_is_retraining(seed: int, outputs: int, decay: float):
     trained, split = ridge_problem(seed, outputs=outputs, decay=decay)
     expected = ridge_optimum(trained, split.retain)
@@ -42,7 +43,7 @@ def test_newton_on_a_quadratic_is_retraining(seed: int, outputs: int, decay: flo
 
 @pytest.mark.parametrize("curvature", ["hessian", "gauss-newton"])
 @given(seed=seeds)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=5, deadline=None)
 def test_products_and_dense_matrices_agree(curvature: Any, seed: int):
     trained, split = logistic_problem(seed)
     dense = Newton(curvature=curvature)(trained, split)
@@ -53,7 +54,7 @@ def test_products_and_dense_matrices_agree(curvature: Any, seed: int):
 
 
 @given(seed=seeds, damping=st.sampled_from([0.0, 0.5]))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_off_the_minimum_each_form_is_its_formula_on_dense_matrices(seed: int, damping: float):
     trained, split = logistic_problem(seed)
     nudge = torch.randn(trained.size, generator=torch.Generator().manual_seed(seed), dtype=float64)
@@ -79,15 +80,14 @@ def test_the_residual_of_training_is_kept():
 
 
 def flow(trained: Trained, data: Data, start: Tensor, time: float) -> Tensor:
-    """Gradient flow on the risk, integrated by tiny Runge-Kutta steps: knows nothing of matrix exponentials."""
-    steps = 400
-    slope = torch.func.grad(lambda w: -trained.risk(data, w))
+    """Gradient flow on a quadratic risk by tiny Runge-Kutta steps: knows nothing of matrix exponentials."""
+    H, best, steps = dense_hessian(trained, data), ridge_optimum(trained, data), 400
     w, h = start, time / steps
     for _ in range(steps):
-        a = slope(w)
-        b = slope(w + 0.5 * h * a)
-        c = slope(w + 0.5 * h * b)
-        w = w + h / 6 * (a + 2 * b + 2 * c + slope(w + h * c))
+        a = H @ (best - w)
+        b = H @ (best - w - 0.5 * h * a)
+        c = H @ (best - w - 0.5 * h * b)
+        w = w + h / 6 * (a + 2 * b + 2 * c + H @ (best - w - h * c))
     return w
 
 
@@ -115,9 +115,8 @@ def test_stopped_training_is_carried_to_stopped_retraining(seed: int, time: floa
 def test_time_without_end_is_the_newton_step():
     trained, split = ridge_problem(5, decay=0.5)
     newton = Newton(keep_residual=False)(trained, split)
-    for clamp in (True, False):
-        late = Newton(time=30.0, clamp=clamp)(trained, split)
-        torch.testing.assert_close(late.mean, newton.mean, rtol=1e-5, atol=1e-5)
+    late = Newton(time=60.0)(trained, split)
+    torch.testing.assert_close(late.mean, newton.mean, rtol=1e-8, atol=1e-8)
 
 
 def test_the_clamp_is_exact_where_the_matrices_commute():
@@ -156,7 +155,7 @@ def test_time_of_the_recipe():
 
 
 @given(seed=seeds, strength=st.sampled_from([1e-4, 1.0, 30.0]))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_the_noise_is_optimal(seed: int, strength: float):
     """Proposition 4: Σ minimises ½ tr(BΣ) + ½ s tr(Σ⁻¹): zero gradient, and every perturbation costs."""
     trained, split = logistic_problem(seed)
@@ -184,9 +183,9 @@ def test_diagonal_noise_is_the_formula_and_measured_noise_is_the_declared_one():
     B = dense_hessian(trained.at(scrubbed.mean), split.retain)
     torch.testing.assert_close(scrubbed.covariance.diagonal(), (1e-2 / B.diagonal()).sqrt(), rtol=1e-8, atol=0)
     draw = torch.Generator().manual_seed(0)
-    draws = torch.stack([scrubbed.draw(draw) for _ in range(4000)])
+    draws = torch.stack([scrubbed.draw(draw) for _ in range(2000)])
     ratio = draws.var(dim=0) / scrubbed.covariance.diagonal()
-    assert float((ratio - 1).abs().max()) < 5 * (2 / 4000) ** 0.5
+    assert float((ratio - 1).abs().max()) < 5 * (2 / 2000) ** 0.5
 
 
 def test_kronecker_noise_is_the_root_of_its_own_matrix():
@@ -266,14 +265,14 @@ def test_forgetting_weighs_rows_as_retraining_does():
 )
 def test_bad_settings_are_named(settings_: dict[str, Any], message: str):
     with pytest.raises(SettingError, match=message):
-        Newton(**settings_)
+        unchecked(Newton, **settings_)
 
 
 def test_what_cannot_be_done_is_refused():
     trained, split = ridge_problem(0)
     with pytest.raises(SettingError, match=r"`Newton.time` needs matrices of 4 rows written out, more than"):
         Newton(time=1.0, dense_up_to=3)(trained, split)
-    with pytest.raises(NeedError, match='needs the recipe of the training'):
+    with pytest.raises(NeedError, match="needs the recipe of the training"):
         Newton(time="recipe")(trained, split)
     flat = Trained.of(trained.module(), trained.loss, decay=0.0)
     few = Split(forget=split.forget, kept=split.retain.pick([0, 1, 2]))

@@ -9,19 +9,20 @@ from hypothesis import strategies as st
 from torch import Tensor, float64, nn
 
 from spotlessnet.core.cohorts import rows, some_of_class, whole_class
+from spotlessnet.core.covariance import LowRankPlusRidge
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import DataError, NeedError, SettingError
 from spotlessnet.core.loss import CrossEntropy, SquaredError
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.operators.holdout_scale import holdout_scale
-from spotlessnet.operators.linear_response import cheaper_form, removal_gradient, respond, solve_response
+from spotlessnet.operators.linear_response import Form, cheaper_form, removal_gradient, respond, solve_response
 from spotlessnet.operators.linear_training import LinearTraining
 from spotlessnet.operators.newton_cg import minimise
 from spotlessnet.operators.trapezium import trapezium_scale
 from spotlessnet.scrubs.ntk import NTK
 
-FORMS = ("dual", "primal", "low rank")
+FORMS: tuple[Form, ...] = ("dual", "primal", "low rank")
 seeds = st.integers(0, 2**31 - 1)
 
 
@@ -57,7 +58,7 @@ class Ridge:
 
 @pytest.mark.parametrize("form", FORMS)
 @given(seed=seeds, decay=st.sampled_from([1e-3, 0.03, 0.1, 1.0]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_a_linear_network_at_its_optimum_is_retrained(form, seed, decay):
     problem = Ridge(seed, decay)
     scrub = NTK(solution=form, damping=0.0, tolerance=1e-11, rank=10_000)
@@ -67,8 +68,10 @@ def test_a_linear_network_at_its_optimum_is_retrained(form, seed, decay):
     assert scrubbed.about["ntk"]["scale"] == 1.0
 
 
-@given(seed=seeds, output=st.sampled_from(["identity", "softmax", "exact"]), linearised=st.sampled_from(["end", "start"]))
-@settings(max_examples=60, deadline=None)
+@given(
+    seed=seeds, output=st.sampled_from(["identity", "softmax", "exact"]), linearised=st.sampled_from(["end", "start"])
+)
+@settings(max_examples=30, deadline=None)
 def test_every_reading_of_the_linear_problem_is_the_same(seed, output, linearised):
     problem = Ridge(seed)
     for residual in ("keep", "solve"):
@@ -78,7 +81,7 @@ def test_every_reading_of_the_linear_problem_is_the_same(seed, output, linearise
 
 
 @given(seed=seeds)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_the_step_is_the_papers_with_its_signs_put_right(seed):
     """P·M·V (both with the ridge of D_r), the downdate with its correction for the ridge, and the primal agree."""
     problem = Ridge(seed)
@@ -86,7 +89,7 @@ def test_the_step_is_the_papers_with_its_signs_put_right(seed):
     w, start, lam = problem.trained.weights, problem.start, problem.decay
     e_r = problem.targets(problem.split.retain) - J_r @ start
     e_f = problem.targets(problem.split.forget) - J_f @ start
-    k, n, N = len(problem.split.forget), len(problem.split.retain), len(problem.data)
+    k, n = len(problem.split.forget), len(problem.split.retain)
     eye = torch.eye(problem.any.size, dtype=float64)
 
     def with_ridge(J: Tensor, rho: float) -> Tensor:
@@ -116,11 +119,10 @@ def test_the_step_is_the_papers_with_its_signs_put_right(seed):
     torch.testing.assert_close(primal, problem.retrained - w, rtol=0, atol=1e-9)
     mean = NTK(damping=0.0, tolerance=1e-11)(problem.trained, problem.split).mean
     torch.testing.assert_close(mean - w, primal, rtol=0, atol=1e-7)
-    assert N == n + k
 
 
 @given(seed=seeds)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_what_training_left_undone_stays_undone(seed):
     """Off the optimum: the mean gradient on D_r after the step is the one on D before it."""
     problem = Ridge(seed)
@@ -162,9 +164,11 @@ def classifier(seed: int, decay: float = 0.05) -> tuple[Trained, Split]:
     draw = torch.Generator().manual_seed(seed)
     x = torch.randn(18, 4, dtype=float64, generator=draw)
     data = Data.of((x, torch.randint(3, (18,), generator=draw)))
-    network = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).double()
+    network = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 3)).double()
     trained = Trained.of(network, CrossEntropy(), decay=decay)
-    trained = Trained.of(network, CrossEntropy(), decay=decay, start=0.3 * torch.randn(trained.size, dtype=float64, generator=draw))
+    trained = Trained.of(
+        network, CrossEntropy(), decay=decay, start=0.3 * torch.randn(trained.size, dtype=float64, generator=draw)
+    )
     trained = trained.at(trained.anchor + 0.3 * torch.randn(trained.size, dtype=float64, generator=draw))
     chosen = data.pick(torch.randperm(18, generator=draw)[:4])
     return trained, Split(forget=chosen, kept=data.without(chosen))
@@ -183,7 +187,11 @@ def test_the_three_forms_agree_on_a_real_network_and_with_the_dense_system(seed,
     (x, _), n, P = inputs(split.retain), len(split.retain), trained.size
     J = torch.func.jacrev(lambda w: trained.outputs(x, w))(trained.weights)
     p = trained.outputs(x).softmax(1)
-    L = p.diag_embed() - p.unsqueeze(2) * p.unsqueeze(1) if output == "softmax" else torch.eye(3, dtype=float64).expand(n, 3, 3)
+    L = (
+        p.diag_embed() - p.unsqueeze(2) * p.unsqueeze(1)
+        if output == "softmax"
+        else torch.eye(3, dtype=float64).expand(n, 3, 3)
+    )
     H = torch.einsum("ncp,ncd,ndq->pq", J, L, J) + n * (0.05 + 0.02) * torch.eye(P, dtype=float64)
 
     def slope(data: Data) -> Tensor:
@@ -199,7 +207,7 @@ def test_the_three_forms_agree_on_a_real_network_and_with_the_dense_system(seed,
 
 
 @given(seed=seeds, linearised=st.sampled_from(["end", "start"]))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=4, deadline=None)
 def test_exact_linearised_cross_entropy_against_dense_newton(seed, linearised):
     trained, split = classifier(seed)
     point = trained.weights if linearised == "end" else trained.anchor
@@ -220,9 +228,11 @@ def test_exact_linearised_cross_entropy_against_dense_newton(seed, linearised):
             g = torch.func.grad(phi)(w)
             step = -torch.linalg.solve(torch.func.hessian(phi)(w), g)
             s = 1.0
-            while phi(w + s * step) > phi(w) + 1e-4 * s * g @ step and s > 1e-6:
+            while phi(w + s * step) > phi(w) + 1e-4 * s * g @ step and s > 0.1 * step.norm():
                 s /= 2
             w = w + s * step
+            if step.norm() < 1e-9:
+                break
         return w
 
     phi_D, phi_r, w = objective(split.whole), objective(split.retain), trained.weights
@@ -241,7 +251,10 @@ def test_exact_damping_is_a_pull_to_the_trained_weights():
     moved = linear.response(split.retain, b)
     n = len(split.retain)
     there = linear._linear.at(trained.weights + moved)
-    slope = [torch.func.grad(lambda w, t=t: t.losses(*inputs(split.retain), w).sum())(t.weights) for t in (there, linear._linear)]
+    slope = [
+        torch.func.grad(lambda w, t=t: t.losses(*inputs(split.retain), w).sum())(t.weights)
+        for t in (there, linear._linear)
+    ]
     torch.testing.assert_close(slope[0] - slope[1] + n * (0.05 + 0.4) * moved, b, rtol=0, atol=1e-7)
 
 
@@ -263,14 +276,12 @@ def test_a_curvature_from_elsewhere_will_do():
     g_f, g_r = linear.slope(problem.split.forget), linear.slope(problem.split.retain)
     b = removal_gradient(g_f, g_f + g_r, len(problem.split.forget), len(problem.data))
     J, n = problem.jacobian(problem.split.retain), len(problem.split.retain)
-    from spotlessnet.core.covariance import LowRankPlusRidge
-
     H = LowRankPlusRidge.dense(J.T @ J + n * problem.decay * torch.eye(J.shape[1], dtype=float64))
     torch.testing.assert_close(problem.trained.weights + respond(H, b), problem.retrained, rtol=0, atol=1e-8)
 
 
 @given(seed=seeds, strength=st.sampled_from([0.1, 3.0, 30.0]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_the_published_formula_is_wrong_for_a_linear_network_and_ours_is_not(seed, strength):
     problem = Ridge(seed, rows=24, gone=3, inputs=30, outputs=1)
     x, y = problem.data.source.fetch(problem.data.rows)
@@ -367,7 +378,9 @@ def blobs(seed: int = 0) -> tuple[Trained, Data, Data]:
 
     def some(count: int) -> Data:
         y = torch.arange(count) % 3
-        return Data.of((1.2 * nn.functional.one_hot(y, 6).double() + torch.randn(count, 6, dtype=float64, generator=draw), y))
+        return Data.of(
+            (1.2 * nn.functional.one_hot(y, 6).double() + torch.randn(count, 6, dtype=float64, generator=draw), y)
+        )
 
     train, held = some(45), some(90)
     torch.manual_seed(seed)
@@ -386,9 +399,9 @@ def test_calibration_makes_forgotten_rows_look_held_out():
     facts = got.about["ntk"]
     assert facts["matched"]
     assert facts["forget_loss"] == pytest.approx(facts["holdout_loss"], rel=0.02)
-    there = trained.at(got.mean)
     x, y = inputs(held.pick((held.labels() == 1).nonzero().squeeze(1)))
-    assert float(there.losses(x, y).mean()) == pytest.approx(facts["holdout_loss"], rel=1e-9)
+    assert float(trained.losses(x, y).mean()) == pytest.approx(facts["holdout_loss"], rel=1e-9)
+    there = trained.at(got.mean)
     assert float(there.losses(*inputs(split.forget)).mean()) == pytest.approx(facts["forget_loss"], rel=1e-9)
 
 
@@ -398,7 +411,9 @@ def test_calibration_weighs_classes_as_the_forgotten_rows_do():
     chosen = torch.cat([(labels == 0).nonzero()[:4, 0], (labels == 2).nonzero()[:1, 0]])
     split = rows(chosen.tolist())(train, validation=held)
     found = holdout_scale(trained, split, torch.zeros_like(trained.weights))
-    of_class = [float(trained.losses(*inputs(held.pick((held.labels() == c).nonzero().squeeze(1)))).mean()) for c in (0, 2)]
+    of_class = [
+        float(trained.losses(*inputs(held.pick((held.labels() == c).nonzero().squeeze(1)))).mean()) for c in (0, 2)
+    ]
     assert found.holdout_loss == pytest.approx(0.8 * of_class[0] + 0.2 * of_class[1], rel=1e-9)
     assert not found.meets
 
@@ -421,9 +436,9 @@ def test_calibration_is_refused_where_it_says_nothing():
 
 
 def test_settings_out_of_range_are_named():
-    with pytest.raises(SettingError, match="`NTK.damping` must be zero or positive, but got -1"):
+    with pytest.raises(SettingError, match=r"`NTK.damping` must be zero or positive, but got -1"):
         NTK(damping=-1.0)
-    with pytest.raises(SettingError, match="`NTK.output` must be one of 'identity', 'softmax', 'exact', but got 'x'"):
+    with pytest.raises(SettingError, match=r"`NTK.output` must be one of 'identity', 'softmax', 'exact', but got 'x'"):
         NTK(output="x")  # type: ignore[arg-type]  # the point of the test
     with pytest.raises(SettingError, match="both choose the length of the step"):
         NTK(trapezium=True, calibrate="holdout")

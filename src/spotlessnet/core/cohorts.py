@@ -188,18 +188,16 @@ def _read_text(text: str, path: Path, column: str) -> list[str]:
 
 
 def _read_csv(text: str, path: Path, column: str) -> list[str]:
+    table = csv.reader(text.splitlines())
     try:
-        table = list(csv.reader(text.splitlines()))
+        header = [cell.strip() for cell in next(table, [])]
+        if column in header:
+            place = header.index(column)
+            return [row[place].strip() for row in table if len(row) > place]
+        if len(header) <= 1:
+            return header + [row[0].strip() for row in table if row]
     except csv.Error as e:
         raise DataError(f"The forget list {path} is not a readable csv file ({e}).") from e
-    if not table:
-        return []
-    header = [cell.strip() for cell in table[0]]
-    if column in header:
-        place = header.index(column)
-        return [row[place].strip() for row in table[1:] if len(row) > place]
-    if len(header) == 1:
-        return [row[0].strip() for row in table if row]
     raise DataError(
         f"The forget list {path} has the columns {', '.join(header[:SHOWN])}, but none is {column!r}. "
         "Name the column that holds the ids."

@@ -218,8 +218,8 @@ class LowRankPlusRidge(Covariance):
         outside = 0.0 if full else float(f(torch.tensor(self.ridge, dtype=torch.float64)))
         if not math.isfinite(outside):
             raise NumericsError(
-                f"{self.size - self.rank} directions have the eigenvalue {self.ridge:g}, and the function is not finite "
-                "there. Give the matrix a ridge."
+                f"{self.size - self.rank} directions have the eigenvalue {self.ridge:g}, where the function is not "
+                "finite. Give the matrix a ridge."
             )
         return LowRankPlusRidge(self.basis, f(self.values + self.ridge) - outside, outside)
 

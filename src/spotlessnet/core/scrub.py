@@ -70,7 +70,7 @@ class Scrub(ABC):
             # Nothing to forget: the very same bytes come back, without noise.
             return Gaussian(trained.weights.clone(), Still.at(trained.weights), notes.about())
         self._check_enough_is_kept(split)
-        mean = self.shift(trained, split, notes).detach()
+        mean = self.shift(trained, split, notes).detach().clone()
         covariance = self.spread(trained.at(mean), split, notes)
         return Gaussian(mean, covariance, notes.about())
 

@@ -64,7 +64,10 @@ def bootstrap(
     draws: int = 1000,
     seed: int = 0,
 ) -> Interval:
-    """Percentile interval of a statistic by drawing the entries of the first axis anew, with replacement.
+    r"""Interval of a statistic by drawing the entries of the first axis anew, with replacement.
+
+    Percentiles, moved outward as far as Student's t asks for so many entries (Hesterberg 2015): plain percentiles
+    are too narrow for few of them, $\alpha' = \Phi\big(-\sqrt{n / (n - 1)}\, t_{\alpha/2, n-1}\big)$.
 
     Scores of one model hang together, so hand in one entry **per model**: an array `[models, ...]`, or the
     numbers `range(models)` with a statistic that looks its models up.
@@ -77,7 +80,8 @@ def bootstrap(
     of = statistic if statistic is not None else lambda a: float(a.mean())
     generator = np.random.default_rng(seed)
     again = np.array([of(sample[generator.integers(len(sample), size=len(sample))]) for _ in range(draws)])
-    tail = (1 - _checked(level)) / 2
+    n = len(sample)
+    tail = float(stats.norm.cdf(-math.sqrt(n / (n - 1)) * _t((1 + _checked(level)) / 2, n))) if n > 1 else 0.0
     low, high = np.nanquantile(again, [tail, 1 - tail])
     return Interval(float(of(sample)), float(low), float(high))
 
@@ -102,9 +106,9 @@ def auc(positives: Numbers, negatives: Numbers) -> float:
     >>> auc([2.0, 3.0], [0.0, 1.0]), auc([1.0], [1.0])
     (1.0, 0.5)
     """
-    m, n = len(positives), len(negatives)
-    ranks = stats.rankdata(np.concatenate([_array(positives), _array(negatives)]))
-    return float((ranks[:m].sum() - m * (m + 1) / 2) / (m * n))
+    a, b = _array(positives), np.sort(_array(negatives))
+    below, not_above = np.searchsorted(b, a, "left"), np.searchsorted(b, a, "right")
+    return float((below.mean() + not_above.mean()) / 2 / len(b))
 
 
 def auc_interval(positives: Numbers, negatives: Numbers, level: float = 0.95) -> Interval:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import DataError
@@ -14,7 +15,7 @@ from spotlessnet.datasets.pair import DataPair, Normalise, image_data
 
 NEEDED = ("x_train", "y_train", "x_test", "y_test")
 
-Array = np.ndarray[Any, Any]
+Array = NDArray[Any]
 
 
 def load(path: Path, *, normalise: Normalise | None = None, limit: int = LIMIT) -> DataPair:

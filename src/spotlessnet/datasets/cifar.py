@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from spotlessnet.core.errors import DataError
 from spotlessnet.datasets.files import check_md5, check_size, find_file, find_folder, md5
@@ -89,9 +90,7 @@ def load(folder: Path, layout: Layout = CIFAR10, *, verify: bool = True, normali
     return DataPair(train, test, _class_names(place, layout), normalise)
 
 
-def read_batch(
-    path: Path, layout: Layout, *, verify: bool = False
-) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+def read_batch(path: Path, layout: Layout, *, verify: bool = False) -> tuple[NDArray[Any], NDArray[Any]]:
     """The images (n, 32, 32, 3) and labels of one batch."""
     check_size(path, LIMIT)
     content = path.read_bytes()

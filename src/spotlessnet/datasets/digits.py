@@ -1,5 +1,7 @@
 """Digits: 1797 handwritten digits of 8×8 pixels that come with scikit-learn. Nothing to download: the default."""
 
+from math import ceil
+
 import numpy as np
 from sklearn.datasets import load_digits
 
@@ -23,7 +25,7 @@ def load(*, seed: int = 0, test: float = 0.2, normalise: Normalise = NORMALISE) 
     # Ink runs from 0 to 16 there; as bytes it goes the way of every other image.
     images, labels = np.rint(bunch.images * (255 / 16)).astype(np.uint8), bunch.target
     order = np.random.default_rng(seed).permutation(len(labels))
-    held_out = round(test * len(labels))
+    held_out = ceil(test * len(labels))
     parts = (np.sort(order[held_out:]), np.sort(order[:held_out]))
     train, tests = (image_data(images[rows], labels[rows], normalise, {"id": rows.tolist()}) for rows in parts)
     return DataPair(train, tests, tuple(str(name) for name in bunch.target_names), normalise)

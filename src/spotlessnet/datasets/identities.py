@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from spotlessnet.core.errors import DataError, SettingError, check_positive
 from spotlessnet.core.progress import track
@@ -20,7 +21,7 @@ from spotlessnet.datasets.pair import DataPair, Normalise, image_data
 
 REMEDY = "Give a folder with one folder of images for each identity, or with `train` and `test` folders of such."
 
-Array = np.ndarray[Any, Any]
+Array = NDArray[Any]
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from spotlessnet.core.errors import DataError
@@ -23,7 +24,7 @@ def read_image(
     mode: str = "RGB",
     size: tuple[int, int] | None = None,
     resize: tuple[int, int] | None = None,
-) -> np.ndarray[Any, Any]:
+) -> NDArray[Any]:
     """The pixels of a JPEG, PNG or WebP file as bytes, (h, w, 3) or, with mode "L", (h, w).
 
     **Arguments:**

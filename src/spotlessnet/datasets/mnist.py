@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from spotlessnet.core.errors import DataError
 from spotlessnet.datasets.files import check_md5, find_file, find_folder, md5
@@ -48,7 +49,7 @@ def load(folder: Path, *, verify: bool = True, normalise: Normalise = NORMALISE)
     return DataPair(train, test, tuple(str(label) for label in range(highest + 1)), normalise)
 
 
-def read_idx(path: Path, *, dimensions: int, verify: bool = False) -> np.ndarray[Any, Any]:
+def read_idx(path: Path, *, dimensions: int, verify: bool = False) -> NDArray[Any]:
     """The bytes of an IDX file as an array; gzip is recognised by its first bytes, not by the file's name.
 
     **Arguments:**

@@ -4,9 +4,10 @@ import zipfile
 import zlib
 from math import prod
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from spotlessnet.core.errors import DataError
 
@@ -14,7 +15,7 @@ LIMIT = 8 * 2**30
 """Bytes that an archive may hold when unpacked."""
 
 
-def read_npz(path: Path, *, limit: int = LIMIT) -> dict[str, np.ndarray[Any, Any]]:
+def read_npz(path: Path, *, limit: int = LIMIT) -> dict[str, NDArray[Any]]:
     """All arrays of an archive by name.
 
     **Arguments:**
@@ -40,7 +41,7 @@ def read_npz(path: Path, *, limit: int = LIMIT) -> dict[str, np.ndarray[Any, Any
         ) from e
 
 
-def _read_member(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray[Any, Any]:
+def _read_member(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
     with archive.open(member) as file:
         shape, fortran, dtype = _read_header(path, file, member.filename)
         expected = dtype.itemsize * prod(shape)
@@ -59,7 +60,7 @@ def _read_member(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) 
     return flat.reshape(shape[::-1]).T if fortran else flat.reshape(shape)
 
 
-def _read_header(path: Path, file: IO[bytes], name: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+def _read_header(path: Path, file: Any, name: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     try:
         version = np.lib.format.read_magic(file)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float32, Int64, UInt8
+from numpy.typing import NDArray
 from torch import Tensor
 
 from spotlessnet.core.data import Arrays, Data
@@ -101,8 +102,8 @@ class Pixels:
 
 
 def image_data(
-    images: np.ndarray[Any, Any],
-    labels: np.ndarray[Any, Any],
+    images: NDArray[Any],
+    labels: NDArray[Any],
     normalise: Normalise,
     columns: Mapping[str, Sequence[Any]] | None = None,
 ) -> Data:

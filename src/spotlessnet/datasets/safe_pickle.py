@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from spotlessnet.core.errors import DataError
 
@@ -17,7 +18,7 @@ class ByteArray:
     __slots__ = ("value",)
 
     def __init__(self, *_: Any) -> None:
-        self.value: np.ndarray[Any, Any] = np.empty(0, np.uint8)
+        self.value: NDArray[Any] = np.empty(0, np.uint8)
 
     def __setstate__(self, state: Any) -> None:
         match state:

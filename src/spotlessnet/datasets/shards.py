@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from spotlessnet.core.errors import DataError
 from spotlessnet.core.progress import track
@@ -18,7 +19,7 @@ from spotlessnet.datasets.pair import DataPair, Normalise, image_data
 
 ACROSS, PER_MOSAIC = 16, 256
 
-Array = np.ndarray[Any, Any]
+Array = NDArray[Any]
 
 
 def has_shards(folder: Path, name: str) -> bool:

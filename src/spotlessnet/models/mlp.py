@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Literal
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -32,7 +31,7 @@ class MLP(nn.Module):
         classes: int,
         *,
         hidden: Sequence[int] = (64,),
-        activation: Literal["relu", "tanh", "gelu"] = "relu",
+        activation: str = "relu",
         dropout: float = 0.0,
         seed: int = 0,
     ) -> None:

@@ -66,7 +66,7 @@ def clamp_eigenvalues(
 
 
 def undo_and_redo(
-    whole: Float[Tensor, "n n"], retained: Float[Tensor, "n n"], time: float, *, clamp: bool = False
+    whole: Float[Tensor, "n n"], retained: Float[Tensor, "m m"], time: float, *, clamp: bool = False
 ) -> Float[Tensor, "n n"]:
     r"""$e^{-Bt} e^{At}$: run gradient flow on $A$ backwards for a time, then forwards on $B$.
 

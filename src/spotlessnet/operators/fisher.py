@@ -47,7 +47,7 @@ def fisher_diagonal(
     check_choice("kind", kind, KINDS)
     check_positive("draws", draws)
     if kind == "monte carlo" and generator is None:
-        raise NeedError('The Monte Carlo Fisher draws labels, so it needs a `generator`. Give a `torch.Generator`.')
+        raise NeedError("The Monte Carlo Fisher draws labels, so it needs a `generator`. Give a `torch.Generator`.")
     draw = _own_stream(generator)
     plans: list[Plan] = []
 

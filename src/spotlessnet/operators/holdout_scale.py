@@ -16,12 +16,15 @@ from spotlessnet.core.progress import track
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 
-LEAST, MOST = 0.25, 4.0
+LEAST, MOST = 0.25, 2.0
 """The factor is looked for between these."""
+
+STEPS = 16
+"""Into how many pieces that range is cut before the first crossing is halved down to."""
 
 
 class Match(NamedTuple):
-    """The factor, the two mean losses there, and whether they meet or an end of the range was hit."""
+    """The factor, the forgotten rows' mean loss there, the held-out one to be met, and whether it was met."""
 
     scale: float
     forget_loss: float
@@ -33,20 +36,20 @@ def check_holdout_can_match(trained: Trained, split: Split) -> Data:
     """The held-out rows of the forgotten classes; an error where their loss says nothing about the forgotten rows."""
     if not trained.loss.is_classification:
         raise SettingError(
-            f'`calibrate="holdout"` compares rows of the same class, but the loss {trained.loss.name!r} has no classes. '
-            'Use `calibrate="none"`.'
+            f'`calibrate="holdout"` compares rows of the same class, but the loss {trained.loss.name!r} has no '
+            'classes. Use `calibrate="none"`.'
         )
     if split.request.mislabelled:
         raise SettingError(
-            '`calibrate="holdout"` must not be used for mislabelled rows: forgetting a wrong label raises its loss above '
-            'that of any held-out row. Use `calibrate="none"`.'
+            '`calibrate="holdout"` must not be used for mislabelled rows: forgetting a wrong label raises its loss '
+            'above that of any held-out row. Use `calibrate="none"`.'
         )
     wanted, kept = split.forget.labels().unique(), split.retain.labels().unique()
     gone = wanted[~torch.isin(wanted, kept)]
     if len(gone):
         raise SettingError(
-            f'`calibrate="holdout"` must not be used when a whole class goes: no retained row has class {int(gone[0])}, '
-            'so a retrained network would not know it. Use `calibrate="none"`.'
+            f'`calibrate="holdout"` must not be used when a whole class goes: no retained row has class '
+            f'{int(gone[0])}, so a retrained network would not know it. Use `calibrate="none"`.'
         )
     if split.validation is None:
         raise NeedError(
@@ -63,33 +66,34 @@ def check_holdout_can_match(trained: Trained, split: Split) -> Data:
 
 
 def holdout_scale(trained: Trained, split: Split, step: Float[Tensor, " P"], tolerance: float = 1e-3) -> Match:
-    r"""The smallest `s` at which $w + s\delta$ has the same mean loss on the forgotten as on held-out rows.
+    r"""The smallest `s` at which $w + s\delta$ has the mean loss on the forgotten rows that $w$ has on held-out ones.
 
-    Held-out rows are weighted so that each class counts as often as it does among the forgotten ones. Where the two
-    never meet, the end of the range at which they differ less.
+    Held-out rows are weighted so that each class counts as often as it does among the forgotten ones. Their loss is
+    taken at $w$, not along the step: it stands for a network that never saw the forgotten rows, and a step that harms
+    everything must not look like one that forgets. Where it is not met between the limits, held-out rows do not tell
+    about these, and the factor is one.
     """
     held = check_holdout_can_match(trained, split)
     share = _class_shares(split.forget.labels(), held.labels())
+    target = float(_losses(trained, held) @ share.to(trained.device))
 
-    def gap(scale: float) -> tuple[float, float]:
-        moved = trained.at(trained.weights + scale * step)
-        return float(_losses(moved, split.forget).mean()), float(_losses(moved, held) @ share.to(trained.device))
+    def loss(scale: float) -> float:
+        return float(_losses(trained.at(trained.weights + scale * step), split.forget).mean())
 
-    grid = [LEAST * (MOST / LEAST) ** (i / 16) for i in range(17)]
-    seen: list[tuple[float, float, float]] = []
-    for scale in track(grid, "matching held-out loss"):
-        seen.append((scale, *gap(scale)))
-        if seen[-1][1] >= seen[-1][2]:
+    seen: list[tuple[float, float]] = []
+    for i in track(range(STEPS + 1), "matching held-out loss"):
+        scale = LEAST * (MOST / LEAST) ** (i / STEPS)
+        seen.append((scale, loss(scale)))
+        if seen[-1][1] >= target:
             break
-    low, high = (seen[-2] if len(seen) > 1 else None), seen[-1]
-    if low is None or high[1] < high[2]:
-        ends = min((seen[0], seen[-1]), key=lambda e: abs(e[1] - e[2]))
-        return Match(*ends, meets=False)
+    if len(seen) == 1 or seen[-1][1] < target:
+        return Match(1.0, loss(1.0), target, meets=False)
+    low, high = seen[-2:]
     while high[0] - low[0] > tolerance:
         middle = 0.5 * (low[0] + high[0])
-        now = (middle, *gap(middle))
-        low, high = (low, now) if now[1] >= now[2] else (now, high)
-    return Match(*high, meets=True)
+        now = (middle, loss(middle))
+        low, high = (low, now) if now[1] >= target else (now, high)
+    return Match(*high, target, meets=True)
 
 
 def _losses(trained: Trained, data: Data) -> Float[Tensor, " N"]:

@@ -17,9 +17,9 @@ from spotlessnet.operators.sums import fill_over, stream, total_of
 
 
 def as_function(trained: Trained, x: Inputs) -> Callable[[Tensor], Tensor]:
-    """The outputs on `x` as a function of the flat weights that forward mode can go through.
+    """The outputs on `x` as a function of the flat weights that `torch.func` can go through.
 
-    Fused attention has no forward derivative, so attention is spelled out here.
+    Fused attention knows neither forward mode nor `vmap`, so attention is spelled out here.
     """
 
     def outputs(weights: Tensor) -> Tensor:
@@ -73,6 +73,6 @@ def jacobian_rows(trained: Trained, x: Inputs) -> Float[Tensor, "n C P"]:
 
     def one_row(single: Inputs) -> Tensor:
         whole = {k: v.unsqueeze(0) for k, v in single.items()} if isinstance(single, dict) else single.unsqueeze(0)
-        return jacrev(lambda w: trained.outputs(whole, w)[0].flatten())(trained.weights)
+        return jacrev(lambda w: as_function(trained, whole)(w)[0].flatten())(trained.weights)
 
     return vmap(one_row)(x)

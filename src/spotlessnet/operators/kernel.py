@@ -69,8 +69,8 @@ class Held:
     """
 
     outputs: int
-    dense: list[Float[Tensor, "nC p"]]
-    factors: list[tuple[Layer, Float[Tensor, "n *a"], Float[Tensor, "n C *b"]]]
+    dense: list[Float[Tensor, "nC _"]]
+    factors: list[tuple[Layer, Float[Tensor, "n ..."], Float[Tensor, "n C ..."]]]
 
     @property
     def bytes(self) -> int:
@@ -127,7 +127,7 @@ def add_products(left: Held, right: Held, theta: Float[Tensor, "n m"], *, symmet
             _add_block(J, K, theta, symmetric)
 
 
-def _small_columns(work: Plan, entered: list[Tensor], returned: list[Tensor]) -> list[Float[Tensor, "n C p"]]:
+def _small_columns(work: Plan, entered: list[Tensor], returned: list[Tensor]) -> list[Float[Tensor, "n C ..."]]:
     """Columns of `J` that take less room than the two factors they come from."""
     columns = []
     for layer, e, r in zip(work.layers, entered, returned, strict=True):

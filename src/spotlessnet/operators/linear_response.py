@@ -16,9 +16,10 @@ from spotlessnet.core.covariance import Covariance
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import SettingError, check_choice
 from spotlessnet.core.trained import Trained
+from spotlessnet.operators.factor import factor
 from spotlessnet.operators.gauss_newton import GaussNewton
 from spotlessnet.operators.jacobian import Jacobian
-from spotlessnet.operators.kernel import factor, kernel
+from spotlessnet.operators.kernel import kernel
 from spotlessnet.operators.low_rank import low_rank
 from spotlessnet.operators.solve import conjugate_gradient
 
@@ -28,6 +29,9 @@ Solved = Literal["dual", "primal", "low rank", "newton"]
 
 DENSE_LIMIT = 10_000
 """Rows times outputs beyond which a dense kernel is never formed by itself."""
+
+REFINEMENTS = 4
+"""How often a dual solution is improved on what it left."""
 
 EXPECTED_ITERATIONS = 50
 """How many products a conjugate-gradient solve is taken to need when the forms are compared."""
@@ -87,7 +91,6 @@ def solve_response(
     tolerance: float = 1e-6,
     max_iterations: int = 500,
     precondition: int = 0,
-    keep: bool = False,
     batch: int = 256,
 ) -> Answer:
     r"""Solve $(J^\top \Lambda J + \rho I)\,x = b$ with the Jacobian `J` of `trained` over `data`.
@@ -100,16 +103,21 @@ def solve_response(
       `"low rank"` keeps `rank` directions of the curvature and treats the others as flat up to the ridge.
     - `precondition`: how many directions of the curvature to find first, so that conjugate gradients need fewer
       products; pays where the ridge is far below the strongest curvature.
-    - `keep`: keep the network linearised between products, which takes memory for every row.
     """
     check_choice("form", form, ("dual", "primal", "low rank"))
-    curvature = GaussNewton(trained, data, output=_operator_name(output), keep=keep, batch=batch)
+    curvature = GaussNewton(trained, data, output=_operator_name(output), batch=batch)
     draw = torch.Generator().manual_seed(seed)
     if form == "primal":
         strongest = low_rank(curvature, min(precondition, trained.size), generator=draw) if precondition else None
         solved = conjugate_gradient(
-            curvature, b, damping=ridge, preconditioner=strongest and strongest.preconditioner(ridge),
-            tolerance=tolerance, max_iterations=max_iterations, on_failure="return", label="linear response",
+            curvature,
+            b,
+            damping=ridge,
+            preconditioner=strongest and strongest.preconditioner(ridge),
+            tolerance=tolerance,
+            max_iterations=max_iterations,
+            on_failure="return",
+            label="linear response",
         )
         return Answer(solved.x, form, float(solved.residual), solved.iterations, solved.failure)
     if ridge <= 0:
@@ -136,14 +144,16 @@ def _solve_dual(
     tolerance: float,
     batch: int,
 ) -> Answer:
-    r"""Woodbury: $x = \tfrac1\rho\big(b - J^\top S (S^\top J J^\top S + \rho I)^{-1} S^\top J b\big)$, $\Lambda = S S^\top$."""
+    r"""$x = \tfrac1\rho\big(b - J^\top S (S^\top J J^\top S + \rho I)^{-1} S^\top J b\big)$, $\Lambda = S S^\top$."""
     J, roots = Jacobian(trained, data, batch), _output_roots(trained, data, output, batch)
     theta = _between_roots(kernel(trained, data).double(), roots)
     # The ridge enters inside the factor, so that its jitter, if any, is the only other thing added.
     factored = factor(theta, ridge)
     x, r = torch.zeros_like(b), b
     # The difference above cancels when the ridge is small; each pass solves for what the last one left.
-    for passes in range(1, 5):
+    passes = 0
+    while passes < REFINEMENTS:
+        passes += 1
         inner = factored.solve(_into_roots(J.multiply(r).double(), roots).reshape(-1))
         back = _out_of_roots(inner.reshape(len(data), -1), roots).to(b.dtype)
         x = x + (r - J.transpose_multiply(back)) / ridge
@@ -151,11 +161,11 @@ def _solve_dual(
         if _relative(r, b) <= tolerance or _relative(r, b) > 0.5 * before:
             break
     left = _relative(r, b)
-    why = "" if left <= tolerance else (
-        f"The dual solution must leave at most {tolerance:g} of the right-hand side, but left {left:.2g}. Raise the "
-        "damping, or work in float64."
+    why = (
+        f"The dual solution must leave at most {tolerance:g} of the right-hand side, but left {left:.2g}. Raise "
+        "the damping, or work in float64."
     )
-    return Answer(x, "dual", left, passes, why)
+    return Answer(x, "dual", left, passes, why if left > tolerance else "")
 
 
 def cheaper_form(trained: Trained, data: Data, iterations: int = EXPECTED_ITERATIONS) -> Form:

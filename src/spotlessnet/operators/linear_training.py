@@ -14,7 +14,7 @@ from spotlessnet.operators.gauss_newton import GaussNewton
 from spotlessnet.operators.gradient import gradient
 from spotlessnet.operators.linear_response import Answer, Form, cheaper_form, solve_response
 from spotlessnet.operators.linearised import Linearised
-from spotlessnet.operators.newton_cg import is_few, minimise
+from spotlessnet.operators.newton_cg import minimise
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +52,9 @@ class LinearTraining:
             return gradient(self._linear, data, batch=self.batch)
         g = gradient(self._base, data, batch=self.batch)
         moved = self.trained.weights - self.point
-        return g + GaussNewton(self._base, data, self._curvature, batch=self.batch).multiply(moved) if moved.any() else g
+        return (
+            g + GaussNewton(self._base, data, self._curvature, batch=self.batch).multiply(moved) if moved.any() else g
+        )
 
     def response(self, data: Data, b: Float[Tensor, " P"]) -> Float[Tensor, " P"]:
         r"""$\delta$ with $\nabla\Phi_S(w + \delta) - \nabla\Phi_S(w) = b$: how the weights give way to a push."""
@@ -77,9 +79,18 @@ class LinearTraining:
     def _solve(self, data: Data, b: Float[Tensor, " P"]) -> Float[Tensor, " P"]:
         form: Form = cheaper_form(self._base, data) if self.form == "auto" else self.form
         answer = solve_response(
-            self._base, data, b, ridge=self._ridge(data), output="identity" if self.output == "identity" else "softmax",
-            form=form, rank=self.rank, seed=self.seed, tolerance=self.tolerance, max_iterations=self.max_iterations,
-            precondition=self.precondition, keep=is_few(self.trained, data), batch=self.batch,
+            self._base,
+            data,
+            b,
+            ridge=self._ridge(data),
+            output="identity" if self.output == "identity" else "softmax",
+            form=form,
+            rank=self.rank,
+            seed=self.seed,
+            tolerance=self.tolerance,
+            max_iterations=self.max_iterations,
+            precondition=self.precondition,
+            batch=self.batch,
         )
         self.answers.append(answer)
         return answer.x
@@ -88,8 +99,13 @@ class LinearTraining:
         # The damping pulls to w, the decay to the anchor: both are one ridge to the anchor and a tilt.
         pull = len(data) * self.damping * (self.trained.weights - self.trained.anchor)
         found = minimise(
-            self._linear, data, ridge=self._ridge(data), tilt=tilt + pull, tolerance=self.tolerance,
-            max_iterations=self.max_iterations, keep=is_few(self.trained, data), batch=self.batch,
+            self._linear,
+            data,
+            ridge=self._ridge(data),
+            tilt=tilt + pull,
+            tolerance=self.tolerance,
+            max_iterations=self.max_iterations,
+            batch=self.batch,
         )
         self.answers.append(Answer(found.weights, "newton", found.residual, found.steps, found.failure))
         return found.weights

@@ -45,5 +45,3 @@ class _LinearisedModule(nn.Module):
     def forward(self, x: Tensor | None = None, **named: Tensor) -> Tensor:
         inputs: Inputs = dict(named) if x is None else x
         return self._linearised[0].outputs(inputs, self.weights)
-
-

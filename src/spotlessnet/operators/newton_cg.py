@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -41,7 +40,6 @@ def minimise(
     tolerance: float = 1e-6,
     max_steps: int = 50,
     max_iterations: int = 500,
-    keep: bool = False,
     batch: int = 256,
 ) -> Minimum:
     r"""Minimise $\sum_i \ell_i(\theta) + \tfrac r2\|\theta - w_{anchor}\|^2 - t^\top\theta$ from `trained.weights`.
@@ -64,7 +62,7 @@ def minimise(
             return Minimum(here.weights, last / first if first else 0.0, steps)
         if steps == max_steps:
             break
-        H = GaussNewton(here, data, ridge=ridge, keep=keep, batch=batch)
+        H = GaussNewton(here, data, ridge=ridge, batch=batch)
         # A rough solve is enough far from the minimum; near it the steps become Newton's own.
         enough = min(0.1, (last / first) ** 0.5, 1.0)
         step = conjugate_gradient(
@@ -77,11 +75,7 @@ def minimise(
         here = here.at(here.weights + found.scale * step)
     why = (
         f"The gradient must fall to {tolerance:g} of its first length, but is {last / first:.2g} of it after {steps} "
-        f"steps in {str(trained.dtype).removeprefix('torch.')}. Loosen the tolerance, raise the damping, or work in float64."
+        f"steps in {str(trained.dtype).removeprefix('torch.')}. Loosen the tolerance, raise the damping, or work in "
+        "float64."
     )
     return Minimum(here.weights, last / first, steps, why)
-
-
-def is_few(trained: Trained, data: Data) -> bool:
-    """Whether the network linearised on all rows fits in memory without a second thought."""
-    return len(data) <= 2048 and len(data) * trained.size <= 100_000_000

@@ -29,7 +29,7 @@ class NoisyNetwork:
     """
 
     def __init__(self, trained: Trained, data: Data, draw: torch.Generator) -> None:
-        self.draw, self.variances = draw, dict[str, Tensor]()
+        self.draw, self.side, self.variances = draw, 1.0, dict[str, Tensor]()
         network = trained.module()
         self.trained = replace(trained, model=network)
         local = _local_layers(self.trained, data)
@@ -41,18 +41,31 @@ class NoisyNetwork:
                     trained.unflatten(self.shared)[part].zero_()
 
     def losses(self, batch: Batch, deviation: Float[Tensor, " P"]) -> Float[Tensor, " n"]:
-        """The loss per sample at weights drawn around the mean; differentiable in the deviation."""
+        """The loss per sample, averaged over a draw and its mirror image; differentiable in the deviation.
+
+        What is odd in the noise cancels, above all the loss's slope, which at a small deviation outweighs its
+        curvature by far.
+        """
         self.variances = self.trained.unflatten(deviation.square())
-        noise = torch.randn(deviation.shape, generator=self.draw, dtype=deviation.dtype, device=deviation.device)
-        return self.trained.losses(batch.x, batch.y, self.trained.weights + self.shared * deviation * noise)
+        before = self.draw.get_state()
+        there = self._one_side(batch, deviation, 1.0)
+        self.draw.set_state(before)
+        return 0.5 * (there + self._one_side(batch, deviation, -1.0))
+
+    def _one_side(self, batch: Batch, deviation: Float[Tensor, " P"], side: float) -> Float[Tensor, " n"]:
+        self.side = side
+        n = self.shared * deviation * self._noise(deviation)
+        return self.trained.losses(batch.x, batch.y, self.trained.weights + n)
+
+    def _noise(self, like: Float[Tensor, "*d"]) -> Float[Tensor, "*d"]:
+        return self.side * torch.randn(like.shape, generator=self.draw, dtype=like.dtype, device=like.device)
 
     def _hook(self, name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]:
         def add_noise(layer: nn.Module, entered: tuple[Tensor, ...], answer: Tensor) -> Tensor:
             weight, bias = self.variances[f"{name}weight"], self.variances.get(f"{name}bias")
             variance = _apply(layer, entered[0].square(), weight, bias)
-            noise = torch.randn(answer.shape, generator=self.draw, dtype=answer.dtype, device=answer.device)
             # The root has no slope at zero, where the input and the bias's variance vanish.
-            return answer + (variance + torch.finfo(answer.dtype).tiny).sqrt() * noise
+            return answer + (variance + torch.finfo(answer.dtype).tiny).sqrt() * self._noise(answer)
 
         return add_noise
 

@@ -13,6 +13,7 @@ from torch.utils.hooks import RemovableHandle
 
 from spotlessnet.core.data import Inputs
 from spotlessnet.core.trained import Trained
+from spotlessnet.operators.jacobian import as_function
 from spotlessnet.operators.layers import Layer, layers_of
 
 
@@ -80,7 +81,7 @@ def record_pass(trained: Trained, layers: list[Layer], x: Inputs) -> Record:
     return Record(outputs, w, entered, edges)
 
 
-def pull_back(record: Record, cotangents: Float[Tensor, "n C R"]) -> list[Float[Tensor, "n R *b"]]:
+def pull_back(record: Record, cotangents: Float[Tensor, "n C R"]) -> list[Float[Tensor, "n R ..."]]:
     """The gradient at the output of every layer, for each of the `R` columns."""
     if not record.edges:
         return []
@@ -94,7 +95,7 @@ def pull_back(record: Record, cotangents: Float[Tensor, "n C R"]) -> list[Float[
 
 def rest_rows(
     trained: Trained, rest: list[str], x: Inputs, cotangents: Float[Tensor, "n C R"]
-) -> Iterator[tuple[str, Float[Tensor, "n R *w"]]]:
+) -> Iterator[tuple[str, Float[Tensor, "n R ..."]]]:
     """Per-sample gradients of the parameters in `rest`, one parameter after another, by `vmap`."""
     known = trained.unflatten(trained.weights)
     for name in rest:
@@ -102,7 +103,7 @@ def rest_rows(
         def one_row(single: Inputs, columns: Tensor, name: str = name) -> Tensor:
             def outputs(value: Tensor) -> Tensor:
                 flat = torch.cat([(value if n == name else p).reshape(-1) for n, p in known.items()])
-                return trained.outputs(_as_batch(single), flat)[0].flatten()
+                return as_function(trained, _as_batch(single))(flat)[0].flatten()
 
             _, pull = vjp(outputs, known[name])
             return vmap(lambda column: pull(column)[0], in_dims=1)(columns)

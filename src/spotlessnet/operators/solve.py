@@ -52,7 +52,7 @@ def conjugate_gradient(
     b: Float[Tensor, "*K P"],
     *,
     preconditioner: Any = None,
-    start: Float[Tensor, "*K P"] | None = None,
+    start: Float[Tensor, "*J Q"] | None = None,
     damping: float = 0.0,
     tolerance: float = 1e-6,
     max_iterations: int = 500,

@@ -19,7 +19,7 @@ class Scale(NamedTuple):
 def trapezium_scale(
     step: Float[Tensor, " P"], leg: Float[Tensor, " P"], least: float = 0.25, most: float = 4.0
 ) -> Scale:
-    r"""$\big(\|\delta\| + 2\sin(\alpha)\|m\|\big) / \|\delta\|$ with $\alpha = \angle(\delta, m) - \pi/2$, within limits.
+    r"""$1 + 2\sin(\alpha)\|m\| / \|\delta\|$, within limits, with $\alpha = \angle(\delta, m) - \pi/2$.
 
     As $\sin(\angle - \pi/2) = -\cos\angle$, this is $1 - 2\,\delta^\top m / \|\delta\|^2$. It is one where the linear
     model ends where SGD did ($m = 0$).

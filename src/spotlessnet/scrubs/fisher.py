@@ -31,9 +31,10 @@ class Fisher(Scrub):
 
     `F` is a **mean** over the retained rows plus decay and damping, at the weights the noise is added to.
 
-    When a whole class goes, the retained rows hardly ever get its label, so its row of the last layer has almost no
-    Fisher information and gets the largest noise: that is how the papers forget the class, and `cap` is what bounds it.
-    (The published code also sets that row to zero; a step is not part of this method, see `Hiding`.)
+    When a whole class goes, the papers count on its row of the last layer to have next to no Fisher information on the
+    retained rows, and so the largest noise, which `cap` bounds. That holds for a network that no longer gives them the
+    label: after a step, `chain(Newton(), Fisher())`, its noise is the largest; without one it need not be. The published
+    code also sets the row to zero, which is a step of its own and not part of this method; see `Hiding`.
 
     **Arguments:**
 

@@ -17,6 +17,7 @@ from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.training.mixed import settle
 
+
 @dataclass(frozen=True)
 class MixedLinear(Scrub):
     r"""One Newton step on user weights, which for a linear network and squared loss is retraining.
@@ -66,7 +67,9 @@ class MixedLinear(Scrub):
             }
         )
         if settled.failure:
-            notes.assume(settled.failure, "the residual is larger than asked for; the certificate states the larger one")
+            notes.assume(
+                settled.failure, "the residual is larger than asked for; the certificate states the larger one"
+            )
         return settled.trained.weights
 
     def spread(self, trained: Trained, split: Split, notes: Notes) -> Covariance:

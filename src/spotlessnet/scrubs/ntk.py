@@ -9,7 +9,6 @@ from typing import Any, Literal
 from jaxtyping import Float
 from torch import Tensor
 
-from spotlessnet.core.data import Data
 from spotlessnet.core.errors import (
     NeedError,
     NumericsError,
@@ -99,7 +98,7 @@ class NTK(Scrub):
             step, scale = self._published(trained, split, facts, notes)
         else:
             step = self._step(trained, split, facts, notes)
-            scale = self._scale(trained, split, step, facts)
+            scale = self._scale(trained, split, step, facts, notes)
         facts |= {"scale": scale, "step": scale * float(step.double().norm())}
         notes.fact(ntk=facts)
         return trained.weights + scale * step
@@ -140,7 +139,7 @@ class NTK(Scrub):
         if at_start and trained.start is None:
             raise NeedError(
                 '`NTK(linearised="start")` needs the weights training began with, but they are not known. Give '
-                '`start`, or linearise at the end.'
+                "`start`, or linearise at the end."
             )
         return LinearTraining(
             trained,
@@ -156,10 +155,17 @@ class NTK(Scrub):
             batch=self.batch,
         )
 
-    def _scale(self, trained: Trained, split: Split, step: Float[Tensor, " P"], facts: dict[str, Any]) -> float:
+    def _scale(
+        self, trained: Trained, split: Split, step: Float[Tensor, " P"], facts: dict[str, Any], notes: Notes
+    ) -> float:
         if self.calibrate == "holdout":
             match = holdout_scale(trained, split, step)
             facts |= {"forget_loss": match.forget_loss, "holdout_loss": match.holdout_loss, "matched": match.meets}
+            if not match.meets:
+                notes.assume(
+                    "no length of the step between a quarter and twice met the held-out loss; it was left as it is",
+                    "the length of the step is that of the linear model",
+                )
             return match.scale
         scale = 1.0
         if self.trapezium:

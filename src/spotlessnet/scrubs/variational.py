@@ -40,7 +40,8 @@ class Variational(Scrub):
 
     - `strength`: $\lambda$: more forgets more.
     - `steps`, `rate`, `batch`: of Adam; the rate falls to zero in a line.
-    - `initial`: the standard deviation that all weights begin with.
+    - `initial`: the standard deviation that all weights begin with; `None` for $\sqrt{2\lambda}$, the answer to a
+      curvature of one.
     - `cap`: the largest standard deviation; weights that the loss does not see end there.
     - `seed`: of batches and noise.
     """
@@ -49,13 +50,15 @@ class Variational(Scrub):
     steps: int = 500
     rate: float = 0.05
     batch: int = 128
-    initial: float = 0.01
+    initial: float | None = None
     cap: float = 0.1
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("strength", "steps", "rate", "batch", "initial", "cap"):
+        for name in ("strength", "steps", "rate", "batch", "cap"):
             check_positive(f"Variational.{name}", getattr(self, name))
+        if self.initial is not None:
+            check_positive("Variational.initial", self.initial)
 
     @property
     def is_noisy(self) -> bool:
@@ -72,8 +75,10 @@ class Variational(Scrub):
             )
         draw = torch.Generator(trained.device).manual_seed(self.seed)
         network = NoisyNetwork(trained, split.retain, draw)
-        rho = torch.full_like(trained.weights, self.initial).log().requires_grad_()
-        adam = torch.optim.Adam([rho], lr=self.rate)
+        initial = (2 * self.strength) ** 0.5 if self.initial is None else self.initial
+        rho = torch.full_like(trained.weights, min(initial, self.cap)).log().requires_grad_()
+        # Gradients fall by orders of magnitude on the way; a long memory of their squares would stall the steps.
+        adam = torch.optim.Adam([rho], lr=self.rate, betas=(0.9, 0.95))
         tail = _Tail.like(rho, int(self.steps * (1 - AVERAGED)))
         objectives = []
         batches = _forever(trained, split.retain, self.batch, self.seed)

@@ -9,7 +9,7 @@ from torch.func import grad, vmap
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 
-from spotlessnet.core.data import Data
+from spotlessnet.core.data import Data, Inputs
 from spotlessnet.core.errors import DataError, MismatchError, NeedError, NumericsError, SettingError, check_positive
 from spotlessnet.core.progress import track
 from spotlessnet.core.recipe import Recipe
@@ -127,7 +127,7 @@ def _epoch(
 def _slope(trained: Trained) -> Slope:
     """For every network: the gradient of its mean loss over the rows present, its summed loss and its mistakes."""
 
-    def risk(w: Tensor, x: Tensor, y: Tensor, present: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    def risk(w: Tensor, x: Inputs, y: Tensor, present: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         outputs = trained.outputs(x, w)
         total = (trained.loss(outputs, y) * present).sum()
         mistakes = (trained.loss.mistakes(outputs, y) * present).sum()

@@ -83,8 +83,8 @@ class UserNetwork(nn.Module):
         at = {name: parameters[name].detach() for name in self.names}
         pieces = self.user.split([shape.numel() for shape in self.shapes])
         along = {n: u.view(s) for n, u, s in zip(self.names, pieces, self.shapes, strict=True)}
-        outputs, moved = jvp(lambda w: logits_of(functional_call(self.core, w, inputs, named)), (at,), (along,))
-        return outputs + moved
+        both = jvp(lambda w: logits_of(functional_call(self.core, w, inputs, named)), (at,), (along,))
+        return both[0] + both[1]
 
 
 @dataclass(frozen=True, eq=False)

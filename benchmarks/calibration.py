@@ -1,0 +1,141 @@
+"""Can the verdict be trusted? Real trainings on digits with wrong labels: who passes, who is caught, how p-values fall.
+
+Run `python benchmarks/calibration.py --out results/calibration.json` for the figures kept there; without `--out` it
+only prints them. All networks are trained here: nothing is read from earlier runs.
+"""
+
+import argparse
+import json
+import os
+import platform
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import stats
+
+from spotlessnet.core.cohorts import rows
+from spotlessnet.core.recipe import Recipe
+from spotlessnet.core.split import Split
+from spotlessnet.core.statistics import clopper_pearson, permutation_pvalue, t_interval
+from spotlessnet.core.trained import Trained
+from spotlessnet.datasets import digits
+from spotlessnet.models.mlp import MLP
+from spotlessnet.training.pairs import train_pairs
+from spotlessnet.verdict import Audit, Evidence, ratio_interval, row_test
+
+RECIPE = Recipe(epochs=40, rate=0.1, momentum=0.9, batch=50, decay=1e-4)
+
+
+def wrong_labels(count: int = 400, share: float = 0.15) -> Split:
+    """Some digits to train on, a share of them with wrong labels: the rows that must go."""
+    pair = digits.load()
+    train = pair.train.pick(range(count))
+    generator = torch.Generator().manual_seed(0)
+    wrong = torch.randperm(count, generator=generator)[: round(share * count)].sort().values
+    y = train.labels().clone()
+    y[wrong] = (y[wrong] + torch.randint(1, 10, wrong.shape, generator=generator)) % 10
+    return rows(train.rows[wrong].tolist(), mislabelled=True)(train.relabel(y), pair.test)
+
+
+def begin(seed: int) -> Trained:
+    return Trained.of(MLP(64, 10, hidden=(32,), seed=seed), recipe=RECIPE)
+
+
+def pick(group: Evidence, which: np.ndarray[Any, Any]) -> Evidence:
+    return Evidence(group.margins[which], group.forget_error[which], group.test_error[which])
+
+
+def calibrate(pairs: int, draws: int, nulls: int, sets: int, seeds: int = 8) -> dict[str, Any]:
+    """Train a pool, then audit random groups from it. Groups of one audit never share a network."""
+    began, split = time.perf_counter(), wrong_labels()
+    pool = train_pairs(begin, split, seeds=pairs)
+    original, retrained, held_out = (Evidence.of(g, split) for g in (pool.original, pool.retrained, pool.held_out))
+    trained_in, generator = time.perf_counter() - began, np.random.default_rng(0)
+
+    def groups(many: int) -> list[np.ndarray[Any, Any]]:
+        return np.split(generator.permutation(pairs)[: many * seeds], many)
+
+    words: dict[str, Counter[str]] = {"retrained": Counter(), "original": Counter()}
+    for draw in range(draws):
+        a, b = groups(2)
+        audit, reference = Audit(seed=draw), (pick(original, a), pick(retrained, a))
+        other = pick(held_out, groups(1)[0])
+        for name, candidate in (("retrained", pick(retrained, b)), ("original", pick(original, b))):
+            words[name][audit(reference[0], candidate, reference[1], other).word] += 1
+    gap, by_mean, by_percentile = [], [], []
+    for draw in range(nulls):
+        ours, theirs = (retrained.margins[group] for group in groups(2))
+        gap.append(permutation_pvalue(ours.mean(1), theirs.mean(1), _distance, draws=199, seed=draw))
+        found = row_test(ours, theirs, 199, draw)
+        by_mean.append(found.p_mean)
+        by_percentile.append(found.p_high)
+    mean, covered = float(retrained.margins.mean()), Counter[str]()
+    for _ in range(sets):
+        a, b = groups(2)
+        _, low, high = t_interval(retrained.margins[a].mean(1))
+        covered["mean margin"] += low <= mean <= high
+        base = retrained.margins[a].mean(1)
+        share = ratio_interval(retrained.margins[b].mean(1) - base, original.margins[a].mean(1) - base, 0.95)
+        covered["remembered share"] += share.low <= 0 <= share.high
+    passed, caught = (clopper_pearson(words[n][w], draws) for n, w in WANTED)
+    return {
+        "networks": 3 * pairs,
+        "forgotten_rows": len(split.forget),
+        "retained_rows": len(split.retain),
+        "seeds_per_audit": seeds,
+        "error_on_forgotten": {"original": _mean(original.forget_error), "retrained": _mean(retrained.forget_error)},
+        "error_on_test": {"original": _mean(original.test_error), "retrained": _mean(retrained.test_error)},
+        "margin_on_forgotten": {"original": _mean(original.margins), "retrained": _mean(retrained.margins)},
+        "retrained_pass": {"share": passed.value, "low": passed.low, "high": passed.high, **words["retrained"]},
+        "original_caught": {"share": caught.value, "low": caught.low, "high": caught.high, **words["original"]},
+        "null_p_values": {
+            name: {"draws": nulls, "ks_p": float(stats.kstest(p, "uniform").pvalue)}
+            for name, p in (("mean margin", gap), ("rows, mean", by_mean), ("rows, 95th percentile", by_percentile))
+        },
+        "coverage_of_95": {name: count / sets for name, count in covered.items()} | {"sets": sets},
+        "seconds": {"training": round(trained_in, 1), "all": round(time.perf_counter() - began, 1)},
+    }
+
+
+WANTED = (("retrained", "forgotten"), ("original", "not forgotten"))
+
+
+def _distance(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> float:
+    return abs(float(a.mean() - b.mean()))
+
+
+def _mean(values: torch.Tensor) -> float:
+    return round(float(values.mean()), 4)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pairs", type=int, default=200)
+    parser.add_argument("--draws", type=int, default=200)
+    parser.add_argument("--nulls", type=int, default=500)
+    parser.add_argument("--sets", type=int, default=1000)
+    parser.add_argument("--out", type=Path)
+    settings = parser.parse_args()
+    figures = calibrate(settings.pairs, settings.draws, settings.nulls, settings.sets)
+    numbers = {name: getattr(settings, name) for name in ("pairs", "draws", "nulls", "sets")}
+    words = " ".join(f"--{name} {value}" for name, value in numbers.items())
+    record = {
+        "command": f"python benchmarks/calibration.py {words} --out results/calibration.json",
+        "seeds": f"trainings 0 to {2 * settings.pairs - 1}, labels 0, groups 0",
+        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, "
+        f"{torch.get_num_threads()} threads, Python {platform.python_version()}, torch {torch.__version__}",
+        "figures": figures,
+    }
+    text = json.dumps(record, indent=2, allow_nan=False)
+    print(text)
+    if settings.out:
+        settings.out.parent.mkdir(parents=True, exist_ok=True)
+        settings.out.write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

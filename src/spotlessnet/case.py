@@ -1,0 +1,240 @@
+"""`Case`: a person's own request as plain fields, from flags or from one TOML file, checked before any work."""
+
+import difflib
+import importlib
+import importlib.util
+import os
+import sys
+import tomllib
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from spotlessnet.core.errors import DataError, NeedError, SettingError, check_not_negative, check_positive
+from spotlessnet.core.recipe import Recipe
+
+LARGEST = 2**20
+"""Bytes; a longer case file is refused before it is read."""
+
+RECIPE = ("epochs", "rate", "momentum", "batch", "schedule", "patience")
+
+
+def _about(text: str, default: Any = None) -> Any:
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass(frozen=True)
+class Case:
+    """What to forget, in which network, how, and where the result goes.
+
+    Each field is a flag of the command (`id_column` is `--id-column`) and a line of a case file.
+    """
+
+    model: str | None = _about("The network: `package.module:build` or `file.py:build`, a module or what makes one.")
+    weights: Path | None = _about("Its checkpoint: .safetensors, a folder of shards, or a .pt of plain tensors.")
+    data: str | None = _about("Training rows: `mydata.py:train`, an .npz file, or a data set's name.")
+    test: str | None = _about("Rows that only test, as for data.")
+    validation: str | None = _about("Held-out rows that a method may read, as for data.")
+    core: str | None = _about("Rows that will never be asked to go, as for data.")
+    forget: Path | None = _about("The list of ids that must go: .csv, .json, .jsonl or .txt.")
+    id_column: str | None = _about("The data's column that holds the ids; `row` counts rows from zero.", "id")
+    allow_missing: bool | None = _about("Go on when some ids match no row.", False)
+    mislabelled: bool | None = _about("Say that the rows to forget carry wrong labels.", False)
+    loss: str | None = _about("cross-entropy, squared-error, binary-cross-entropy, or `file.py:function`.")
+    method: str | None = _about("How to forget: a name of `spotless list`, or several joined by +.")
+    settings: Mapping[str, Any] | None = _about("A setting of the method, such as damping=0.1; may be repeated.")
+    max_nats: float | None = _about("Add noise until at most this much can be told from the weights, in nats.")
+    max_error_increase: float | None = _about("Add as much noise as raises the error by at most this share.")
+    reference: Path | None = _about("Weights retrained without the rows, to measure the nats against.")
+    memory: Path | None = _about("A memory that `spotless remember` wrote for these weights.")
+    start: Path | None = _about("The weights at which training began.")
+    decay: float | None = _about("The weight decay of training: λ of ½λ‖w − start‖² beside the mean loss.")
+    epochs: int | None = _about("How it was trained: passes over the data.")
+    rate: float | None = _about("How it was trained: learning rate.")
+    momentum: float | None = _about("How it was trained: momentum.")
+    batch: int | None = _about("How it was trained: rows in a batch.")
+    schedule: str | None = _about("How it was trained: constant, cosine, one-cycle or step.")
+    patience: int | None = _about("How it was trained: epochs after the first without a mistake.")
+    seed: int | None = _about("FOR EXPERIMENTS ONLY: a seed that can be run again protects nobody.")
+    device: str | None = _about("auto, cpu or cuda.", "auto")
+    memory_limit: float | None = _about("Refuse work that would need more GiB than this.")
+    out: Path | None = _about("The folder for the result; must be new or empty.")
+
+    @staticmethod
+    def of(flags: Mapping[str, Any], file: Path | None = None) -> "Case":
+        """A case from a file, with whatever flags were given put over it."""
+        values = {} if file is None else read_case(file)
+        values |= {name: value for name, value in flags.items() if value is not None}
+        case = Case(**values)
+        case.check()
+        return case
+
+    def check(self) -> None:
+        """What can be said without opening anything."""
+        for name in ("max_nats", "max_error_increase", "rate", "batch", "memory_limit"):
+            value = getattr(self, name)
+            if value is not None:
+                check_positive(name.replace("_", "-"), value)
+        if self.decay is not None:
+            check_not_negative("decay", self.decay)
+        if self.seed is not None and not 0 <= self.seed < 2**63:
+            raise SettingError(f"`seed` must be a whole number from 0 below 2⁶³, but got {self.seed}.")
+        if self.device not in ("auto", "cpu", "cuda"):
+            raise SettingError(f"`device` must be auto, cpu or cuda, but got {self.device!r}.")
+        for name in ("weights", "forget", "start", "reference", "memory"):
+            path = getattr(self, name)
+            if path is not None and not path.exists():
+                raise DataError(f"There is no file {path} for {as_flag(name)}. Check the path.")
+        self.recipe()
+
+    def need(self, *names: str) -> None:
+        """Raise unless these fields were given."""
+        missing = [name for name in names if getattr(self, name) is None]
+        if missing:
+            raise NeedError(
+                f"This needs {' and '.join(as_flag(name) for name in missing)}. Give it as a flag, or as a line of the "
+                "case file."
+            )
+
+    def recipe(self) -> Recipe | None:
+        """How the network was trained, if that was said."""
+        given = {name: getattr(self, name) for name in RECIPE if getattr(self, name) is not None}
+        if not given:
+            return None
+        lacking = [name for name in ("epochs", "rate") if name not in given]
+        if lacking:
+            raise NeedError(
+                f"A recipe needs at least epochs and rate, but {' and '.join(map(as_flag, lacking))} was not given."
+            )
+        return Recipe(decay=self.decay or 0.0, **given)
+
+    def told(self) -> dict[str, Any]:
+        """The fields that were given, as plain values."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {n: str(v) if isinstance(v, Path) else v for n, v in values.items() if v not in (None, False)}
+
+
+def as_flag(name: str) -> str:
+    """The flag of a field: `id_column` is `--id-column`."""
+    return "--set" if name == "settings" else "--" + name.replace("_", "-")
+
+
+def kinds() -> dict[str, tuple[type, ...]]:
+    """For each field, the types that its value may have."""
+    hints = typing.get_type_hints(Case)
+    return {f.name: tuple(t for t in typing.get_args(hints[f.name]) if t is not types.NoneType) for f in fields(Case)}
+
+
+def read_case(path: Path) -> dict[str, Any]:
+    """The fields of a case file; one that is not known is refused by name, with the nearest that is.
+
+    Paths in it count from the current folder, as on the command line.
+    """
+    if not path.is_file():
+        raise DataError(f"There is no case file at {path}. Give the path of a .toml file.")
+    if path.stat().st_size > LARGEST:
+        raise DataError(f"The case file {path} is longer than {LARGEST} bytes, so it is not one.")
+    try:
+        found = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError, ValueError) as e:
+        raise DataError(f"The case file {path} is not valid TOML ({str(e)[:120] or type(e).__name__}).") from e
+    known = kinds()
+    values = {}
+    for name, value in found.items():
+        plain = "settings" if name == "set" else name.replace("-", "_")
+        if plain not in known:
+            near = difflib.get_close_matches(plain, known, n=1)
+            hint = f"Did you mean {near[0]!r}?" if near else f"Known are {', '.join(known)}."
+            raise DataError(f"The case file {path} has an unknown field {name[:60]!r}. {hint}")
+        values[plain] = _typed(path, name, value, known[plain])
+    return values
+
+
+def _typed(path: Path, name: str, value: Any, allowed: tuple[type, ...]) -> Any:
+    if Path in allowed and isinstance(value, str) and "\0" not in value:
+        return Path(value)
+    if float in allowed and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(value, dict) and Mapping in {typing.get_origin(kind) or kind for kind in allowed}:
+        return value
+    plain = tuple(kind for kind in allowed if kind in (str, int, float, bool))
+    if isinstance(value, plain) and not (isinstance(value, bool) and bool not in plain):
+        return value
+    wanted = {str: "text", Path: "a path", int: "a whole number", float: "a number", bool: "true or false"}
+    text = " or ".join(wanted.get(kind, "a table") for kind in allowed)
+    raise DataError(f"The field {name!r} of the case file {path} must be {text}, but is {str(value)[:60]!r}.")
+
+
+def resolve(spec: str, what: str) -> Any:
+    """The object that `package.module:name` or `file.py:name` speaks of. Importing it runs that module's code.
+
+    **Arguments:**
+
+    - `what`: which field it is for, named in errors.
+    """
+    place, _, name = spec.rpartition(":")
+    if not place or not name.isidentifier():
+        raise SettingError(
+            f"{as_flag(what)} must be `package.module:name` or `file.py:name`, but got {spec[:80]!r}."
+        )
+    module = _module(place, what)
+    try:
+        return getattr(module, name)
+    except AttributeError as e:
+        raise DataError(f"{place} has no {name!r} for {as_flag(what)}. Check the name after the colon.") from e
+
+
+def made(spec: str, what: str) -> Any:
+    """What `resolve` finds, called without arguments if it is a function or a class."""
+    found = resolve(spec, what)
+    if not (isinstance(found, (types.FunctionType, types.BuiltinFunctionType, types.MethodType, type))):
+        return found
+    with _blamed(spec, what):
+        return found()
+
+
+def _module(place: str, what: str) -> types.ModuleType:
+    is_file = place.endswith(".py")
+    path = Path(place)
+    if is_file and not path.is_file():
+        raise DataError(f"There is no file {place} for {as_flag(what)}. Check the path before the colon.")
+    # A command does not look for modules where it is called; a person expects that it does.
+    with _searching(path.resolve().parent if is_file else Path.cwd()), _blamed(place, what):
+        if not is_file:
+            return importlib.import_module(place)
+        name = f"spotless_case_{path.stem}_{abs(hash(path.resolve()))}"
+        spec = importlib.util.spec_from_file_location(name, path)
+        if spec is None or spec.loader is None:
+            raise DataError(f"{place} cannot be imported.")
+        module = importlib.util.module_from_spec(spec)
+        # Data classes and worker processes look their module up by its name.
+        sys.modules[name] = module
+        spec.loader.exec_module(module)
+        return module
+
+
+@contextmanager
+def _searching(folder: Path) -> Iterator[None]:
+    """Put a folder on the search path while its modules are imported."""
+    sys.path.insert(0, os.fspath(folder))
+    try:
+        yield
+    finally:
+        sys.path.remove(os.fspath(folder))
+
+
+@contextmanager
+def _blamed(place: str, what: str) -> Iterator[None]:
+    """Whatever a person's own code raises becomes one line that names it."""
+    try:
+        yield
+    except (Exception, SystemExit) as e:
+        line = (str(e).strip().splitlines() or [""])[0][:160]
+        raise DataError(
+            f"{place} for {as_flag(what)} could not be used: {type(e).__name__}: {line}. "
+            "Correct it; --debug shows where."
+        ) from e

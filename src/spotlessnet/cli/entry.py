@@ -1,0 +1,90 @@
+"""The entry point: every way to end has its exit code and one line on stderr.
+
+    0    done                                    5    a number or a system that did not come out
+    1    the audit says: not forgotten           6    the audit cannot tell
+    2    the command was not understood          7    a digest does not match
+    3    a file, an id or a shape is wrong       70   a mistake of this tool
+    4    disk, memory or permission              130  interrupted
+"""
+
+import os
+import sys
+import traceback
+import warnings
+from collections.abc import Sequence
+
+import click
+import torch
+import typer
+
+from spotlessnet.cli.talk import DEBUG, printable
+from spotlessnet.core.errors import SpotlessError
+
+WORDS = {2: "usage", 3: "bad input", 4: "environment", 5: "numerical", 7: "integrity", 70: "internal"}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and give its exit code; nothing is raised."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    token = DEBUG.set("--debug" in given)
+    try:
+        with warnings.catch_warnings():
+            if not DEBUG.get():
+                warnings.simplefilter("ignore")
+            return _run(given)
+    except Exception as error:
+        return _failed(*_meaning(error), error)
+    except KeyboardInterrupt:
+        print("interrupted: nothing half-written was left; --resume goes on", file=sys.stderr)
+        return 130
+    finally:
+        DEBUG.reset(token)
+
+
+def _run(given: list[str]) -> int:
+    from spotlessnet.cli.app import app
+
+    command = typer.main.get_command(app)
+    try:
+        code = command.main(args=given, prog_name="spotless", standalone_mode=False)
+    except SystemExit as e:
+        code = e.code
+    return code if isinstance(code, int) else 0
+
+
+def _meaning(error: Exception) -> tuple[int, str]:
+    """Exit code and line for anything that can come up."""
+    if isinstance(error, SpotlessError):
+        return error.exit_code, str(error)
+    if _is(error, click.exceptions.NoArgsIsHelpError, "NoArgsIsHelpError"):
+        return 2, "no command was given. `spotless --help` shows them."
+    if _is(error, click.exceptions.UsageError, "UsageError"):
+        return 2, f"{error.format_message()} `spotless --help` shows how."  # type: ignore[attr-defined]  # checked above
+    if _is(error, click.exceptions.ClickException, "ClickException"):
+        return 2, error.format_message()  # type: ignore[attr-defined]  # checked above
+    if _is(error, click.exceptions.Exit, "Exit"):
+        return int(getattr(error, "exit_code", 0)), ""
+    if _is(error, click.exceptions.Abort, "Abort"):
+        return 130, "interrupted"
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "not enough memory" in str(error):
+        return 4, "the memory of this machine did not suffice. Take a smaller batch or another method (see --dry-run)."
+    if isinstance(error, BrokenPipeError):
+        # Whoever read stdout has left; Python must not complain about that when it flushes at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0, ""
+    if isinstance(error, OSError):
+        return 4, f"{error.filename or 'the system'}: {error.strerror or error}. Check disk and permissions."
+    return 70, f"{type(error).__name__}: {error}. This is a mistake of spotless; --debug shows where."
+
+
+def _is(error: Exception, kind: type[BaseException], name: str) -> bool:
+    """Whether it is that error of click; typer may carry a copy of click with classes of its own."""
+    return isinstance(error, kind) or any(base.__name__ == name for base in type(error).__mro__)
+
+
+def _failed(code: int, text: str, error: Exception) -> int:
+    if DEBUG.get() and code:
+        traceback.print_exception(error)
+    if text:
+        print(f"error[{WORDS.get(code, code)}]: {printable(text)[:1500]}", file=sys.stderr)
+    return code

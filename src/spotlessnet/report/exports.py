@@ -1,0 +1,56 @@
+"""The same story for other readers: a spreadsheet, a program, a model card."""
+
+import csv
+import io
+from collections.abc import Iterable
+from dataclasses import asdict, fields
+
+from spotlessnet.report.page import in_plain_words, number
+from spotlessnet.report.rows import Row
+from spotlessnet.report.story import Story
+from spotlessnet.report.summary import summarise
+
+
+def as_csv(rows: Iterable[Row]) -> str:
+    """Rows for a spreadsheet, one measurement a line."""
+    stream = io.StringIO()
+    writer = csv.DictWriter(stream, [f.name for f in fields(Row)], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(asdict(row) for row in rows)
+    return stream.getvalue()
+
+
+def as_json_lines(rows: Iterable[Row]) -> str:
+    """Rows for a program, one JSON object a line."""
+    return "".join(row.to_json() + "\n" for row in rows)
+
+
+def as_model_card(story: Story, receipt_digest: str = "") -> str:
+    """A section for a model card: what was forgotten, how, and what was measured. Names no id."""
+    lines = summarise(story.rows)
+    readouts = list(dict.fromkeys(line.readout for line in lines))
+    cells = {(line.method, line.readout): line for line in lines}
+    head = "| method | " + " | ".join(readouts) + " |"
+    table = [head, "|---" * (len(readouts) + 1) + "|"]
+    for method in dict.fromkeys(line.method for line in lines):
+        found = [cells.get((method, readout)) for readout in readouts]
+        texts = [
+            "–" if line is None else _with_interval(line.mean.value, line.mean.low, line.mean.high) for line in found
+        ]
+        table.append(f"| {method} | " + " | ".join(texts) + " |")
+    verdict = story.judgement.word if story.judgement else "not judged"
+    parts = [
+        "## Forgetting",
+        f"**{verdict.capitalize()}.** {in_plain_words(story)}",
+        f"Method: {story.method}. Rows forgotten: {story.request.get('rows to forget', '?')}.",
+        "\n".join(table),
+        "Limits:\n" + "\n".join(f"- {limit}" for limit in story.limits),
+    ]
+    if receipt_digest:
+        parts.append(f"Receipt: sha256:{receipt_digest}")
+    return "\n\n".join(parts) + "\n"
+
+
+def _with_interval(value: float, low: float, high: float) -> str:
+    interval = "" if number(low) in ("–", "−∞") else f" [{number(low)}, {number(high)}]"
+    return number(value) + interval

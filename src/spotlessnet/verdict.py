@@ -1,0 +1,346 @@
+"""Verdict: is a scrubbed network one of those that never saw the forgotten rows? Forgotten, not forgotten, or unknown.
+
+An equivalence test against the **distribution** of retrained networks over paired seeds. It must let genuine retrained
+networks pass and must catch the untouched original; where it cannot do both, it says so instead of "forgotten".
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from scipy import stats
+from torch import Tensor
+
+from spotlessnet.core.errors import DataError, MismatchError, SettingError, check_positive
+from spotlessnet.core.progress import track
+from spotlessnet.core.scrub import Scrub
+from spotlessnet.core.split import Split
+from spotlessnet.core.statistics import Interval
+from spotlessnet.core.trained import Trained
+from spotlessnet.readouts.attack import Attack
+from spotlessnet.readouts.error import Error
+from spotlessnet.readouts.margin import margins_of
+from spotlessnet.readouts.margin_kl import margin_kl
+from spotlessnet.training.pairs import Trainings
+
+Word = Literal["forgotten", "not forgotten", "inconclusive"]
+State = Literal["same", "different", "unclear"]
+
+ENTRIES = 2**22
+"""Margins shuffled at once."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One comparison with the retrained networks.
+
+    **Arguments:**
+
+    - `state`: `same` where the interval lies inside the margin; otherwise `different` where it excludes zero, and
+      `unclear` where it does not.
+    - `value`, `low`, `high`, `margin`: the difference, its limits, and how large it may be.
+    - `guards`: guards utility; a failure makes the verdict inconclusive, for damage is not forgetting.
+    """
+
+    name: str
+    state: State
+    value: float
+    low: float
+    high: float
+    margin: float
+    note: str = ""
+    guards: bool = False
+
+    def __str__(self) -> str:
+        limits = "" if math.isnan(self.low) else f" [{self.low:.3g}, {self.high:.3g}], may be {self.margin:.3g}"
+        return f"{self.name}: {self.state}, {self.value:.3g}{limits}{'; ' if self.note else ''}{self.note}"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The word, why, and how finely it was looked.
+
+    **Arguments:**
+
+    - `resolution`: half the width of the interval of the remembered share: smaller remains cannot be seen.
+    - `checks`: of the candidate. `oracle` and `power` are the words for held-out retrained networks and the original.
+    """
+
+    word: Word
+    reason: str
+    resolution: float
+    checks: tuple[Check, ...]
+    oracle: Word
+    power: Word
+
+    def __str__(self) -> str:
+        head = f"{self.word}: {self.reason} (resolution {self.resolution:.2g})"
+        return "\n".join([head, *(f"  {check}" for check in self.checks)])
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """What is read from one group of networks, one per seed.
+
+    **Arguments:**
+
+    - `margins`: of the forgotten rows, `[seeds, rows]`.
+    - `forget_error`, `test_error`: shares of wrong answers; the latter empty where there is no test data.
+    """
+
+    margins: Float[Tensor, "S T"]
+    forget_error: Float[Tensor, " S"]
+    test_error: Float[Tensor, " R"]
+
+    @staticmethod
+    def of(networks: Iterable[Trained], split: Split) -> "Evidence":
+        """Look at each network once."""
+        group = list(networks)
+        forget = [float(Error("forget")(network, split)) for network in group]
+        test = [] if split.test is None else [float(Error("test")(network, split)) for network in group]
+        columns = (torch.tensor(column, dtype=torch.float64) for column in (forget, test))
+        return Evidence(margins_of(group, split.forget), *columns)
+
+    def __len__(self) -> int:
+        return len(self.margins)
+
+
+@dataclass(frozen=True)
+class Audit:
+    r"""The equivalence test and its margins.
+
+    1. **remembered share** $\rho = (\bar\varphi - \bar\varphi_r) / (\bar\varphi_o - \bar\varphi_r)$ of mean margins on
+       $D_f$: 0 as retrained, 1 as the original, negative is the Streisand effect. Fieller's interval over seeds.
+    2. **error on $D_f$**, paired differences.
+    3. **rows**: margin-KL of each row, its mean and 95th percentile over rows, against shuffled networks.
+    4. **error on test**, one-sided: a network that lost its wits has not forgotten.
+
+    **Arguments:**
+
+    - `share`: how much of the original's memory may remain.
+    - `points`, `deviations`: the interval of an error's difference must stay within the larger of so much (share of
+      rows) and so many standard deviations between retrained networks. With 8 seeds the interval reaches about one
+      deviation to each side, so three leave two to the estimate, and 99.6 % of genuine retrained groups stay inside.
+    - `level`: of the one-sided limits that must lie inside the margins.
+    - `false_alarm`: significance at which a difference outside the margin counts as shown.
+    - `permutations`, `seed`: of the shuffles.
+    - `least`: fewer seeds give no verdict.
+    """
+
+    share: float = 0.2
+    points: float = 0.01
+    deviations: float = 3.0
+    level: float = 0.95
+    false_alarm: float = 0.005
+    permutations: int = 1999
+    least: int = 5
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("share", "points", "deviations", "permutations"):
+            check_positive(f"Audit.{name}", getattr(self, name))
+        for name in ("level", "false_alarm"):
+            if not 0 < getattr(self, name) < 1:
+                raise SettingError(f"`Audit.{name}` must lie between 0 and 1, but got {getattr(self, name)}.")
+
+    def __call__(
+        self,
+        original: Evidence,
+        candidate: Evidence,
+        retrained: Evidence,
+        held_out: Evidence,
+        *,
+        extra: Sequence[Check] = (),
+    ) -> Verdict:
+        """Judge the candidate; each group has one network per seed, in the same order.
+
+        **Arguments:**
+
+        - `held_out`: retrained networks with other seeds, which the audit must let pass.
+        - `extra`: further checks of the candidate that count as well, such as `attack_check`.
+        """
+        _check_groups(original, candidate, retrained, held_out)
+        checks = (*self.checks(original, candidate, retrained, held_out), *extra)
+        resolution = (checks[0].high - checks[0].low) / 2
+        if len(candidate) < self.least:
+            reason = f"{len(candidate)} paired seeds are too few, at least {self.least} are needed"
+            return Verdict("inconclusive", reason, resolution, checks, "inconclusive", "inconclusive")
+        power = self.word(self.checks(original, original, retrained, held_out))
+        oracle = self.word(self.checks(original, held_out, retrained, held_out))
+        word, reason = self.word(checks), self.reason(checks)
+        if power != "not forgotten":
+            word = "inconclusive"
+            reason = "the untouched original is not caught: these rows leave no trace that this audit could see"
+        elif oracle != "forgotten":
+            word = "inconclusive"
+            reason = f"held-out retrained networks come out {oracle!r}: the audit fails its own check; use more seeds"
+        return Verdict(word, reason, resolution, checks, oracle, power)
+
+    def checks(
+        self, original: Evidence, candidate: Evidence, retrained: Evidence, held_out: Evidence
+    ) -> tuple[Check, ...]:
+        """All comparisons of a candidate with the retrained networks; the held-out ones only tell the spread."""
+        found = [
+            self._share(original, candidate, retrained),
+            self._error("error on forgotten rows", *(g.forget_error for g in (candidate, retrained, held_out))),
+            self._rows(candidate, retrained),
+        ]
+        if len(retrained.test_error):
+            errors = (group.test_error for group in (candidate, retrained, held_out))
+            found.append(replace(self._error("error on test rows", *errors, worse_only=True), guards=True))
+        return tuple(found)
+
+    @staticmethod
+    def word(checks: Sequence[Check]) -> Word:
+        """What the checks say, before the audit itself was checked."""
+        if any(check.state == "different" and not check.guards for check in checks):
+            return "not forgotten"
+        return "forgotten" if all(check.state == "same" for check in checks) else "inconclusive"
+
+    @staticmethod
+    def reason(checks: Sequence[Check]) -> str:
+        """The checks that decided, in words."""
+        shown = [check for check in checks if check.state == "different" and not check.guards]
+        shown = shown or [check for check in checks if check.state != "same"]
+        if not shown:
+            return "consistent with retraining in every check"
+        return "; ".join(str(check) for check in shown)
+
+    def _share(self, original: Evidence, candidate: Evidence, retrained: Evidence) -> Check:
+        base = retrained.margins.mean(dim=1)
+        a, b = candidate.margins.mean(dim=1) - base, original.margins.mean(dim=1) - base
+        inside, surely = ratio_interval(a, b, 2 * self.level - 1), ratio_interval(a, b, 1 - self.false_alarm)
+        seen = math.isfinite(surely.low)
+        note = "" if seen else "the original's margins do not differ enough from the retrained ones"
+        state = self._state(inside, surely, self.share)
+        return Check("remembered share", state if seen else "unclear", *inside, self.share, note)
+
+    def _error(self, name: str, ours: Tensor, theirs: Tensor, others: Tensor, *, worse_only: bool = False) -> Check:
+        gaps, spread = ours - theirs, math.sqrt(float(theirs.var() + others.var()) / 2)
+        one = torch.ones_like(gaps)
+        inside, surely = ratio_interval(gaps, one, 2 * self.level - 1), ratio_interval(gaps, one, 1 - self.false_alarm)
+        margin = max(self.points, self.deviations * spread)
+        return Check(name, self._state(inside, surely, margin, worse_only), *inside, margin)
+
+    def _rows(self, candidate: Evidence, retrained: Evidence) -> Check:
+        found = row_test(candidate.margins, retrained.margins, self.permutations, self.seed)
+        state: State = "different" if found.p <= self.false_alarm else "same"
+        note = f"nats a row, {found.floor:.3g} by chance; p = {found.p:.3g}"
+        return Check("margins row by row", state, found.nats, math.nan, math.nan, math.nan, note)
+
+    @staticmethod
+    def _state(inside: Interval, surely: Interval, margin: float, worse_only: bool = False) -> State:
+        if inside.high <= margin and (worse_only or inside.low >= -margin):
+            return "same"
+        return "different" if surely.low > 0 or (surely.high < 0 and not worse_only) else "unclear"
+
+
+def attack_check(attack: Attack, *, limit: float = 0.55) -> Check:
+    """An attack on the scrubbed networks as one more check: its area under the curve must surely stay below a limit.
+
+    Only areas above one half speak of memory; an interval that holds one half but exceeds the limit is unclear.
+    """
+    value, low, high = attack.auc
+    state: State = "same" if high <= limit else "different" if low > 0.5 else "unclear"
+    return Check("attack, area under the curve", state, value, low, high, limit)
+
+
+def ratio_interval(a: Float[Tensor, " S"], b: Float[Tensor, " S"], level: float) -> Interval:
+    r"""Fieller's interval of $\bar a / \bar b$ from paired values, for positive $\bar b$.
+
+    All $\rho$ with $(\bar a - \rho\bar b)^2 \le t^2 (s_{aa} - 2\rho s_{ab} + \rho^2 s_{bb}) / n$: exact for Gaussian
+    values, and the t-interval of $\bar a$ where $b = 1$. Unbounded where $\bar b$ itself may be zero or below.
+    """
+    n = len(a)
+    if n < 2:
+        return Interval(float(a.mean() / b.mean()), -math.inf, math.inf)
+    s = np.cov(np.stack([a.double().cpu().numpy(), b.double().cpu().numpy()])) / n
+    mean_a, mean_b = float(a.double().mean()), float(b.double().mean())
+    t2 = float(stats.t.ppf((1 + level) / 2, n - 1)) ** 2
+    square, cross, free = mean_b**2 - t2 * s[1, 1], mean_a * mean_b - t2 * s[0, 1], mean_a**2 - t2 * s[0, 0]
+    if square <= 0 or mean_b <= 0:
+        return Interval(mean_a / mean_b if mean_b else math.nan, -math.inf, math.inf)
+    reach = math.sqrt(max(cross**2 - square * free, 0.0))
+    return Interval(mean_a / mean_b, (cross - reach) / square, (cross + reach) / square)
+
+
+@dataclass(frozen=True)
+class RowTest:
+    """Margins row by row against shuffled networks.
+
+    **Arguments:**
+
+    - `nats`, `floor`: margin-KL, mean over rows, and what it is by chance.
+    - `p_mean`, `p_high`: how often shuffled networks have as large a mean, and as large a 95th percentile over rows.
+    """
+
+    nats: float
+    floor: float
+    p_mean: float
+    p_high: float
+
+    @property
+    def p(self) -> float:
+        """Both together: the smaller counts twice."""
+        return min(1.0, 2 * min(self.p_mean, self.p_high))
+
+
+def row_test(
+    candidate: Float[Tensor, "S T"], retrained: Float[Tensor, "R T"], permutations: int = 1999, seed: int = 0
+) -> RowTest:
+    """Do the margins of single rows differ more than those of shuffled networks?
+
+    The mean over rows finds a little everywhere, the 95th percentile much in a few. Networks are shuffled whole, so
+    that rows stay tied.
+    """
+    both, S, T = torch.cat([candidate, retrained]).double(), len(candidate), candidate.shape[1]
+    seen = _heights(margin_kl(candidate, retrained).unsqueeze(0))[0]
+    generator = torch.Generator().manual_seed(seed)
+    orders = torch.rand(permutations, len(both), generator=generator).argsort(dim=1)
+    null = []
+    for some in track(orders.split(max(1, ENTRIES // both.numel())), "shuffling networks"):
+        # Every shuffle's rows side by side: networks stay the first axis.
+        mixed = both[some].transpose(0, 1).reshape(len(both), -1)
+        null.append(_heights(margin_kl(mixed[:S], mixed[S:]).reshape(-1, T)))
+    heights = torch.cat(null)
+    # A shuffle that changes nothing must count as equal despite rounding.
+    beyond = (heights >= seen * (1 - 1e-9)).sum(dim=0)
+    p = (1 + beyond.double()) / (1 + permutations)
+    return RowTest(float(seen[0]), float(heights[:, 0].mean()), float(p[0]), float(p[1]))
+
+
+def _heights(nats: Float[Tensor, "D T"]) -> Float[Tensor, "D 2"]:
+    return torch.stack([nats.mean(dim=1), nats.quantile(0.95, dim=1)], dim=1)
+
+
+def verdict(
+    scrub: Scrub, trainings: Trainings, split: Split, *, audit: Audit | None = None, extra: Sequence[Check] = ()
+) -> Verdict:
+    """Scrub the original of every seed and judge the results; a noisy scrub is drawn from once per seed.
+
+    It judges the method with these settings on these rows, over seeds; `train_pairs` makes the networks.
+    """
+    scrubbed = []
+    for seed, network in track(
+        zip(trainings.seeds, trainings.original, strict=True), "scrubbing", len(trainings.seeds)
+    ):
+        scrubbed.append(network.at(scrub(network, split).draw(torch.Generator().manual_seed(seed))))
+    groups = (trainings.original, scrubbed, trainings.retrained, trainings.held_out)
+    return (audit or Audit())(*(Evidence.of(group, split) for group in groups), extra=extra)
+
+
+def _check_groups(*groups: Evidence) -> None:
+    sizes, rows = {len(group) for group in groups}, {group.margins.shape[1] for group in groups}
+    if len(sizes) > 1 or len(rows) > 1 or len({len(group.test_error) for group in groups}) > 1:
+        raise MismatchError(
+            f"All groups must hold one network per seed and the same rows, but have {sorted(sizes)} networks and "
+            f"{sorted(rows)} rows. Train them with `train_pairs`."
+        )
+    if not all(bool(group.margins.isfinite().all()) for group in groups):
+        raise DataError("Margins must be finite, but some are not. A network has diverged; leave its seed out.")
+    if min(sizes) < 2:
+        raise DataError("A verdict needs at least two seeds to know any spread, but got one. Use 8.")

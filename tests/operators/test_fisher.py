@@ -1,0 +1,130 @@
+"""The Fisher diagonal against the diagonal of the dense matrix, sample by sample."""
+
+from unittest.mock import patch
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import float64, nn
+
+from spotlessnet.core.data import Data
+from spotlessnet.core.errors import NeedError, SettingError
+from spotlessnet.core.loss import BinaryCrossEntropy, PerSample, SquaredError
+from spotlessnet.core.trained import Trained
+from spotlessnet.operators import fisher
+from spotlessnet.operators.fisher import fisher_diagonal
+from spotlessnet.operators.per_sample import Plan, plan
+from tests.reference import NETWORKS, dense_gauss_newton, dense_hessian, problem, random_weights, row
+
+EVERY = st.sampled_from(sorted(NETWORKS))
+
+
+def per_sample_squares(trained: Trained, data: Data, s: torch.Tensor) -> torch.Tensor:
+    def grad(i: int) -> torch.Tensor:
+        return torch.func.grad(lambda w: trained.losses(*row(data, i), w)[0])(trained.weights)
+
+    return sum((s[i] * grad(i).square() for i in range(len(data))), torch.zeros_like(trained.weights))
+
+
+@given(name=EVERY, seed=st.integers(0, 999), batch=st.integers(1, 9))
+@settings(max_examples=15, deadline=None)
+def test_exact_is_the_diagonal_of_the_dense_matrix(name, seed, batch):
+    trained, data = problem(name, seed)
+    s = random_weights(len(data), seed)
+    found = fisher_diagonal(trained, data, sample_weights=s, ridge=0.2, batch=batch)
+    torch.testing.assert_close(found, dense_gauss_newton(trained, data, s).diagonal() + 0.2)
+
+
+@given(name=EVERY, seed=st.integers(0, 999), batch=st.integers(1, 9))
+@settings(max_examples=9, deadline=None)
+def test_empirical_squares_each_sample_by_itself(name, seed, batch):
+    trained, data = problem(name, seed)
+    s = random_weights(len(data), seed)
+    found = fisher_diagonal(trained, data, kind="empirical", sample_weights=s, batch=batch)
+    torch.testing.assert_close(found, per_sample_squares(trained, data, s))
+
+
+@pytest.mark.parametrize("name", sorted(NETWORKS))
+def test_layer_by_layer_and_by_vmap_are_the_same(name):
+    trained, data = problem(name, 3)
+    fast = fisher_diagonal(trained, data, batch=4)
+    with patch.object(fisher, "plan", lambda trained, x: Plan([], list(trained.names))):
+        slow = fisher_diagonal(trained, data, batch=4)
+    torch.testing.assert_close(fast, slow)
+
+
+def test_the_plan_leaves_out_what_has_no_closed_form():
+    rest = {name: plan(problem(name, 0)[0], problem(name, 0)[1].fetch(torch.arange(5)).x).rest for name in NETWORKS}
+    assert rest["linear"] == rest["mlp"] == rest["residual"] == rest["grouped"] == rest["positions"] == []
+    assert rest["tied"] == ["embed.weight", "middle.weight", "middle.bias"]
+    assert rest["words"] == ["embed.weight"]
+    # `a.bias` has a closed form, but goes the sure way along with the weight that has none.
+    assert rest["outside"] == ["scale", "a.weight", "a.bias"]
+
+
+def test_hooks_are_gone_afterwards():
+    trained, data = problem("residual", 0)
+    fisher_diagonal(trained, data)
+    assert not any(module._forward_hooks for module in trained.model.modules())
+
+
+def test_is_the_diagonal_of_the_hessian_for_logistic_regression():
+    trained, data = problem("linear", 1)
+    torch.testing.assert_close(fisher_diagonal(trained, data), dense_hessian(trained, data).diagonal())
+
+
+@pytest.mark.parametrize("loss", [None, SquaredError()])
+def test_monte_carlo_comes_close_to_exact(loss):
+    trained, data = problem("mlp", 2, loss=loss)
+    exact = fisher_diagonal(trained, data)
+    draws = fisher_diagonal(trained, data, kind="monte carlo", generator=torch.Generator().manual_seed(0), draws=20000)
+    torch.testing.assert_close(draws, exact, rtol=0.1, atol=0.02 * float(exact.max()))
+
+
+def test_monte_carlo_is_the_same_for_the_same_seed():
+    trained, data = problem("mlp", 2)
+    a, b, c = (
+        fisher_diagonal(trained, data, kind="monte carlo", generator=torch.Generator().manual_seed(seed))
+        for seed in (1, 1, 2)
+    )
+    assert torch.equal(a, b)
+    assert not torch.equal(a, c)
+
+
+def test_yes_or_no_labels():
+    torch.manual_seed(0)
+    data = Data.of((torch.randn(6, 4, dtype=float64), torch.randint(2, (6, 3))))
+    trained = Trained.of(nn.Linear(4, 3).double(), BinaryCrossEntropy())
+    torch.testing.assert_close(fisher_diagonal(trained, data), dense_gauss_newton(trained, data).diagonal())
+
+
+def test_outputs_with_two_axes():
+    torch.manual_seed(0)
+    loss = PerSample(lambda out, y: (out.logsumexp(2) - out.gather(2, y.unsqueeze(2)).squeeze(2)).sum(dim=1))
+    trained = Trained.of(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3)).double(), loss)
+    data = Data.of((torch.randn(5, 2, 3, dtype=float64), torch.randint(3, (5, 2))))
+    x, y = data.fetch(data.rows)[:2]
+    J = torch.func.jacrev(lambda w: trained.outputs(x, w).flatten())(trained.weights)
+    H = torch.func.hessian(lambda out: loss(out.view(5, 2, 3), y).sum())(trained.outputs(x).detach().flatten())
+    torch.testing.assert_close(fisher_diagonal(trained, data), (J.T @ H @ J).diagonal())
+    ones = torch.ones(5, dtype=float64)
+    empirical = fisher_diagonal(trained, data, kind="empirical")
+    torch.testing.assert_close(empirical, per_sample_squares(trained, data, ones))
+
+
+def test_float32_agrees_with_float64():
+    trained, data = problem("residual", 5)
+    found = fisher_diagonal(Trained.of(trained.module().float()), data)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, fisher_diagonal(trained, data).float(), rtol=1e-4, atol=1e-6)
+
+
+def test_errors_say_what_to_do():
+    trained, data = problem("linear", 0)
+    with pytest.raises(SettingError, match="`kind` must be one of 'exact', 'monte carlo', 'empirical', but got 'mc'"):
+        fisher_diagonal(trained, data, kind="mc")
+    with pytest.raises(NeedError, match="needs a `generator`. Give a `torch.Generator`"):
+        fisher_diagonal(trained, data, kind="monte carlo")
+    with pytest.raises(SettingError, match="`draws` must be positive, but got 0"):
+        fisher_diagonal(trained, data, kind="monte carlo", generator=torch.Generator(), draws=0)

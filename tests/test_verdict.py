@@ -1,0 +1,241 @@
+"""The verdict on margins made by hand, its intervals against closed forms, its trainings against single ones."""
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+import torch
+from jaxtyping import Float
+from scipy import stats
+from torch import Tensor, float64, nn
+
+from spotlessnet.core.data import Data
+from spotlessnet.core.errors import DataError, MismatchError, NeedError, SettingError
+from spotlessnet.core.recipe import Recipe
+from spotlessnet.core.scrub import Notes, Scrub
+from spotlessnet.core.split import Split
+from spotlessnet.core.statistics import Interval, t_interval
+from spotlessnet.core.trained import Trained
+from spotlessnet.readouts.attack import Attack
+from spotlessnet.training.pairs import train_pairs
+from spotlessnet.verdict import Audit, Check, Evidence, Verdict, attack_check, ratio_interval, row_test, verdict
+
+ROWS = 20
+QUICK = Audit(permutations=399)
+
+
+def group(seed: int, shift: float = 0.0, *, seeds: int = 8, test: float = 0.05, rows: slice = slice(None)) -> Evidence:
+    """Margins of one group: rows of their own height, a spread per seed that all rows share, and one of their own."""
+    g = torch.Generator().manual_seed(seed)
+    height = torch.linspace(-6, 2, ROWS, dtype=float64)
+    common = 0.3 * torch.randn(seeds, 1, generator=g, dtype=float64)
+    margins = height + common + torch.randn(seeds, ROWS, generator=g, dtype=float64)
+    margins[:, rows] += shift
+    errors = test + 0.004 * torch.randn(seeds, generator=g, dtype=float64)
+    return Evidence(margins, (margins < 0).double().mean(dim=1), errors)
+
+
+def judge(candidate: Evidence, original_shift: float = 6.0, audit: Audit = QUICK, seeds: int = 8) -> Verdict:
+    groups = (group(101, original_shift, seeds=seeds), candidate, group(102, seeds=seeds), group(103, seeds=seeds))
+    return audit(*groups)
+
+
+def state(found: Verdict, name: str) -> str:
+    return next(check.state for check in found.checks if name in check.name)
+
+
+def test_the_four_answers():
+    retrained = judge(group(1))
+    assert (retrained.word, retrained.oracle, retrained.power) == ("forgotten", "forgotten", "not forgotten")
+    assert "consistent with retraining" in retrained.reason
+    assert 0 < retrained.resolution < 0.2
+    original = judge(group(1, 6.0))
+    assert original.word == "not forgotten"
+    assert "remembered share: different, 1.0" in original.reason
+    streisand = judge(group(1, -4.0))
+    assert streisand.word == "not forgotten"
+    assert streisand.checks[0].value < -0.4
+    halfway = judge(group(1, 3.0))
+    assert halfway.word == "not forgotten"
+    assert halfway.checks[0].value == pytest.approx(0.5, abs=0.15)
+    assert "not forgotten: " in str(halfway)
+
+
+def test_two_remembered_rows_of_twenty_are_found():
+    few = judge(group(1, 8.0, rows=slice(2)))
+    assert few.word == "not forgotten"
+    assert state(few, "row by row") == "different"
+
+
+def test_rows_without_memory_are_inconclusive_whatever_the_candidate():
+    for candidate in (group(1), group(1, 3.0), group(5, 0.0)):
+        found = judge(candidate, original_shift=0.0)
+        assert found.word == "inconclusive"
+        assert "the untouched original is not caught" in found.reason
+        assert found.power != "not forgotten"
+
+
+def test_a_weak_memory_is_inconclusive_because_the_resolution_is_too_coarse():
+    found = judge(group(1), original_shift=1.0)
+    assert found.word == "inconclusive"
+    assert found.resolution > QUICK.share
+
+
+def test_damage_is_not_forgetting():
+    found = judge(group(1, test=0.2))
+    assert found.word == "inconclusive"
+    assert "error on test rows: different" in found.reason
+    assert judge(group(1, test=0.01)).word == "forgotten"  # better than retrained is no damage
+
+
+def test_a_broken_audit_admits_it():
+    bad = group(103, 6.0)
+    found = QUICK(group(101, 6.0), group(1), group(102), bad)
+    assert found.word == "inconclusive"
+    assert "held-out retrained networks come out 'not forgotten'" in found.reason
+
+
+def test_too_few_seeds_give_no_verdict_and_no_test_data_is_fine():
+    assert "4 paired seeds are too few, at least 5 are needed" in judge(group(1, seeds=4), seeds=4).reason
+    groups = [replace(group(s, shift), test_error=torch.empty(0, dtype=float64)) for s, shift in
+              ((101, 6.0), (1, 0.0), (102, 0.0), (103, 0.0))]  # fmt: skip
+    found = QUICK(*groups)
+    assert found.word == "forgotten"
+    assert len(found.checks) == 3
+
+
+def test_retrained_groups_pass_and_originals_are_caught_on_gaussian_margins():
+    words = []
+    for draw in range(40):
+        base = 1000 + 10 * draw
+        groups = (group(base, 6.0), group(base + 1), group(base + 2), group(base + 3))
+        audit = Audit(permutations=399, seed=draw)
+        words.append((audit(*groups).word, audit(groups[0], group(base + 4, 6.0), *groups[2:]).word))
+    assert sum(passed == "forgotten" for passed, _ in words) >= 38
+    assert sum(caught == "not forgotten" for _, caught in words) >= 38
+
+
+def test_null_p_values_are_uniform():
+    found = [row_test(group(2 * s).margins, group(2 * s + 1).margins, 99, s) for s in range(200)]
+    for p in ([f.p_mean for f in found], [f.p_high for f in found]):
+        assert stats.kstest(p, "uniform").pvalue > 0.01
+    assert np.mean([f.p <= 0.05 for f in found]) <= 0.1
+    assert row_test(group(1, 2.0).margins, group(2).margins, 399).p == pytest.approx(2 / 400)
+    same = group(1).margins
+    assert row_test(same, same, 99).p == 1.0
+
+
+def test_an_attack_counts_as_one_more_check():
+    def attack(low: float, high: float) -> Check:
+        return attack_check(Attack(Interval((low + high) / 2, low, high), None, None, 10, 10))
+
+    states = [attack(*limits).state for limits in ((0.47, 0.54), (0.51, 0.54), (0.47, 0.6), (0.6, 0.7))]
+    assert states == ["same", "same", "unclear", "different"]
+    groups = (group(101, 6.0), group(1), group(102), group(103))
+    words = [QUICK(*groups, extra=[attack(*limits)]).word for limits in ((0.47, 0.54), (0.47, 0.6), (0.6, 0.7))]
+    assert words == ["forgotten", "inconclusive", "not forgotten"]
+
+
+def test_the_ratio_interval_is_the_t_interval_when_the_denominator_is_known():
+    a = torch.randn(8, generator=torch.Generator().manual_seed(0), dtype=float64)
+    found = ratio_interval(a, torch.ones(8, dtype=float64), 0.95)
+    assert tuple(found) == pytest.approx(tuple(t_interval(a, 0.95)))
+    twice = ratio_interval(a, torch.full((8,), 2.0, dtype=float64), 0.95)
+    assert twice.high == pytest.approx(found.high / 2)
+    b = 1 + 0.1 * torch.randn(8, generator=torch.Generator().manual_seed(1), dtype=float64)
+    assert tuple(ratio_interval(b, b, 0.95)) == pytest.approx((1, 1, 1))
+    # The limits are where the contrast a - rho b is just significant.
+    low = ratio_interval(a, b, 0.9).low
+    contrast = a - low * b
+    assert float(contrast.mean() / (contrast.std() / math.sqrt(8))) == pytest.approx(stats.t.ppf(0.95, 7), rel=1e-6)
+
+
+def test_the_ratio_interval_covers_and_knows_when_it_cannot():
+    g = torch.Generator().manual_seed(0)
+    shared = torch.randn(1000, 8, generator=g, dtype=float64)
+    b = 3 + torch.randn(1000, 8, generator=g, dtype=float64) + shared
+    a = 0.4 * 3 + torch.randn(1000, 8, generator=g, dtype=float64) + shared
+    intervals = [ratio_interval(x, y, 0.95) for x, y in zip(a, b, strict=True)]
+    assert 0.93 <= np.mean([i.low <= 0.4 <= i.high for i in intervals]) <= 0.97
+    zero = ratio_interval(a[0], b[0] - b[0].mean(), 0.95)
+    assert zero.low == -math.inf
+    assert zero.high == math.inf
+    assert ratio_interval(a[0, :1], b[0, :1], 0.95).high == math.inf
+
+
+@dataclass(frozen=True)
+class Copy(Scrub):
+    """Gives back whatever it was told, for tests of the plumbing."""
+
+    networks: tuple[Trained, ...]
+
+    def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
+        places = [bool(torch.equal(n.start, trained.start)) for n in self.networks]  # type: ignore[arg-type]  # trained
+        return self.networks[places.index(True)].weights
+
+
+def problem() -> Split:
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(90, 4, generator=g)
+    y = (x[:, 0] > 0).long()
+    y[:8] = 1 - y[:8]
+    data = Data.of((x, y))
+    return Split(data.pick(range(8)), data.pick(range(8, 50)), data.pick(range(50, 90)))
+
+
+def begin(seed: int) -> Trained:
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(4, 24), nn.Tanh(), nn.Linear(24, 2))
+    return Trained.of(model, recipe=Recipe(epochs=40, rate=0.2, batch=10))
+
+
+def test_real_trainings_end_to_end():
+    split = problem()
+    trainings = train_pairs(begin, split, seeds=6)
+    assert trainings.seeds == tuple(range(6))
+    kept = verdict(Copy(tuple(trainings.original)), trainings, split, audit=QUICK)
+    assert kept.word == "not forgotten"
+    assert kept.checks[0].value == pytest.approx(1.0)
+    gone = verdict(Copy(tuple(trainings.retrained)), trainings, split, audit=QUICK)
+    assert gone.checks[0].value == pytest.approx(0.0, abs=1e-9)
+    assert {check.state for check in gone.checks} == {"same"}
+
+
+def test_together_and_one_by_one_train_the_same_networks():
+    split = problem()
+    short = begin(0).recipe
+    assert short is not None
+
+    def quick(seed: int) -> Trained:
+        return replace(begin(seed), recipe=short.but(epochs=3))
+
+    many, single = (train_pairs(quick, split, seeds=2, together=t) for t in (True, False))
+    for a, b in (
+        (many.original, single.original),
+        (many.retrained, single.retrained),
+        (many.held_out, single.held_out),
+    ):
+        for one, other in zip(a, b, strict=True):
+            torch.testing.assert_close(one.weights, other.weights, rtol=1e-4, atol=1e-5)
+            assert torch.equal(one.anchor, other.anchor)
+    fixed = train_pairs(quick(0), split, seeds=2)
+    assert torch.equal(fixed.original[0].anchor, fixed.held_out[1].anchor)
+    torch.testing.assert_close(fixed.original[0].weights, many.original[0].weights)
+
+
+def test_messages():
+    with pytest.raises(MismatchError, match=r"one network per seed and the same rows, but have \[7, 8\] networks"):
+        QUICK(group(1), group(2, seeds=7), group(3), group(4))
+    broken = group(1)
+    broken.margins[0, 0] = math.inf
+    with pytest.raises(DataError, match="Margins must be finite"):
+        QUICK(group(2), broken, group(3), group(4))
+    with pytest.raises(DataError, match="at least two seeds to know any spread"):
+        QUICK(*(group(s, seeds=1) for s in range(4)))
+    with pytest.raises(SettingError, match=r"`Audit.share` must be positive, but got 0"):
+        Audit(share=0.0)
+    with pytest.raises(SettingError, match=r"`Audit.level` must lie between 0 and 1, but got 1"):
+        Audit(level=1.0)
+    with pytest.raises(NeedError, match="A verdict needs to train networks, but no recipe is known"):
+        train_pairs(Trained.of(nn.Linear(4, 2)), problem())
