@@ -10,7 +10,8 @@ import types
 import typing
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,46 +24,43 @@ LARGEST = 2**20
 RECIPE = ("epochs", "rate", "momentum", "batch", "schedule", "patience")
 
 
-def _about(text: str, default: Any = None) -> Any:
-    return field(default=default, metadata={"help": text})
-
-
 @dataclass(frozen=True)
 class Case:
     """What to forget, in which network, how, and where the result goes.
 
-    Each field is a flag of the command (`id_column` is `--id-column`) and a line of a case file.
+    Each field is a flag of the command (`id_column` is `--id-column`), explained by its `--help`, and a line of a case
+    file.
     """
 
-    model: str | None = _about("The network: `package.module:build` or `file.py:build`, a module or what makes one.")
-    weights: Path | None = _about("Its checkpoint: .safetensors, a folder of shards, or a .pt of plain tensors.")
-    data: str | None = _about("Training rows: `mydata.py:train`, an .npz file, or a data set's name.")
-    test: str | None = _about("Rows that only test, as for data.")
-    validation: str | None = _about("Held-out rows that a method may read, as for data.")
-    core: str | None = _about("Rows that will never be asked to go, as for data.")
-    forget: Path | None = _about("The list of ids that must go: .csv, .json, .jsonl or .txt.")
-    id_column: str | None = _about("The data's column that holds the ids; `row` counts rows from zero.", "id")
-    allow_missing: bool | None = _about("Go on when some ids match no row.", False)
-    mislabelled: bool | None = _about("Say that the rows to forget carry wrong labels.", False)
-    loss: str | None = _about("cross-entropy, squared-error, binary-cross-entropy, or `file.py:function`.")
-    method: str | None = _about("How to forget: a name of `spotless list`, or several joined by +.")
-    settings: Mapping[str, Any] | None = _about("A setting of the method, such as damping=0.1; may be repeated.")
-    max_nats: float | None = _about("Add noise until at most this much can be told from the weights, in nats.")
-    max_error_increase: float | None = _about("Add as much noise as raises the error by at most this share.")
-    reference: Path | None = _about("Weights retrained without the rows, to measure the nats against.")
-    memory: Path | None = _about("A memory that `spotless remember` wrote for these weights.")
-    start: Path | None = _about("The weights at which training began.")
-    decay: float | None = _about("The weight decay of training: λ of ½λ‖w − start‖² beside the mean loss.")
-    epochs: int | None = _about("How it was trained: passes over the data.")
-    rate: float | None = _about("How it was trained: learning rate.")
-    momentum: float | None = _about("How it was trained: momentum.")
-    batch: int | None = _about("How it was trained: rows in a batch.")
-    schedule: str | None = _about("How it was trained: constant, cosine, one-cycle or step.")
-    patience: int | None = _about("How it was trained: epochs after the first without a mistake.")
-    seed: int | None = _about("FOR EXPERIMENTS ONLY: a seed that can be run again protects nobody.")
-    device: str | None = _about("auto, cpu or cuda.", "auto")
-    memory_limit: float | None = _about("Refuse work that would need more GiB than this.")
-    out: Path | None = _about("The folder for the result; must be new or empty.")
+    model: str | None = None
+    weights: Path | None = None
+    data: str | None = None
+    test: str | None = None
+    validation: str | None = None
+    core: str | None = None
+    forget: Path | None = None
+    id_column: str | None = "id"
+    allow_missing: bool | None = False
+    mislabelled: bool | None = False
+    loss: str | None = None
+    method: str | None = None
+    settings: Mapping[str, Any] | None = None
+    max_nats: float | None = None
+    max_error_increase: float | None = None
+    reference: Path | None = None
+    memory: Path | None = None
+    start: Path | None = None
+    decay: float | None = None
+    epochs: int | None = None
+    rate: float | None = None
+    momentum: float | None = None
+    batch: int | None = None
+    schedule: str | None = None
+    patience: int | None = None
+    seed: int | None = None
+    device: str | None = "auto"
+    memory_limit: float | None = None
+    out: Path | None = None
 
     @staticmethod
     def of(flags: Mapping[str, Any], file: Path | None = None) -> "Case":
@@ -178,9 +176,7 @@ def resolve(spec: str, what: str) -> Any:
     """
     place, _, name = spec.rpartition(":")
     if not place or not name.isidentifier():
-        raise SettingError(
-            f"{as_flag(what)} must be `package.module:name` or `file.py:name`, but got {spec[:80]!r}."
-        )
+        raise SettingError(f"{as_flag(what)} must be `package.module:name` or `file.py:name`, but got {spec[:80]!r}.")
     module = _module(place, what)
     try:
         return getattr(module, name)
@@ -191,7 +187,7 @@ def resolve(spec: str, what: str) -> Any:
 def made(spec: str, what: str) -> Any:
     """What `resolve` finds, called without arguments if it is a function or a class."""
     found = resolve(spec, what)
-    if not (isinstance(found, (types.FunctionType, types.BuiltinFunctionType, types.MethodType, type))):
+    if not isinstance(found, (types.FunctionType, types.BuiltinFunctionType, types.MethodType, partial, type)):
         return found
     with _blamed(spec, what):
         return found()

@@ -136,8 +136,8 @@ def test_the_jacobians_are_taken_at_the_two_means():
 def test_per_query_is_the_black_box_of_one_query():
     g = torch.Generator().manual_seed(5)
     trained, split = mlp(), split_of(g)
-    S = Diagonal(0.1 + torch.rand(trained.size, generator=g, dtype=float64))
-    a, b = Gaussian(trained.weights + 0.2, S), Gaussian(trained.weights, S)
+    S, S0 = (Diagonal(0.1 + torch.rand(trained.size, generator=g, dtype=float64)) for _ in range(2))
+    a, b = Gaussian(trained.weights + 0.2, S), Gaussian(trained.weights, S0)
     one = chosen(split.forget, 1)
     assert float(per_query(a, b, trained, one)[0]) == pytest.approx(BlackBox(1)(a, b, trained, split).value, rel=1e-9)
     sets = per_query_by_set(a, b, trained, split, count=4)

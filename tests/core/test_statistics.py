@@ -140,6 +140,8 @@ def test_permutation_p_values_are_uniform_under_the_null_and_small_otherwise():
     assert stats.kstest(null, "uniform").pvalue > 0.01
     assert permutation_pvalue(generator.normal(9, 1, 8), generator.normal(size=8), gap, draws=999) < 0.01
     assert permutation_pvalue([1.0, 2.0], [1.0, 2.0], gap, draws=19) == 1.0
+    far, near = generator.normal(99, 1, 12), generator.normal(size=12)
+    assert permutation_pvalue(far, near, gap, draws=9) == 0.1  # never zero, whatever the data
 
 
 def test_messages():

@@ -124,7 +124,7 @@ def test_errors_say_what_to_do():
     trained, data = problem("linear", 0)
     with pytest.raises(SettingError, match="`kind` must be one of 'exact', 'monte carlo', 'empirical', but got 'mc'"):
         fisher_diagonal(trained, data, kind="mc")
-    with pytest.raises(NeedError, match="needs a `generator`. Give a `torch.Generator`"):
+    with pytest.raises(NeedError, match=r"needs a `generator`. Give a `torch.Generator`"):
         fisher_diagonal(trained, data, kind="monte carlo")
     with pytest.raises(SettingError, match="`draws` must be positive, but got 0"):
         fisher_diagonal(trained, data, kind="monte carlo", generator=torch.Generator(), draws=0)

@@ -1,5 +1,7 @@
 """The gradient over data against `torch.func.grad`."""
 
+from typing import ClassVar
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -40,7 +42,7 @@ def test_many_small_batches_in_float32_lose_nothing():
 
 def test_weights_of_zero_are_never_read():
     class Watched(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):
-        read: list[int] = []
+        read: ClassVar[list[int]] = []
 
         def __len__(self) -> int:
             return 5

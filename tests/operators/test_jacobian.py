@@ -49,7 +49,7 @@ def test_vectors_of_another_network_are_refused():
 
 def test_vectors_on_another_device_are_refused():
     trained, data = problem("linear", 0)
-    with pytest.raises(MismatchError, match="v must lie on the network's device cpu, but lies on meta. Move it"):
+    with pytest.raises(MismatchError, match=r"v must lie on the network's device cpu, but lies on meta. Move it"):
         Jacobian(trained, data).multiply(torch.zeros(trained.size, device="meta"))
     with pytest.raises(MismatchError, match="u must lie on the network's device cpu, but lies on meta"):
         Jacobian(trained, data).transpose_multiply(torch.zeros(5, CLASSES, device="meta"))

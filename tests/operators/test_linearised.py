@@ -40,5 +40,6 @@ def test_the_module_predicts_and_learns_in_its_weights():
 def test_the_module_takes_named_inputs():
     trained, data = problem("words", 0)
     x = data.fetch(data.rows).x
+    assert isinstance(x, dict)
     module = Linearised(trained).as_module(trained.weights)
     torch.testing.assert_close(module(**x), trained.outputs(x))

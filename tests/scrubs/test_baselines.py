@@ -50,7 +50,7 @@ def test_coupled_retraining_repeats_the_order_with_the_rows_left_out():
 
 def test_retraining_needs_recipe_and_start():
     trained, split = logistic_problem(0)
-    with pytest.raises(NeedError, match="but there is no recipe and start. Give both"):
+    with pytest.raises(NeedError, match=r"but there is no recipe and start. Give both"):
         Retrain()(Trained.of(trained.module()), split)
     with pytest.raises(NeedError, match=r"but there is no start\."):
         Retrain()(Trained.of(trained.module(), recipe=Recipe()), split)
@@ -119,7 +119,7 @@ def test_one_climbing_step_is_the_gradient_with_its_sign_turned():
 
 def test_climbing_too_fast_is_noticed():
     trained, split = ridge_problem(0)
-    with pytest.raises(NumericsError, match="Lower `Recipe.rate`"):
+    with pytest.raises(NumericsError, match=r"Lower `Recipe.rate`"):
         NegativeGradient(epochs=400, rate=1e6, descend=False)(trained, split)
 
 

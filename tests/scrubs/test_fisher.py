@@ -39,7 +39,7 @@ def test_variance_is_the_formula_on_the_dense_fisher(seed: int, exponent: Any, s
 def test_measured_noise_is_the_declared_one():
     trained, split = logistic_problem(0)
     for structure in ("diagonal", "kronecker"):
-        scrubbed = Fisher(strength=1e-4, structure=structure)(trained, split)  # type: ignore[arg-type]  # one of them
+        scrubbed = Fisher(strength=1e-4, structure=structure)(trained, split)
         draw = torch.Generator().manual_seed(0)
         noise = torch.stack([scrubbed.draw(draw) for _ in range(1500)]) - trained.weights
         declared = scrubbed.covariance.multiply(torch.eye(trained.size, dtype=float64))
@@ -51,7 +51,7 @@ def test_measured_noise_is_the_declared_one():
 def test_noise_is_capped_in_every_direction():
     trained, split = logistic_problem(0)
     for structure in ("diagonal", "kronecker"):
-        scrubbed = Fisher(strength=1.0, structure=structure, cap=0.02)(trained, split)  # type: ignore[arg-type]
+        scrubbed = Fisher(strength=1.0, structure=structure, cap=0.02)(trained, split)
         eye = torch.eye(trained.size, dtype=float64)
         largest = torch.linalg.eigvalsh(scrubbed.covariance.multiply(eye))[-1]
         assert float(largest) <= 0.02**2 * (1 + 1e-12)

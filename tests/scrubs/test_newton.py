@@ -29,13 +29,27 @@ from tests.scrubs.problems import (
 seeds = st.integers(0, 2**31)
 
 
-@given(seed=seeds, outputs=st.integers(1, 3), decay=st.sampled_from([1e-3, 0.1, 3.0]))
-@settings(max_examples=15, deadline=None)
+decays = st.sampled_from([1e-3, 0.1, 3.0])
+
+
+@given(seed=seeds, outputs=st.integers(1, 3), decay=decays)
+@settings(max_examples=12, deadline=None)
 def test_newton_on_a_quadratic_is_retraining(seed: int, outputs: int, decay: float):
+    check_quadratic(seed, outputs, decay)
+
+
+@pytest.mark.slow
+@given(seed=seeds, outputs=st.integers(1, 3), decay=decays)
+@settings(max_examples=300, deadline=None)
+def test_newton_on_hundreds_of_quadratics_is_retraining(seed: int, outputs: int, decay: float):
+    check_quadratic(seed, outputs, decay)
+
+
+def check_quadratic(seed: int, outputs: int, decay: float):
     trained, split = ridge_problem(seed, outputs=outputs, decay=decay)
     expected = ridge_optimum(trained, split.retain)
     for settings_ in ({}, {"keep_residual": False}, {"curvature": "gauss-newton"}):
-        scrubbed = Newton(**settings_)(trained, split)  # type: ignore[arg-type]  # by keyword
+        scrubbed = Newton(**settings_)(trained, split)
         torch.testing.assert_close(scrubbed.mean, expected, rtol=1e-8, atol=1e-8)
         assert scrubbed.is_still
         assert scrubbed.about["assumed"] == []
@@ -91,9 +105,23 @@ def flow(trained: Trained, data: Data, start: Tensor, time: float) -> Tensor:
     return w
 
 
-@given(seed=seeds, time=st.sampled_from([0.1, 0.5, 1.0, 2.0, 4.0]))
-@settings(max_examples=15, deadline=None)
+times = st.sampled_from([0.1, 0.5, 1.0, 2.0, 4.0])
+
+
+@given(seed=seeds, time=times)
+@settings(max_examples=12, deadline=None)
 def test_stopped_training_is_carried_to_stopped_retraining(seed: int, time: float):
+    check_stopped_training(seed, time)
+
+
+@pytest.mark.slow
+@given(seed=seeds, time=times)
+@settings(max_examples=300, deadline=None)
+def test_stopped_training_on_hundreds_of_problems(seed: int, time: float):
+    check_stopped_training(seed, time)
+
+
+def check_stopped_training(seed: int, time: float):
     """Proposition 3, with the sign of its proof; with the printed sign it misses."""
     trained, split = ridge_problem(seed, n=16, k=4, d=3)
     start = torch.randn(3, generator=torch.Generator().manual_seed(seed + 1), dtype=float64)

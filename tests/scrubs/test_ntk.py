@@ -15,11 +15,13 @@ from spotlessnet.core.errors import DataError, NeedError, SettingError
 from spotlessnet.core.loss import CrossEntropy, SquaredError
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
+from spotlessnet.operators.gauss_newton import GaussNewton
 from spotlessnet.operators.holdout_scale import holdout_scale
 from spotlessnet.operators.linear_response import Form, cheaper_form, removal_gradient, respond, solve_response
 from spotlessnet.operators.linear_training import LinearTraining
 from spotlessnet.operators.newton_cg import minimise
 from spotlessnet.operators.trapezium import trapezium_scale
+from spotlessnet.operators.trust import dampings, least_trusted
 from spotlessnet.scrubs.ntk import NTK
 
 FORMS: tuple[Form, ...] = ("dual", "primal", "low rank")
@@ -348,9 +350,9 @@ def test_the_trapezium_is_idle_where_the_linear_model_is_right():
 
 def test_the_trapezium_takes_the_leg_to_the_linear_solution_on_all_data():
     trained, split = classifier(11)
-    scrub = NTK(trapezium=True, search=False, tolerance=1e-12)
-    plain = NTK(search=False, tolerance=1e-12)(trained, split).mean - trained.weights
-    linear = LinearTraining(trained, trained.weights, damping=scrub.damping, tolerance=1e-12)
+    scrub = NTK(trapezium=True, search=False, damping=0.02, tolerance=1e-12)
+    plain = NTK(search=False, damping=0.02, tolerance=1e-12)(trained, split).mean - trained.weights
+    linear = LinearTraining(trained, trained.weights, damping=0.02, tolerance=1e-12)
     scale = trapezium_scale(plain, trained.weights - linear.end(split.whole))
     got = scrub(trained, split)
     torch.testing.assert_close(got.mean - trained.weights, scale.used * plain, rtol=1e-6, atol=1e-9)
@@ -370,6 +372,60 @@ def test_the_search_never_leaves_more_of_what_the_step_was_to_lower(seed):
 
     assert phi(got.mean) <= phi(trained.weights)
     assert got.about["ntk"]["searched"]
+
+
+@given(seed=seeds)
+@settings(max_examples=10, deadline=None)
+def test_no_damping_is_added_where_the_linear_model_is_right(seed):
+    problem = Ridge(seed)
+    for output in ("softmax", "exact"):
+        scrubbed = NTK(output=output, tolerance=1e-10)(problem.trained, problem.split)
+        torch.testing.assert_close(scrubbed.mean, problem.retrained, rtol=0, atol=1e-6)
+        assert scrubbed.about["ntk"]["damping"] == 0.0
+        assert scrubbed.about["ntk"]["trust"] == pytest.approx(1.0, abs=1e-6)
+
+
+@pytest.mark.parametrize("output", ["softmax", "exact"])
+def test_damping_is_raised_until_the_network_follows(output):
+    trained, train, _ = blobs()
+    weak = Trained.of(trained.module(), decay=1e-6, start=trained.anchor)
+    split = rows([0, 1, 2, 3, 4, 5])(train)
+    facts = NTK(output=output, solution="primal")(weak, split).about["ntk"]
+    assert facts["damping"] > 0
+    assert facts["trust"] >= 0.5
+    loose = NTK(output=output, solution="primal", damping=facts["damping"] / 4, search=False)(weak, split).mean
+    firm = NTK(output=output, solution="primal", damping=facts["damping"], search=False)(weak, split).mean
+    n, N = len(split.retain), len(train)
+    tilt = n * torch.func.grad(lambda w: weak.risk(train, w))(weak.weights)
+
+    def fall(w: Tensor) -> float:
+        return float(
+            n * (weak.risk(split.retain, weak.weights) - weak.risk(split.retain, w)) + tilt @ (w - weak.weights)
+        )
+
+    linear = LinearTraining(weak, weak.weights, output=output, form="primal", damping=facts["damping"])
+    g_f, g_r = linear.slope(split.forget), linear.slope(split.retain)
+    b = removal_gradient(g_f, g_f + g_r, N - n, N)
+    promise = linear.promise(split.retain, b, firm - weak.weights)
+    assert fall(firm) / promise == pytest.approx(facts["trust"], rel=1e-3)
+    looser = LinearTraining(weak, weak.weights, output=output, form="primal", damping=facts["damping"] / 4)
+    assert fall(loose) / looser.promise(split.retain, b, loose - weak.weights) < 0.5
+
+
+def test_the_promise_is_the_fall_of_the_quadratic_model():
+    trained, split = classifier(9)
+    linear = LinearTraining(trained, trained.weights, damping=0.3, tolerance=1e-12)
+    b = torch.randn(trained.size, dtype=float64, generator=torch.Generator().manual_seed(2))
+    step = linear.response(split.retain, b)
+    H = GaussNewton(trained, split.retain, ridge=len(split.retain) * 0.05).multiply(step)
+    assert linear.promise(split.retain, b, step) == pytest.approx(float(b @ step - 0.5 * step @ H), rel=1e-8)
+
+
+def test_after_the_last_raise_the_step_is_taken_as_it_is():
+    step = torch.ones(2, dtype=float64)
+    taken = least_trusted(lambda damping: step, lambda step, damping: 1.0, lambda step: 0.1, dampings(1.0))
+    assert (taken.damping, taken.ratio) == (4.0**7, 0.1)
+    assert least_trusted(lambda damping: step, lambda step, damping: 0.0, lambda step: 0.0, [0.0]).ratio == 1.0
 
 
 def blobs(seed: int = 0) -> tuple[Trained, Data, Data]:

@@ -142,7 +142,8 @@ def test_it_stops_some_epochs_after_the_training_error_is_zero():
     nn.init.zeros_(line.weight)
     with torch.no_grad():
         line.bias.copy_(torch.tensor([0.0, 9.0, 0.0]))
-    start, seen = Trained.of(line), []
+    start = Trained.of(line)
+    seen: list[int] = []
     for patience, epochs in ((0, 1), (3, 4), (9, 6), (None, 6)):
         seen.clear()
         fit(start, easy, Recipe(epochs=6, patience=patience), watch=lambda epoch, now: seen.append(epoch))

@@ -1,10 +1,10 @@
 """The entry point: every way to end has its exit code and one line on stderr.
 
-    0    done                                    5    a number or a system that did not come out
-    1    the audit says: not forgotten           6    the audit cannot tell
-    2    the command was not understood          7    a digest does not match
-    3    a file, an id or a shape is wrong       70   a mistake of this tool
-    4    disk, memory or permission              130  interrupted
+0    done                                    5    a number or a system that did not come out
+1    the audit says: not forgotten           6    the audit cannot tell
+2    the command was not understood          7    a digest does not match
+3    a file, an id or a shape is wrong       70   a mistake of this tool
+4    disk, memory or permission              130  interrupted
 """
 
 import os
@@ -13,7 +13,6 @@ import traceback
 import warnings
 from collections.abc import Sequence
 
-import click
 import torch
 import typer
 
@@ -56,16 +55,16 @@ def _meaning(error: Exception) -> tuple[int, str]:
     """Exit code and line for anything that can come up."""
     if isinstance(error, SpotlessError):
         return error.exit_code, str(error)
-    if _is(error, click.exceptions.NoArgsIsHelpError, "NoArgsIsHelpError"):
+    # Typer may carry a copy of click with classes of its own, so these are told by their names.
+    kinds = {base.__name__ for base in type(error).__mro__}
+    if "NoArgsIsHelpError" in kinds:
         return 2, "no command was given. `spotless --help` shows them."
-    if _is(error, click.exceptions.UsageError, "UsageError"):
-        return 2, f"{error.format_message()} `spotless --help` shows how."  # type: ignore[attr-defined]  # checked above
-    if _is(error, click.exceptions.ClickException, "ClickException"):
-        return 2, error.format_message()  # type: ignore[attr-defined]  # checked above
-    if _is(error, click.exceptions.Exit, "Exit"):
+    if "ClickException" in kinds:
+        return 2, f"{error.format_message()} `spotless --help` shows how."  # type: ignore[attr-defined]  # click's own
+    if "Exit" in kinds:
         return int(getattr(error, "exit_code", 0)), ""
-    if _is(error, click.exceptions.Abort, "Abort"):
-        return 130, "interrupted"
+    if "Abort" in kinds:
+        return 130, "interrupted: nothing half-written was left; --resume goes on"
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "not enough memory" in str(error):
         return 4, "the memory of this machine did not suffice. Take a smaller batch or another method (see --dry-run)."
     if isinstance(error, BrokenPipeError):
@@ -75,11 +74,6 @@ def _meaning(error: Exception) -> tuple[int, str]:
     if isinstance(error, OSError):
         return 4, f"{error.filename or 'the system'}: {error.strerror or error}. Check disk and permissions."
     return 70, f"{type(error).__name__}: {error}. This is a mistake of spotless; --debug shows where."
-
-
-def _is(error: Exception, kind: type[BaseException], name: str) -> bool:
-    """Whether it is that error of click; typer may carry a copy of click with classes of its own."""
-    return isinstance(error, kind) or any(base.__name__ == name for base in type(error).__mro__)
 
 
 def _failed(code: int, text: str, error: Exception) -> int:

@@ -55,9 +55,9 @@ class Talk:
 
 
 def printable(text: str) -> str:
-    """One line without control characters, whatever a file or its name put there.
+    r"""One line without control characters, whatever a file or its name put there.
 
-    >>> printable("a\\x1b[31m\\nb")
+    >>> printable("a\x1b[31m\nb")
     'a?[31m b'
     """
     joined = " ".join(text.split())

@@ -1,1 +1,1 @@
-""" """
+"""What the methods multiply by and solve with: curvature, Jacobians and kernels over streamed data."""

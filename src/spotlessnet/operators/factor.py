@@ -66,9 +66,9 @@ def factor(theta: Float[Tensor, "n m"], ridge: float = 0.0) -> Factor:
             return _told(Factor(L, jitter, _condition(L)))
     least = float(torch.linalg.eigvalsh(K)[0]) + ridge
     raise SolveError(
-        f"A kernel must be positive definite to be factored, but with ridge {ridge:.3g} and jitter up to {JITTERS[-1]:g} "
-        f"of its mean diagonal {scale:.3g} its least eigenvalue is {least:.3g}. Give a ridge above {max(-least, 0):.3g}, "
-        "leave out repeated rows, or compute the kernel in float64."
+        f"A kernel must be positive definite to be factored, but with ridge {ridge:.3g} and jitter up to "
+        f"{JITTERS[-1]:g} of its mean diagonal {scale:.3g} its least eigenvalue is {least:.3g}. "
+        f"Give a ridge above {max(-least, 0):.3g}, leave out repeated rows, or compute the kernel in float64."
     )
 
 

@@ -107,7 +107,7 @@ class GaussNewton:
 
 def _linearise(trained: Trained, x: Inputs, y: Tensor, s: Tensor, *, keep: bool) -> Kept:
     f, w = as_function(trained, x), trained.weights
-    outputs, pull = vjp(f, w)
+    outputs, pull = vjp(f, w)[:2]
     return Kept(_push(f, w) if keep else lambda v: jvp(f, (w,), (v,))[1], pull, outputs.detach(), y, s)
 
 

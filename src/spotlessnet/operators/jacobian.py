@@ -62,7 +62,7 @@ class Jacobian:
         def parts() -> Iterator[Tensor]:
             everything = torch.arange(len(self.data))
             for one, where in stream(self.trained, self.data, everything, batch=self.batch, label="Jacobian product"):
-                outputs, pull = vjp(as_function(self.trained, one.x), w)
+                outputs, pull = vjp(as_function(self.trained, one.x), w)[:2]
                 yield pull(u[where.to(u.device)].to(outputs.dtype).reshape(outputs.shape))[0]
 
         return total_of(self.trained, parts(), torch.zeros_like(w)).to(w.dtype)

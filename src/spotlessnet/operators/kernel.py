@@ -28,7 +28,7 @@ STRIPES = 8
 
 
 def kernel(
-    trained: Trained, a: Data, b: Data | None = None, *, batch: int = 16, memory: float | None = None
+    trained: Trained, a: Data, b: Data | None = None, *, batch: int | None = None, memory: float | None = None
 ) -> Float[Tensor, "n m"]:
     r"""$\Theta(A, B) = J_A J_B^\top$, row and column index `row * C + output`; $\Theta(A, A)$ if `b` is not given.
 
@@ -36,10 +36,11 @@ def kernel(
 
     **Arguments:**
 
-    - `batch`: rows that go through the network at once.
+    - `batch`: rows that go through the network at once; 16 on the CPU and 128 elsewhere, unless given.
     - `memory`: GiB that may hold activations and gradients. More rows than fit are done in pairs of blocks, with
       further passes through the network. Unless given, 4 on the CPU and half of what is free on a GPU.
     """
+    batch = (16 if trained.device.type == "cpu" else 128) if batch is None else batch
     check_positive("batch", batch)
     if not len(a) or (b is not None and not len(b)):
         raise DataError("A kernel needs rows on both sides, but one side has none. Give at least one row.")

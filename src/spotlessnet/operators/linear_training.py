@@ -12,6 +12,7 @@ from spotlessnet.core.data import Data
 from spotlessnet.core.trained import Trained
 from spotlessnet.operators.gauss_newton import GaussNewton
 from spotlessnet.operators.gradient import gradient
+from spotlessnet.operators.line_search import summed_objective
 from spotlessnet.operators.linear_response import Answer, Form, cheaper_form, solve_response
 from spotlessnet.operators.linearised import Linearised
 from spotlessnet.operators.newton_cg import minimise
@@ -61,6 +62,25 @@ class LinearTraining:
         if self.output != "exact":
             return self._solve(data, b)
         return self._minimum(data, self._full_slope(data) + b) - self.trained.weights
+
+    def promise(self, data: Data, b: Float[Tensor, " P"], step: Float[Tensor, " P"]) -> float:
+        r"""How far $\Phi_S(\theta) - (\nabla\Phi_S(w) + b)^\top\theta$, undamped, falls over a step of `response`."""
+        if self.output != "exact":
+            # H δ = b − |S|γ δ, so bᵀδ − ½δᵀHδ needs no product.
+            length = float(step.double() @ step.double())
+            return 0.5 * (float(b.double() @ step.double()) + len(data) * self.damping * length)
+        tilt, ridge = self._full_slope(data) + b, len(data) * self.trained.known_decay
+        before, after = (
+            summed_objective(self._linear, data, at, ridge=ridge, tilt=tilt, batch=self.batch)
+            for at in (self.trained.weights, self.trained.weights + step)
+        )
+        return before - after
+
+    def curvature_along(self, data: Data, v: Float[Tensor, " P"]) -> float:
+        r"""$v^\top J_S^\top\Lambda J_S v / (|S|\,\|v\|^2)$, in units of the decay."""
+        Hv = GaussNewton(self._base, data, self._curvature, batch=self.batch).multiply(v)
+        length = float(v.double() @ v.double())
+        return float(v.double() @ Hv.double()) / (len(data) * length) if length else 0.0
 
     def end(self, data: Data) -> Float[Tensor, " P"]:
         r"""Where linearised training on these rows ends: $\arg\min \Phi_S$."""

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import jvp
@@ -26,7 +25,7 @@ class Linearised:
         """What the linearised network answers at `weights`; differentiable in them."""
         check_vector("weights", weights, self.trained)
         w = self.trained.weights
-        value, move = jvp(as_function(self.trained, x), (w,), (weights.to(w.dtype) - w,))
+        value, move = jvp(as_function(self.trained, x), (w,), (weights.to(w.dtype) - w,))[:2]
         return value + move
 
     def as_module(self, weights: Float[Tensor, " P"]) -> nn.Module:

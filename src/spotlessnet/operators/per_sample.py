@@ -44,7 +44,7 @@ def plan(trained: Trained, x: Inputs) -> Plan:
     cotangent = torch.randn(record.outputs.shape, generator=generator, dtype=torch.float64).to(record.outputs)
     truth = torch.autograd.grad(record.outputs, record.weights, cotangent, retain_graph=True)[0]
     edges = [edge for edge in record.edges if edge is not None]
-    back = torch.autograd.grad(record.outputs, edges, cotangent, allow_unused=True) if edges else ()  # type: ignore[arg-type]  # edges are accepted, the stub lags
+    back = torch.autograd.grad(record.outputs, edges, cotangent, allow_unused=True) if edges else ()
     returned = iter(back)
     good = [
         layer
@@ -105,7 +105,7 @@ def rest_rows(
                 flat = torch.cat([(value if n == name else p).reshape(-1) for n, p in known.items()])
                 return as_function(trained, _as_batch(single))(flat)[0].flatten()
 
-            _, pull = vjp(outputs, known[name])
+            _, pull = vjp(outputs, known[name])[:2]
             return vmap(lambda column: pull(column)[0], in_dims=1)(columns)
 
         yield name, vmap(one_row)(x, cotangents)

@@ -8,31 +8,28 @@ products and, on NVIDIA cards, TF32 convolutions; `matmul` sets both at once for
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Literal, get_args
 
 import torch
 
 from spotlessnet.core.errors import check_choice
 from spotlessnet.core.trained import Trained
 
-Exactness = Literal["float32", "tf32", "bfloat16"]
-"""Mantissa bits in a float32 product: 23, 10, or 7 (in two or three passes where the hardware offers it)."""
-
-_NAMES = {"float32": "highest", "tf32": "high", "bfloat16": "medium"}
+EXACTNESS = {"float32": "highest", "tf32": "high", "bfloat16": "medium"}
+"""How a float32 product may be computed, with PyTorch's word for it: with 23, 10 or 7 bits behind the point."""
 
 
 @contextmanager
-def matmul(exactness: Exactness) -> Iterator[None]:
+def matmul(exactness: str) -> Iterator[None]:
     """Compute float32 matrix products and convolutions this exactly inside the block, then restore the setting.
 
     >>> with matmul("tf32"):
     ...     torch.get_float32_matmul_precision()
     'high'
     """
-    check_choice("exactness", exactness, get_args(Exactness))
+    check_choice("exactness", exactness, tuple(EXACTNESS))
     products, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     try:
-        torch.set_float32_matmul_precision(_NAMES[exactness])
+        torch.set_float32_matmul_precision(EXACTNESS[exactness])
         torch.backends.cudnn.allow_tf32 = exactness != "float32"
         yield
     finally:

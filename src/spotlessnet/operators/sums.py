@@ -101,7 +101,7 @@ def counted(data: Data, sample_weights: Float[Tensor, " N"] | None) -> Int64[Ten
 
 
 def processes() -> tuple[int, int]:
-    """This process's number and how many there are: `(0, 1)` unless `torch.distributed` runs."""
+    """The number of this process and how many there are: `(0, 1)` unless `torch.distributed` runs."""
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
     return 0, 1

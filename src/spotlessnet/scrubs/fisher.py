@@ -33,8 +33,8 @@ class Fisher(Scrub):
 
     When a whole class goes, the papers count on its row of the last layer to have next to no Fisher information on the
     retained rows, and so the largest noise, which `cap` bounds. That holds for a network that no longer gives them the
-    label: after a step, `chain(Newton(), Fisher())`, its noise is the largest; without one it need not be. The published
-    code also sets the row to zero, which is a step of its own and not part of this method; see `Hiding`.
+    label: after a step, `chain(Newton(), Fisher())`, its noise is the largest; without one it need not be. The
+    published code also sets the row to zero, which is a step of its own and not part of this method; see `Hiding`.
 
     **Arguments:**
 

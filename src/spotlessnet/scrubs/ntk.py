@@ -22,10 +22,11 @@ from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.operators.gradient import gradient
 from spotlessnet.operators.holdout_scale import check_holdout_can_match, holdout_scale
-from spotlessnet.operators.line_search import backtrack
+from spotlessnet.operators.line_search import backtrack, summed_objective
 from spotlessnet.operators.linear_response import removal_gradient
 from spotlessnet.operators.linear_training import LinearTraining
 from spotlessnet.operators.trapezium import published_scale, trapezium_scale
+from spotlessnet.operators.trust import dampings, least_trusted
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,9 @@ class NTK(Scrub):
     - `residual`: `"keep"` as above; `"solve"` solves for the ends of linearised training on $D$ and on $D_r$ and takes
       their difference, which is the same only where $w$ is the first of the two.
     - `solution`: `"dual"`, `"primal"`, `"low rank"`, or `"auto"` for the cheaper of the first two by operation count.
-    - `damping`: $\gamma$, in units of the decay; raise it where the linear model reaches too far.
+    - `damping`: $\gamma$, in units of the decay. `"auto"` begins with none and raises it until the network delivers
+      half of the decrease that the linear model promised: none for strong decay, much where the decay is weak and the
+      softmax saturated, where the undamped step would wreck the network.
     - `rank`: directions kept by the low-rank solution.
     - `precondition`: directions found first to speed up the primal solution; useful where decay and damping are small.
     - `search`: halve the step until the network itself has less of what the step was to lower.
@@ -60,7 +63,7 @@ class NTK(Scrub):
     linearised: Literal["end", "start"] = "end"
     residual: Literal["keep", "solve"] = "keep"
     solution: Literal["auto", "dual", "primal", "low rank"] = "auto"
-    damping: float = 1e-3
+    damping: float | Literal["auto"] = "auto"
     rank: int = 200
     precondition: int = 0
     search: bool = True
@@ -79,7 +82,8 @@ class NTK(Scrub):
         check_choice("NTK.solution", self.solution, ("auto", "dual", "primal", "low rank"))
         check_choice("NTK.calibrate", self.calibrate, ("none", "holdout"))
         check_choice("NTK.variant", self.variant, ("corrected", "published"))
-        check_not_negative("NTK.damping", self.damping, "Start from the weight decay.")
+        if self.damping != "auto":
+            check_not_negative("NTK.damping", float(self.damping), 'Start from the weight decay, or say "auto".')
         check_not_negative("NTK.precondition", self.precondition)
         for name in ("rank", "tolerance", "max_iterations", "batch"):
             check_positive(f"NTK.{name}", getattr(self, name))
@@ -104,15 +108,49 @@ class NTK(Scrub):
         return trained.weights + scale * step
 
     def _step(self, trained: Trained, split: Split, facts: dict[str, Any], notes: Notes) -> Float[Tensor, " P"]:
-        linear = self._linear(trained, output=self.output, damping=self.damping)
+        fixed = 0.0 if self.damping == "auto" else float(self.damping)
+        linear = self._linear(trained, output=self.output, damping=fixed)
         if self.residual == "solve":
             step = linear.end(split.retain) - linear.end(split.whole)
         else:
             N, k = len(split.retain) + len(split.forget), len(split.forget)
             g_f, g_r = linear.slope(split.forget), linear.slope(split.retain)
-            step = linear.response(split.retain, removal_gradient(g_f, g_f + g_r, k, N))
+            b = removal_gradient(g_f, g_f + g_r, k, N)
+            if self.damping == "auto" and self.linearised == "end":
+                step, linear = self._trusted(trained, split, b, linear, facts)
+            else:
+                step = linear.response(split.retain, b)
+        facts["damping"] = linear.damping
         _record(linear, facts, notes)
         return step
+
+    def _trusted(
+        self, trained: Trained, split: Split, b: Float[Tensor, " P"], linear: LinearTraining, facts: dict[str, Any]
+    ) -> tuple[Float[Tensor, " P"], LinearTraining]:
+        """The least damping at which the network follows the linear model on the retained rows."""
+        D_r, w, made = split.retain, trained.weights, {0.0: linear}
+        ridge = len(D_r) * trained.known_decay
+        # The network's own objective on D_r, tilted so that it falls along b at w: what the step is to lower.
+        tilt = gradient(trained, D_r, ridge=ridge, batch=self.batch) + b
+
+        def height(at: Float[Tensor, " P"]) -> float:
+            return summed_objective(trained, D_r, at, ridge=ridge, tilt=tilt, batch=self.batch)
+
+        def step_at(damping: float) -> Float[Tensor, " P"]:
+            made.setdefault(damping, self._linear(trained, output=self.output, damping=damping))
+            return made[damping].response(D_r, b)
+
+        begin = height(w)
+        first = max(trained.known_decay, 1e-3 * linear.curvature_along(D_r, b))
+        found = least_trusted(
+            step_at,
+            lambda step, damping: made[damping].promise(D_r, b, step),
+            lambda step: begin - height(w + step),
+            # Without any decay the undamped system may be singular, so it is not tried.
+            dampings(first) if trained.known_decay else dampings(first)[1:],
+        )
+        facts["trust"] = found.ratio
+        return found.step, made[found.damping]
 
     def _published(
         self, trained: Trained, split: Split, facts: dict[str, Any], notes: Notes
@@ -169,7 +207,7 @@ class NTK(Scrub):
             return match.scale
         scale = 1.0
         if self.trapezium:
-            linear = self._linear(trained, output=self.output, damping=self.damping)
+            linear = self._linear(trained, output=self.output, damping=facts["damping"])
             found = trapezium_scale(step, trained.weights - linear.end(split.whole))
             facts |= {"trapezium": found.used, "trapezium_unguarded": found.raw}
             scale = found.used
@@ -190,7 +228,7 @@ class NTK(Scrub):
         if not found.accepted:
             raise NumericsError(
                 "The step must bring the network closer to where the retained rows lead, but no length of it does. "
-                f"Raise `NTK.damping` (now {self.damping:g})."
+                f"Raise `NTK.damping` (now {self.damping})."
             )
         facts["searched"] = True
         return found.scale

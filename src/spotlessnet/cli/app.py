@@ -1,0 +1,43 @@
+"""All commands of `spotless`, in the order in which a person meets them."""
+
+from typing import Annotated
+
+import typer
+
+from spotlessnet import __version__
+from spotlessnet.cli import auditing, comparing, demonstrating, inspecting, listing, remembering, reproducing, scrubbing
+
+app = typer.Typer(
+    name="spotless",
+    help="Make a trained network forget, and prove what is left.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["--help", "-h"]},
+)
+
+
+@app.callback()
+def about(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and end.", is_eager=True)] = False,
+) -> None:
+    """Make a trained network forget, and prove what is left.
+
+    Begin with [bold]spotless demo[/bold]. Results go to stdout, talk to stderr; exit codes: 0 done, 1 not forgotten,
+    2 usage, 3 bad input, 4 environment, 5 numerical, 6 inconclusive, 7 integrity, 130 interrupted, 70 internal.
+    """
+    if version:
+        print(__version__)
+        raise typer.Exit
+
+
+app.command("demo")(demonstrating.demo)
+app.command("scrub")(scrubbing.scrub)
+app.command("audit")(auditing.audit)
+app.command("remember")(remembering.remember)
+app.command("compare")(comparing.compare)
+app.command("reproduce")(reproducing.reproduce)
+app.command("list")(listing.list_)
+app.command("inspect")(inspecting.inspect)
+app.command("verify")(inspecting.verify)

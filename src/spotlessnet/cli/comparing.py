@@ -1,0 +1,91 @@
+"""`spotless compare`: several methods on one request, beside the original and the retrained network."""
+
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Annotated
+
+import typer
+
+from spotlessnet.cli.folder import Folder, inputs_of
+from spotlessnet.cli.methods import METHODS, named
+from spotlessnet.cli.opening import open_case
+from spotlessnet.cli.options import AsJson, Debug, Quiet, Wish, takes_case
+from spotlessnet.cli.talk import Talk
+from spotlessnet.core.errors import NeedError
+from spotlessnet.core.progress import quiet as no_bars
+
+METHOD_LIST = "ntk,newton,fisher,finetune,negative-gradient,random-labels"
+
+Methods = Annotated[str, typer.Option("--methods", help="Names with commas between; a + joins several into one.")]
+Seeds = Annotated[int, typer.Option("--seeds", help="Trainings to look at.", min=1, max=1000)]
+Workers = Annotated[int, typer.Option("--workers", help="Processes.", min=1, max=256)]
+
+
+@takes_case
+def compare(
+    wish: Wish,
+    methods: Methods = METHOD_LIST,
+    seeds: Seeds = 3,
+    workers: Workers = 1,
+    json: AsJson = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> int:
+    """Line up several methods on one request, each beside the original and the retrained network.
+
+    [bold]spotless compare --model nets.py:build --weights model.safetensors --start start.safetensors
+    --data mydata.py:train --test mydata.py:test --forget forget.csv --epochs 30 --rate 0.05 --methods ntk,finetune
+    --out compared/[/bold]
+
+    Your own modules are imported, so their code runs.
+    """
+    from spotlessnet.compare import compare as line_up
+    from spotlessnet.compare import summarise
+    from spotlessnet.readouts import ActivationDistance, Error, MeanLoss
+    from spotlessnet.report.page import number
+
+    talk, case = Talk(json, quiet), replace(wish.case, method=None)
+    scrubs = {name.strip(): named(name, _own(case.settings or {}, name)) for name in methods.split(",")}
+    if case.start is None or case.recipe() is None:
+        raise NeedError("Comparing needs --start, --epochs and --rate, so that networks can be trained again.")
+    with no_bars() if quiet or json else nullcontext():
+        opened = open_case(case)
+        plan = f"compare {', '.join(scrubs)} over {seeds} trainings; {opened.split.request}"
+        talk.say(plan)
+        if wish.dry_run:
+            talk.give({"status": "planned", "methods": list(scrubs), "seeds": seeds}, [plan])
+            return 0
+        case.need("out")
+        assert case.out is not None
+        folder = Folder(case.out, again=wish.resume)
+        folder.check(inputs_of(case))
+        looks = [Error("retain"), Error("forget"), MeanLoss("forget")]
+        readouts = {look.name: look for look in looks + ([Error("test")] if opened.split.test is not None else [])}
+        distance = {"activation distance": lambda context: ActivationDistance(context.retrained)}
+        with folder.claimed():
+            rows = line_up(
+                opened.trained,
+                opened.split,
+                scrubs=scrubs,
+                readouts={**readouts, **(distance if workers == 1 else {})},
+                seeds=range(seeds),
+                out=case.out / "rows.jsonl",
+                workers=workers,
+            )
+    lines = summarise(rows)
+    columns = list(dict.fromkeys(line.readout for line in lines))
+    cells = {(line.method, line.readout): number(line.mean.value) for line in lines}
+    table = [[m, *(cells.get((m, c), "") for c in columns)] for m in dict.fromkeys(line.method for line in lines)]
+    talk.table(["method", *columns], table)
+    talk.give({"status": "done", "rows": [vars(row) for row in rows]}, [str(case.out / "rows.jsonl")])
+    return 0
+
+
+def _own(settings: object, name: str) -> dict[str, object]:
+    """The settings that are for one of the methods; they must say which: `ntk.damping=0.1`."""
+    assert isinstance(settings, dict)
+    strange = [key for key in settings if key.rpartition(".")[0] not in METHODS]
+    if strange:
+        raise NeedError(f"Comparing needs settings that say for which method, such as ntk.{strange[0]}=...")
+    parts = [part.strip() for part in name.split("+")]
+    return {key: value for key, value in settings.items() if key.rpartition(".")[0] in parts}

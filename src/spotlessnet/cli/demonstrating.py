@@ -1,0 +1,42 @@
+"""`spotless demo`: everything once, on a small data set that comes with the installation."""
+
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from spotlessnet.cli.options import AsJson, Debug, DryRun, Quiet
+from spotlessnet.cli.talk import Talk
+from spotlessnet.core.progress import quiet as no_bars
+
+Out = Annotated[Path, typer.Option("--out", "-o", help="The folder for the report.")]
+Seeds = Annotated[int, typer.Option("--seeds", help="Pairs of trainings; fewer are quicker and say less.", min=1)]
+
+
+def demo(
+    out: Out = Path("spotless-demo"),
+    seeds: Seeds = 8,
+    dry_run: DryRun = False,
+    json: AsJson = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> int:
+    """Forget mislabelled digits with every method, audit it, and write a report: about a minute.
+
+    [bold]spotless demo[/bold]
+    """
+    talk = Talk(json, quiet)
+    page = (out / "report.html").resolve()
+    talk.say(f"The report will be {page}")
+    if dry_run:
+        talk.give({"status": "planned", "report": page}, [str(page)])
+        return 0
+    from spotlessnet.demo import demo as run
+
+    with no_bars() if quiet or json else nullcontext():
+        story, path = run(out, seeds=seeds)
+    word = "not judged" if story.judgement is None else f"{story.judgement.word}: {story.judgement.reason}"
+    talk.say(f"{story.method}: {word}")
+    talk.give({"status": "done", "report": path.resolve(), "verdict": word}, [str(path)])
+    return 0

@@ -1,0 +1,211 @@
+"""One request from the asking to the receipt: the only place where `spotless scrub` writes."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.modules.batchnorm import _NormBase
+
+from spotlessnet.case import Case
+from spotlessnet.cli.estimate import Estimate, estimate
+from spotlessnet.cli.folder import Folder, digests_of, inputs_of
+from spotlessnet.cli.methods import described
+from spotlessnet.cli.opening import Opened, open_case, scrub_for
+from spotlessnet.cli.talk import Talk
+from spotlessnet.core.damping import ridge_of
+from spotlessnet.core.errors import NumericsError
+from spotlessnet.core.gaussian import Gaussian
+from spotlessnet.core.meter import Meter
+from spotlessnet.core.scrub import Notes, Scrub
+from spotlessnet.core.trained import Trained
+from spotlessnet.operators.recall import after_request
+from spotlessnet.report.story import Story
+from spotlessnet.store.checkpoints import write_weights
+from spotlessnet.store.memories import write_memory
+from spotlessnet.store.receipts import NoiseSeed, commit_to, statement, write_receipt
+
+SCRUBBED, MEMORY = "scrubbed.safetensors", "memory.safetensors"
+
+
+@dataclass(frozen=True, eq=False)
+class Served:
+    """What came of a request.
+
+    **Arguments:**
+
+    - `again`: the request had been served before, and this is that receipt.
+    """
+
+    folder: Path
+    receipt: dict[str, Any]
+    again: bool = False
+    story: Story | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A request that was checked and not yet begun."""
+
+    opened: Opened
+    scrub: Scrub
+    cost: Estimate
+
+    def lines(self) -> list[str]:
+        """For people."""
+        split, (name, settings) = self.opened.split, described(self.scrub)
+        budget = settings.pop("budget", None)
+        rows = f"{len(split.retain)} rows stay, {len(split.forget)} go"
+        return [
+            f"forget  {split.request}; {rows}",
+            f"method  {name}" + (f" with noise for {budget}" if budget else ""),
+            *(f"        {link}: {', '.join(f'{k}={v}' for k, v in own.items())}" for link, own in settings.items()),
+            *self.cost.lines(),
+            "noise   "
+            + ("from the seed given: for experiments only" if self.opened.case.seed is not None else "secret"),
+        ]
+
+
+Auditor = Callable[[Plan, Trained], Story]
+
+
+def plan_of(case: Case) -> Plan:
+    """Everything short of the work: imports, checks, estimate, and the refusal of what would not fit."""
+    opened = open_case(case)
+    scrub = scrub_for(opened)
+    cost = estimate(opened.trained, opened.split, scrub, case.memory_limit)
+    cost.check_memory()
+    return Plan(opened, scrub, cost)
+
+
+def request_of(case: Case) -> dict[str, Any]:
+    """All that decides the result of a request; the same values are the same request."""
+    told = {name: value for name, value in case.told().items() if name not in ("out", "memory_limit", "device")}
+    return {"fields": told, "digests": digests_of(inputs_of(case))}
+
+
+def serve(case: Case, talk: Talk, *, resume: bool, audit: Auditor | None = None) -> Served:
+    """Forget what a case asks for, and write the network and its receipt; the receipt comes last.
+
+    **Arguments:**
+
+    - `resume`: go on where an earlier run of the same request stopped; a finished one is given back as it is.
+    - `audit`: a function of the plan and the scrubbed network that gives the `Story` to write beside it, or `None`.
+    """
+    case.need("out", "model", "weights", "data", "forget")
+    assert case.out is not None
+    folder, began = Folder(case.out, resume), datetime.now(UTC)
+    folder.check(inputs_of(case))
+    request = request_of(case)
+    if resume and folder.receipt.is_file() and (found := folder.finished(request)):
+        return Served(folder.path, found, again=True)
+    plan = plan_of(case)
+    for line in plan.lines():
+        talk.say(line)
+    with folder.claimed():
+        # Another run may have finished between the look above and the claim.
+        if found := folder.finished(request):
+            return Served(folder.path, found, again=True)
+        return _write(folder, plan, request, began, audit)
+
+
+def _write(folder: Folder, plan: Plan, request: dict[str, Any], began: datetime, audit: Auditor | None) -> Served:
+    opened, case, split = plan.opened, plan.opened.case, plan.opened.split
+    with Meter(opened.trained.device) as meter:
+        gaussian = plan.scrub(opened.trained, split)
+    noise = NoiseSeed.secret() if case.seed is None else NoiseSeed.for_experiments(case.seed)
+    weights = gaussian.draw(noise.generator())
+    if not bool(weights.isfinite().all()):
+        raise NumericsError("The scrubbed weights are not finite, so nothing was written. Lower the noise or the step.")
+    write_weights(folder.path / SCRUBBED, opened.trained.module(weights), replace=folder.again)
+    subjects = [folder.path / SCRUBBED]
+    if opened.memory is not None:
+        subjects.append(_write_memory(folder, opened, weights))
+    story = None if audit is None else audit(plan, opened.trained.at(weights))
+    if story is not None:
+        subjects += write_story(folder.path, story, replace=folder.again)
+    name, settings = described(plan.scrub)
+    receipt = statement(
+        subjects=subjects,
+        # A digest of the list itself would let anyone test a guess; the commitment below is salted.
+        inputs={name: path for name, path in inputs_of(case).items() if name != "forget"},
+        request={
+            "identity": folder.identity(request),
+            "cohort": {"commitment": commit_to(opened.ids, folder.salt), "algorithm": "HMAC-SHA256 of the sorted ids"},
+            "matched": split.request.matched,
+            "missing": split.request.missing,
+            "duplicates": split.request.duplicates,
+            "kept": len(split.retain),
+        },
+        method=name,
+        settings=settings,
+        noise=_noise(noise, gaussian),
+        about={**gaussian.about, "seconds": meter.seconds},
+        audit=[] if story is None else _figures(story),
+        limits=limits_of(opened, gaussian, story),
+        began=began,
+    )
+    write_receipt(folder.receipt, receipt, replace=folder.again)
+    return Served(folder.path, receipt, story=story)
+
+
+def _write_memory(folder: Folder, opened: Opened, weights: Float[Tensor, " P"]) -> Path:
+    """The memory that the next request finds, written with the network that it belongs to."""
+    assert opened.memory is not None
+    ridge = ridge_of(opened.trained, None, Notes())
+    memory = after_request(opened.memory, opened.trained, opened.split.forget, weights, ridge=ridge)
+    write_memory(folder.path / MEMORY, memory, replace=folder.again)
+    return folder.path / MEMORY
+
+
+def _noise(seed: NoiseSeed, gaussian: Gaussian) -> dict[str, Any]:
+    if gaussian.is_still:
+        return {"kind": "none", "consequence": "the method adds no noise, so no bound in nats holds"}
+    return seed.record()
+
+
+def _figures(story: Story) -> list[dict[str, Any]]:
+    judgement = story.judgement
+    if judgement is None:
+        return [{"verdict": "not judged"}]
+    head = {"verdict": judgement.word, "reason": judgement.reason, "seeds": judgement.seeds}
+    return [head, *(vars(finding) for finding in judgement.findings)]
+
+
+def limits_of(opened: Opened, gaussian: Gaussian, story: Story | None) -> list[str]:
+    """What the receipt of this request cannot say."""
+    limits = [f"Assumed: {text}." for text in gaussian.about.get("assumed", [])]
+    if any(isinstance(m, _NormBase) and m.track_running_stats for m in opened.trained.model.modules()):
+        limits.append("BatchNorm's running statistics were gathered with the forgotten rows and are left as they were.")
+    frozen = sum(p.numel() for p in opened.trained.model.parameters()) - opened.trained.size
+    if frozen:
+        limits.append(f"{frozen} frozen parameters were not changed; what they know of the rows stays.")
+    limits.append("The optimiser's state, if kept, carries the forgotten rows too: discard it.")
+    limits.append("The list of what to forget and the folder `private` name or betray the rows: keep or destroy them.")
+    if opened.case.seed is not None and not gaussian.is_still:
+        limits.append("The noise came from a published seed: anyone can take it away again.")
+    if story is None:
+        limits.append("No audit was run: how much was forgotten has not been measured.")
+    else:
+        limits.append("The audit is of the method on this request over several seeds, not of this one file.")
+    return limits
+
+
+def write_story(folder: Path, story: Story, *, replace: bool) -> list[Path]:
+    """The report for people, the rows for programs, the section for a model card."""
+    from spotlessnet.core.files import write_whole
+    from spotlessnet.report.exports import as_csv, as_json_lines, as_model_card
+    from spotlessnet.report.page import page
+
+    texts = {
+        "report.html": page(story),
+        "rows.jsonl": as_json_lines(story.rows),
+        "rows.csv": as_csv(story.rows),
+        "model-card.md": as_model_card(story),
+    }
+    for name, text in texts.items():
+        write_whole(folder / name, text.encode(), replace=replace)
+    return [folder / name for name in texts]

@@ -1,0 +1,77 @@
+"""`spotless list`: what there is to choose from."""
+
+from typing import Annotated, Any
+
+import typer
+
+from spotlessnet.cli.options import AsJson, Debug, Quiet
+from spotlessnet.cli.talk import Talk
+from spotlessnet.core.errors import check_choice
+
+KINDS = ("methods", "readouts", "datasets", "experiments")
+What = Annotated[str, typer.Argument(help=f"{', '.join(KINDS)}, or all.")]
+
+
+def list_(what: What = "all", json: AsJson = False, quiet: Quiet = False, debug: Debug = False) -> int:
+    """Show methods with their settings, readouts, data sets and experiments.
+
+    [bold]spotless list methods[/bold]
+    """
+    check_choice("what", what, (*KINDS, "all"))
+    talk = Talk(json, quiet)
+    makers = {"methods": methods, "readouts": readouts, "datasets": datasets, "experiments": _experiments}
+    found = {kind: makers[kind]() for kind in KINDS if what in (kind, "all")}
+    for kind, entries in found.items():
+        rows = [
+            [name, one["about"], ", ".join(f"{k}={v}" for k, v in one["settings"].items())]
+            for name, one in entries.items()
+        ]
+        talk.table([kind, "what it does", "settings"], rows)
+    talk.give(found)
+    return 0
+
+
+def methods() -> dict[str, Any]:
+    """Every method with its settings and what they are unless said."""
+    from dataclasses import fields
+
+    from spotlessnet.cli.methods import METHODS, settable
+
+    found = {}
+    for name, kind in METHODS.items():
+        defaults = {f.name: f.default for f in fields(kind)}  # type: ignore[arg-type]  # every method is a dataclass
+        found[name] = {"about": _first_line(kind), "settings": {n: defaults[n] for n in settable(kind)}}
+    return found
+
+
+def readouts() -> dict[str, Any]:
+    """Every look at one network."""
+    from spotlessnet.readouts import READOUTS
+
+    return {kind.__name__: {"about": _first_line(kind), "settings": {}} for kind in READOUTS}
+
+
+def datasets() -> dict[str, Any]:
+    """Every data set that has a name."""
+    from spotlessnet.datasets.registry import NAMES
+
+    about = {"digits": "comes with scikit-learn"}
+    return {name: {"about": about.get(name, "files in the folder SPOTLESS_DATA"), "settings": {}} for name in NAMES}
+
+
+def experiments() -> dict[str, Any]:
+    """The registered experiments by name."""
+    import spotlessnet.experiments as registry
+
+    return dict(getattr(registry, "EXPERIMENTS", {}))
+
+
+def _experiments() -> dict[str, Any]:
+    return {name: {"about": _first_line(one), "settings": {}} for name, one in experiments().items()}
+
+
+def _first_line(thing: Any) -> str:
+    import re
+
+    line = (thing.__doc__ or "").strip().split("\n", 1)[0]
+    return re.sub(r"\$[^$]*\$|`", "", line).strip()

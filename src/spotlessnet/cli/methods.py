@@ -1,0 +1,163 @@
+"""Methods by name, and their settings from text: `ntk+finetune` with `finetune.epochs=3`."""
+
+import difflib
+import re
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+from spotlessnet.case import Case
+from spotlessnet.core.errors import NeedError, SettingError
+from spotlessnet.core.memory import Memory
+from spotlessnet.core.scrub import Scrub, chain
+from spotlessnet.scrubs import SCRUBS, Fisher, WithinBudget
+
+DEFAULT = "ntk+finetune"
+"""The method where none is named: the step that retraining would take, then a polish."""
+
+DEFAULT_EPOCHS = 3
+"""Of that polish."""
+
+
+def name_of(kind: type[Scrub]) -> str:
+    """A method's name on the command line.
+
+    >>> from spotlessnet.scrubs import NTK, NegativeGradient
+    >>> name_of(NTK), name_of(NegativeGradient)
+    ('ntk', 'negative-gradient')
+    """
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", kind.__name__).lower()
+
+
+METHODS = {name_of(kind): kind for kind in SCRUBS if kind is not WithinBudget}
+"""Every method that a name can ask for; budgets have flags of their own."""
+
+
+def scrub_of(case: Case, memory: Memory | None = None, reference: Any = None) -> Scrub:
+    """The method that a case asks for, budgets included."""
+    scrub = named(case.method or DEFAULT, case.settings or {}, is_default=case.method is None)
+    if memory is not None:
+        scrub = _with_memory(scrub, memory)
+    if case.max_nats is None and case.max_error_increase is None:
+        return scrub
+    if not scrub.is_noisy:
+        # A budget is met by noise, and this method adds none of its own.
+        scrub = _followed_by(scrub, Fisher(memory=memory))
+    return WithinBudget(scrub, case.max_nats, case.max_error_increase, reference)
+
+
+def named(text: str, settings: Mapping[str, Any], *, is_default: bool = False) -> Scrub:
+    """A method from its name, or several joined by `+`, with settings by name or by `method.name`.
+
+    >>> named("ntk", {"damping": "0.1"}).damping
+    0.1
+    """
+    kinds = {}
+    for name in (part.strip() for part in text.split("+")):
+        if name not in METHODS:
+            near = difflib.get_close_matches(name, METHODS, n=1)
+            hint = f"Did you mean {near[0]!r}?" if near else f"Known are {', '.join(METHODS)}."
+            raise SettingError(f"There is no method {name[:40]!r}. {hint}")
+        if name in kinds:
+            raise SettingError(f"The method {name!r} comes twice in {text[:60]!r}. Name each once.")
+        kinds[name] = METHODS[name]
+    given: dict[str, dict[str, Any]] = {name: {} for name in kinds}
+    if is_default:
+        given["finetune"]["epochs"] = DEFAULT_EPOCHS
+    for key, value in settings.items():
+        owner, name = _owner(key, kinds)
+        given[owner][name] = typed(kinds[owner], name, value)
+    links = [kind(**given[name]) for name, kind in kinds.items()]
+    return links[0] if len(links) == 1 else chain(*links)
+
+
+def _owner(key: str, kinds: Mapping[str, type[Scrub]]) -> tuple[str, str]:
+    """Which method a setting is for."""
+    owner, dot, name = key.rpartition(".")
+    name = name.replace("-", "_")
+    if dot:
+        if owner not in kinds:
+            raise SettingError(f"--set {key[:60]}: {owner[:40]!r} is not among the methods {', '.join(kinds)}.")
+        owners = [owner] if name in settable(kinds[owner]) else []
+    else:
+        owners = [method for method, kind in kinds.items() if name in settable(kind)]
+    if len(owners) > 1:
+        raise SettingError(f"--set {key}: {' and '.join(owners)} both have it. Say which: --set {owners[0]}.{key}=...")
+    if owners:
+        return owners[0], name
+    known = [n for method, kind in kinds.items() if not dot or method == owner for n in settable(kind)]
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"Did you mean {near[0]!r}?" if near else f"It has {', '.join(known) or 'none'}."
+    raise SettingError(f"There is no setting {key[:60]!r} for {owner or '+'.join(kinds)}. {hint}")
+
+
+def settable(kind: type[Scrub]) -> dict[str, Any]:
+    """The settings of a method that text can give, with their types."""
+    hints = typing.get_type_hints(kind)
+    plain = (int, float, bool, str, types.NoneType)
+    found = {}
+    for f in fields(kind):  # type: ignore[arg-type]  # every method is a dataclass
+        parts = _parts(hints[f.name])
+        if all(part in plain or typing.get_origin(part) is typing.Literal for part in parts):
+            found[f.name] = hints[f.name]
+    return found
+
+
+def typed(kind: type[Scrub], name: str, value: Any) -> Any:
+    """A setting's value from text or from a case file, in the type that the method declares."""
+    parts = _parts(settable(kind)[name])
+    text = str(value).strip()
+    for part in parts:
+        if part is types.NoneType and text.lower() in ("none", "null"):
+            return None
+        if typing.get_origin(part) is typing.Literal and text in typing.get_args(part):
+            return text
+        if part is bool and text.lower() in ("true", "false", "yes", "no"):
+            return text.lower() in ("true", "yes")
+        if part in (int, float) and not isinstance(value, bool):
+            try:
+                return part(text)
+            except ValueError:
+                continue
+    if str in parts:
+        return text
+    raise SettingError(f"`{name_of(kind)}.{name}` must be {' or '.join(map(_wanted, parts))}, but got {text[:60]!r}.")
+
+
+def _parts(hint: Any) -> tuple[Any, ...]:
+    return typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
+
+
+def _wanted(part: Any) -> str:
+    if typing.get_origin(part) is typing.Literal:
+        return " or ".join(repr(choice) for choice in typing.get_args(part))
+    words = {int: "a whole number", float: "a number", bool: "true or false", types.NoneType: "none", str: "text"}
+    return words[part]
+
+
+def _with_memory(scrub: Scrub, memory: Memory) -> Scrub:
+    links = getattr(scrub, "links", (scrub,))
+    able = [hasattr(link, "memory") for link in links]
+    if not any(able):
+        raise NeedError(
+            "--memory was given, but no part of the method reads one. End it with +fisher, or leave the memory out."
+        )
+    fed = [replace(link, memory=memory) if yes else link for link, yes in zip(links, able, strict=True)]
+    return fed[0] if len(fed) == 1 else chain(*fed)
+
+
+def _followed_by(scrub: Scrub, last: Scrub) -> Scrub:
+    return chain(*getattr(scrub, "links", (scrub,)), last)
+
+
+def described(scrub: Scrub) -> tuple[str, dict[str, Any]]:
+    """A method's name and settings for receipts and plans."""
+    if isinstance(scrub, WithinBudget):
+        name, settings = described(scrub.scrub)
+        budget = {"max_nats": scrub.max_nats, "max_error_increase": scrub.max_error_increase}
+        return name, {**settings, "budget": {k: v for k, v in budget.items() if v is not None}}
+    links = getattr(scrub, "links", (scrub,))
+    settings = {name_of(type(link)): {name: getattr(link, name) for name in settable(type(link))} for link in links}
+    return "+".join(settings), settings

@@ -1,0 +1,209 @@
+"""Open a case: import the network and the data, read the weights, and see that they fit before any work."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from spotlessnet.case import Case, as_flag, made, resolve
+from spotlessnet.core.cohorts import ids, read_ids, rows
+from spotlessnet.core.data import Arrays, Data, HasLabels
+from spotlessnet.core.errors import DataError, MismatchError, ResourceError, SpotlessError
+from spotlessnet.core.loss import BinaryCrossEntropy, CrossEntropy, Loss, SquaredError
+from spotlessnet.core.memory import Memory
+from spotlessnet.core.scrub import Scrub
+from spotlessnet.core.split import Request, Split
+from spotlessnet.core.trained import Trained
+from spotlessnet.datasets.registry import NAMES, load
+from spotlessnet.store.checkpoints import fit_names, load_into, read_weights
+from spotlessnet.store.memories import read_memory
+
+LOSSES: dict[str, type[Loss]] = {
+    "cross-entropy": CrossEntropy,
+    "squared-error": SquaredError,
+    "binary-cross-entropy": BinaryCrossEntropy,
+}
+
+TRIED = 8
+"""Rows on which the network is tried before any work."""
+
+
+@dataclass(frozen=True, eq=False)
+class Opened:
+    """A case with everything read and checked.
+
+    **Arguments:**
+
+    - `ids`: what the forget list names, each once; only their commitment ever leaves this process.
+    """
+
+    case: Case
+    trained: Trained
+    split: Split
+    ids: frozenset[str]
+    memory: Memory | None = None
+    reference: Any = None
+
+
+def open_case(case: Case, *, needs_forget: bool = True) -> Opened:
+    """Everything that a case names, read and seen to fit."""
+    case.need("model", "weights", "data", *(["forget"] if needs_forget else []))
+    cohort, wanted = _cohort(case) if needs_forget else (None, frozenset[str]())
+    network = _network(case)
+    train, test = _rows(case, "data")
+    test = _rows(case, "test")[0] if case.test else test
+    others = {name: _rows(case, name)[0] if getattr(case, name) else None for name in ("validation", "core")}
+    if not len(train):
+        raise DataError("The training data has no row. Give the data that the network was trained on.")
+    trained = _trained(case, network)
+    for name, data in (("data", train), ("test", test), *others.items()):
+        if data is not None and len(data):
+            check_fits(trained, data, name)
+    if cohort is None:
+        # A split must name what goes; here nothing does.
+        split = Split(forget=train.pick([]), kept=train, test=test, request=Request("nothing"), **others)
+    else:
+        split = cohort(train, test, **others)
+    memory = None if case.memory is None else read_memory(case.memory)
+    if memory is not None:
+        memory.check_belongs_to(trained)
+    reference = None if case.reference is None else trained.vector(_named(trained, case.reference))
+    return Opened(case, trained, split, wanted, memory, reference)
+
+
+def _cohort(case: Case) -> tuple[Any, frozenset[str]]:
+    assert case.forget is not None  # `need` has looked
+    if case.id_column == "row":
+        listed = read_ids(case.forget, "row")
+        try:
+            numbers = [int(text) for text in listed]
+        except ValueError as e:
+            raise DataError(
+                f"With --id-column row the list {case.forget} must hold row numbers, but one is not a whole number."
+            ) from e
+        return rows(numbers, mislabelled=bool(case.mislabelled)), frozenset(map(str, numbers))
+    by_id = ids(
+        case.forget,
+        column=case.id_column or "id",
+        allow_missing=bool(case.allow_missing),
+        mislabelled=bool(case.mislabelled),
+    )
+    return by_id, frozenset(by_id.wanted)
+
+
+def _network(case: Case) -> nn.Module:
+    assert case.model is not None  # `need` has looked
+    assert case.weights is not None
+    # Read first: a damaged checkpoint should not cost the import of a large network.
+    tensors = read_weights(case.weights)
+    network = made(case.model, "model")
+    if not isinstance(network, nn.Module):
+        raise DataError(
+            f"--model {case.model} must be a torch module or a function that makes one, but gave "
+            f"{type(network).__name__}."
+        )
+    return load_into(network, tensors).to(_device(case))
+
+
+def _device(case: Case) -> str:
+    if case.device == "cuda" and not torch.cuda.is_available():
+        raise ResourceError("--device cuda was asked for, but this machine has none that torch can use.")
+    return "cuda" if case.device != "cpu" and torch.cuda.is_available() else "cpu"
+
+
+def _rows(case: Case, name: str) -> tuple[Data, Data | None]:
+    """Training and, where the source has them, test rows of a field."""
+    spec = getattr(case, name)
+    if spec in NAMES or spec.endswith(".npz"):
+        pair = load(spec)
+        return (pair.test, None) if name == "test" else (pair.train, pair.test if len(pair.test) else None)
+    return as_data(made(spec, name), name), None
+
+
+def as_data(found: Any, name: str) -> Data:
+    """Rows from what a person's function gave: anything `Data.of` takes, or inputs, labels and ids."""
+    try:
+        if isinstance(found, tuple) and len(found) == 3:
+            return Data.of(found[:2], columns={"id": list(found[2])})
+        return Data.of(found)
+    except SpotlessError as e:
+        raise DataError(f"{as_flag(name)}: {e}") from e
+
+
+def _trained(case: Case, network: nn.Module) -> Trained:
+    trained = Trained.of(network, _loss(case), decay=case.decay, recipe=case.recipe())
+    if case.start is None:
+        return trained
+    start = trained.vector(_named(trained, case.start))
+    if not bool(start.isfinite().all()):
+        raise DataError(f"The start weights {case.start} are not finite. Give the checkpoint that training began at.")
+    return Trained.of(network, trained.loss, decay=case.decay, recipe=case.recipe(), start=start)
+
+
+def _named(trained: Trained, path: Path) -> Any:
+    return fit_names(read_weights(path), trained.model.state_dict())
+
+
+def _loss(case: Case) -> Any:
+    text = case.loss or "cross-entropy"
+    if text in LOSSES:
+        return LOSSES[text]()
+    if ":" not in text:
+        raise DataError(f"--loss must be {', '.join(LOSSES)} or `file.py:function`, but got {text[:60]!r}.")
+    return resolve(text, "loss")
+
+
+def check_fits(trained: Trained, data: Data, name: str) -> None:
+    """Try the network on a few rows, and look at every label that can be had for little."""
+    flag = as_flag(name)
+    try:
+        batch = next(iter(trained.batches(data, TRIED)))
+        with torch.no_grad():
+            outputs = trained.outputs(batch.x)
+        classes = outputs.shape[1] if outputs.ndim == 2 else None
+        if trained.loss.is_classification:
+            _check_labels(data.labels() if isinstance(data.source, HasLabels) else batch.y, classes, flag)
+        with torch.no_grad():
+            losses = trained.losses(batch.x, batch.y)
+    except SpotlessError:
+        raise
+    except Exception as e:  # whatever the network or the data raise means: they do not fit
+        line = (str(e).strip().splitlines() or [""])[0][:160]
+        raise MismatchError(
+            f"The network cannot answer the rows of {flag}: {type(e).__name__}: {line}. Give the data that it was "
+            "trained on, prepared in the same way."
+        ) from e
+    _check_inputs(data, flag)
+    if not bool(losses.isfinite().all()):
+        raise MismatchError(f"The loss of the first rows of {flag} is not finite. Check inputs, labels and weights.")
+
+
+def _check_labels(y: torch.Tensor, classes: int | None, flag: str) -> None:
+    if y.ndim != 1 or y.is_floating_point() or classes is None:
+        raise MismatchError(
+            f"Cross-entropy needs one whole-number label a row, but the labels of {flag} have shape {tuple(y.shape)} "
+            f"and type {y.dtype}. Name another --loss, or give class numbers."
+        )
+    low, high = (int(y.min()), int(y.max())) if len(y) else (0, 0)
+    if low < 0 or high >= classes:
+        raise MismatchError(
+            f"The network has {classes} outputs, but the labels of {flag} go from {low} to {high}. "
+            f"Number the classes from 0 to {classes - 1}."
+        )
+
+
+def _check_inputs(data: Data, flag: str) -> None:
+    if not isinstance(data.source, Arrays):
+        return
+    for x in data.source.x.values() if isinstance(data.source.x, dict) else (data.source.x,):
+        if x.is_floating_point() and not bool(x.isfinite().all()):
+            raise DataError(f"The inputs of {flag} must be finite, but some are NaN or infinite. Clean the data.")
+
+
+def scrub_for(opened: Opened) -> Scrub:
+    """The method that an opened case asks for."""
+    from spotlessnet.cli.methods import scrub_of
+
+    return scrub_of(opened.case, opened.memory, opened.reference)

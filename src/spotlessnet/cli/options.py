@@ -1,0 +1,122 @@
+"""Flags: each field of a `Case` is one, so that commands and case files can never differ."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from spotlessnet.case import Case, as_flag, kinds
+from spotlessnet.core.errors import SettingError
+
+GROUPS = {
+    "the network": {
+        "model": "The network: `package.module:build` or `file.py:build`, a module or what makes one.",
+        "weights": "Its checkpoint: .safetensors, a folder of shards, or a .pt of plain tensors.",
+        "loss": "What was minimised: cross-entropy, squared-error, binary-cross-entropy, or `file.py:function`.",
+        "start": "The weights at which training began.",
+        "decay": "The weight decay of training: λ of ½λ‖w − start‖² beside the mean loss.",
+        "device": "Where to work: auto, cpu or cuda.",
+    },
+    "the data": {
+        "data": "Training rows: `mydata.py:train`, an .npz file, or a data set's name.",
+        "test": "Rows that only test, as for data.",
+        "validation": "Held-out rows that a method may read, as for data.",
+        "core": "Rows that will never be asked to go, as for data.",
+        "forget": "The list of ids that must go: .csv, .json, .jsonl or .txt.",
+        "id_column": "The data's column that holds the ids; `row` counts rows from zero.",
+        "allow_missing": "Go on when some ids match no row.",
+        "mislabelled": "Say that the rows to forget carry wrong labels.",
+    },
+    "how to forget": {
+        "method": "How to forget: a name of `spotless list`, or several joined by +.",
+        "settings": "A setting of the method, such as damping=0.1; may be repeated.",
+        "max_nats": "Add noise until at most this much can be told from the weights, in nats.",
+        "max_error_increase": "Add as much noise as raises the error by at most this share.",
+        "reference": "Weights retrained without the rows, to measure the nats against.",
+        "memory": "A memory that `spotless remember` wrote for these weights.",
+        "seed": "FOR EXPERIMENTS ONLY: a seed that can be run again protects nobody.",
+    },
+    "how it was trained": {
+        "epochs": "Passes over the data.",
+        "rate": "Learning rate.",
+        "momentum": "Momentum.",
+        "batch": "Rows in a batch.",
+        "schedule": "How the rate fell: constant, cosine, one-cycle or step.",
+        "patience": "Epochs after the first without a mistake.",
+    },
+    "the run": {
+        "out": "The folder for the result; must be new or empty.",
+        "memory_limit": "Refuse work that would need more GiB than this.",
+    },
+}
+"""What each field of a case means, by the part of the help in which it stands."""
+
+Out = Annotated[Path, typer.Option("--out", "-o", help="The folder for the result.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Results as JSON on stdout.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No talk on stderr; errors still come.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show where an error came from.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on in a folder that an earlier run of this request began.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, print plan and cost, and write nothing.")]
+File = Annotated[
+    Path | None, typer.Option("--case", help="A TOML file with the fields below; flags go before it.", metavar="FILE")
+]
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What a person asked of a command on a case, as one value."""
+
+    case: Case
+    resume: bool
+    dry_run: bool
+
+
+def takes_case(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command `f(wish: Wish, ...)` one flag for each field of a `Case`, and build the case from them."""
+    own = [p for n, p in inspect.signature(command).parameters.items() if n != "wish"]
+
+    def wrapped(file: Path | None, resume: bool, dry_run: bool, **given: Any) -> Any:
+        rest = {p.name: given.pop(p.name) for p in own}
+        given["settings"] = _settings(given["settings"])
+        return command(Wish(Case.of(given, file), resume, dry_run), **rest)
+
+    shared = [_parameter("file", File, None), *_case_parameters(), _parameter("resume", Resume, False)]
+    parameters = [*shared, _parameter("dry_run", DryRun, False), *own]
+    wrapped.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # what typer looks at
+    wrapped.__annotations__ = {p.name: p.annotation for p in parameters}
+    wrapped.__doc__ = command.__doc__
+    return wrapped
+
+
+def _case_parameters() -> list[inspect.Parameter]:
+    panels = {name: (panel, text) for panel, texts in GROUPS.items() for name, text in texts.items()}
+    known = kinds()
+    made = []
+    for f in fields(Case):
+        kind: Any = list[str] if f.name == "settings" else known[f.name][0]
+        panel, about = panels[f.name]
+        text = about + ("" if f.default in (None, False) else f" Unless said: {f.default}.")
+        names = (as_flag(f.name), "-o") if f.name == "out" else (as_flag(f.name),)
+        metavar = {"settings": "NAME=VALUE", "forget": "LIST"}.get(f.name, None if kind is bool else f.name.upper())
+        option = typer.Option(*names, help=text, metavar=metavar, rich_help_panel=panel)
+        made.append(_parameter(f.name, Annotated[kind | None, option], None))
+    return made
+
+
+def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _settings(given: list[str] | None) -> dict[str, str] | None:
+    if not given:
+        return None
+    settings = {}
+    for one in given:
+        name, equals, value = one.partition("=")
+        if not (name and equals):
+            raise SettingError(f"--set must be NAME=VALUE, such as damping=0.1, but got {one[:60]!r}.")
+        settings[name.strip()] = value.strip()
+    return settings

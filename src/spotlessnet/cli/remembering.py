@@ -1,0 +1,60 @@
+"""`spotless remember`: keep what later requests need, so that they can do without the retained rows."""
+
+from contextlib import nullcontext
+from typing import Annotated
+
+import typer
+
+from spotlessnet.cli.folder import Folder, inputs_of
+from spotlessnet.cli.forgetting import MEMORY
+from spotlessnet.cli.opening import open_case
+from spotlessnet.cli.options import AsJson, Debug, Quiet, Wish, takes_case
+from spotlessnet.cli.talk import Talk
+from spotlessnet.core.errors import check_choice
+from spotlessnet.core.progress import quiet as no_bars
+
+Rank = Annotated[int, typer.Option("--rank", help="Directions of curvature to keep; 0 keeps none.", min=0)]
+Diagonal = Annotated[str, typer.Option("--diagonal", help="exact, monte carlo, empirical or none.")]
+
+
+@takes_case
+def remember(
+    wish: Wish,
+    rank: Rank = 200,
+    diagonal: Diagonal = "monte carlo",
+    json: AsJson = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> int:
+    """Write a memory of a trained network: sums over its data, no row of it.
+
+    [bold]spotless remember --model nets.py:build --weights model.safetensors --data mydata.py:train
+    --out memory/[/bold]
+
+    Your own modules are imported, so their code runs.
+    """
+    from spotlessnet.operators.remember import remember as write_down
+    from spotlessnet.store.memories import write_memory
+
+    check_choice("diagonal", diagonal, ("exact", "monte carlo", "empirical", "none"))
+    talk, case = Talk(json, quiet), wish.case
+    with no_bars() if quiet or json else nullcontext():
+        if not wish.dry_run:
+            case.need("out")
+        opened = open_case(case, needs_forget=False)
+        data, P = opened.split.retain, opened.trained.size
+        size = (min(rank, P) + 3) * P * opened.trained.weights.element_size()
+        plan = f"remember {len(data)} rows of a network with {P} weights in about {size / 2**20:.3g} MiB"
+        talk.say(plan)
+        if wish.dry_run:
+            talk.give({"status": "planned", "bytes": size}, [plan])
+            return 0
+        assert case.out is not None
+        folder = Folder(case.out, again=wish.resume)
+        folder.check(inputs_of(case))
+        kind = None if diagonal == "none" else diagonal
+        with folder.claimed():
+            memory = write_down(opened.trained, data, rank=rank, diagonal=kind, seed=case.seed or 0)  # type: ignore[arg-type]  # checked above
+            digest = write_memory(case.out / MEMORY, memory, replace=wish.resume)
+    talk.give({"status": "done", "memory": case.out / MEMORY, "sha256": digest}, [str(case.out / MEMORY)])
+    return 0

@@ -1,0 +1,111 @@
+"""`spotless scrub`: forget rows, and write the network with its receipt."""
+
+from contextlib import nullcontext
+from typing import Annotated
+
+import typer
+
+from spotlessnet.case import Case
+from spotlessnet.cli.forgetting import SCRUBBED, Plan, Served, plan_of, serve
+from spotlessnet.cli.options import AsJson, Debug, Quiet, Wish, takes_case
+from spotlessnet.cli.talk import Talk
+from spotlessnet.core.progress import quiet as no_bars
+from spotlessnet.core.trained import Trained
+from spotlessnet.report.story import Story
+
+EXIT_CODES = {"forgotten": 0, "not forgotten": 1, "inconclusive": 6}
+"""What the audit's word means to a script; no word at all is inconclusive too."""
+
+Audit = Annotated[bool, typer.Option("--audit", help="Measure what is left, and put it in the receipt and a report.")]
+Seeds = Annotated[int, typer.Option("--seeds", help="Pairs of trainings that an audit looks at.", min=1, max=1000)]
+Strong = Annotated[bool, typer.Option("--strong", help="Also attack shadow networks scrubbed the same way.")]
+
+
+@takes_case
+def scrub(
+    wish: Wish,
+    audit: Audit = False,
+    seeds: Seeds = 8,
+    strong: Strong = False,
+    json: AsJson = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> int:
+    """Forget some rows of a trained network, and write the new weights with a receipt.
+
+    [bold]spotless scrub --model mypackage.nets:build --weights model.safetensors --data mydata.py:train
+    --forget forget.csv --method ntk --max-nats 1 --out run/[/bold]
+
+    [bold]spotless scrub --case case.toml --dry-run[/bold]
+
+    --model, --data and --loss may name modules of your own: they are imported, so their code runs, also when a case
+    file names them. Nothing in a checkpoint, a list or an archive is ever run. Inputs are never overwritten.
+    The folder `private` in --out is for you alone: with it the receipt can be checked against your list.
+    """
+    talk = Talk(json, quiet)
+    with no_bars() if quiet or json else nullcontext():
+        if wish.dry_run:
+            return planned(plan_of(wish.case), talk)
+        auditor = (lambda plan, network: audited(plan, network, seeds, strong)) if audit else None
+        served = serve(wish.case, talk, resume=wish.resume, audit=auditor)
+    return _told(served, talk, audited=audit)
+
+
+def planned(plan: Plan, talk: Talk) -> int:
+    """Print a plan; nothing was written."""
+    cost = {"seconds": plan.cost.seconds, "at_most": plan.cost.at_most, "retraining": plan.cost.retraining}
+    bytes_ = {"memory": plan.cost.memory, "available": plan.cost.available}
+    lines = plan.lines()
+    talk.give({"status": "planned", "plan": lines, **cost, **bytes_}, lines)
+    return 0
+
+
+def audited(plan: Plan, delivered: Trained | None, seeds: int, strong: bool) -> Story:
+    """The story of a plan, over several trainings where start and recipe are known."""
+    from spotlessnet.audit import audit as measure
+    from spotlessnet.cli.methods import described, scrub_of
+
+    opened = plan.opened
+    # A memory and a reference belong to the one network; the audit trains others.
+    scrub = scrub_of(opened.case)
+    return measure(
+        opened.trained,
+        opened.split,
+        scrub,
+        name=described(scrub)[0],
+        seeds=seeds,
+        title="A request to forget",
+        again=command_of(opened.case),
+        strong=strong,
+        delivered=delivered,
+    )
+
+
+def command_of(case: Case, command: str = "audit") -> str:
+    """The command that asks for the same again, without the list's content."""
+    from spotlessnet.case import as_flag
+
+    words = []
+    for name, value in case.told().items():
+        if name == "settings":
+            words += [f"--set {key}={one}" for key, one in value.items()]
+        else:
+            words.append(as_flag(name) if value is True else f"{as_flag(name)} {value}")
+    return f"spotless {command} {' '.join(words)}"
+
+
+def _told(served: Served, talk: Talk, *, audited: bool) -> int:
+    receipt = served.receipt["predicate"]
+    words = [figure["verdict"] for figure in receipt["audit"] if "verdict" in figure]
+    if served.again:
+        talk.say("This request was served before; nothing was changed.")
+    for limit in receipt["limits"]:
+        talk.say(f"limit   {limit}")
+    told = {
+        "status": "already done" if served.again else "done",
+        "out": served.folder,
+        "network": served.folder / SCRUBBED,
+        "receipt": served.receipt,
+    }
+    talk.give(told, [str(served.folder / SCRUBBED), str(served.folder / "receipt.json")])
+    return EXIT_CODES.get(words[0], 6) if words else (6 if audited else 0)
