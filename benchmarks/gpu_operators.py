@@ -118,6 +118,9 @@ def main() -> None:
     if options.tiny:
         options.rows, options.batch, options.rank, options.oversample, options.repeats = 6, 3, 2, 2, 1
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if device.type == "cpu" and not options.tiny:
+        print("No GPU here, so nothing was timed; `--tiny` runs the same code on a few rows.")
+        return
     report = Report(device, options.exactness, options.out)
     with matmul(options.exactness):
         run_all(options, device, report)

@@ -58,7 +58,7 @@ def readouts() -> dict[str, Callable[[], Readout]]:
         "entropy": lambda: Entropy(),
         "relearn time": lambda: RelearnTime(world()[0], cap=5),
         "entropy attack": lambda: EntropyAttack(),
-        "entropy attack, svc": lambda: EntropyAttack(kind="svc", balanced=False),
+        "entropy attack, svc": lambda: EntropyAttack(kind="svc"),
         "activation distance": lambda: ActivationDistance(world()[1][0]),
         "lira": lambda: LiRA(world()[1][1:]),
         "rmia": lambda: RMIA(world()[1][1:]),

@@ -56,6 +56,7 @@ def test_the_four_answers():
     streisand = judge(group(1, -4.0))
     assert streisand.word == "not forgotten"
     assert streisand.checks[0].value < -0.4
+    assert state(streisand, "remembered share") == state(streisand, "forgotten rows") == "different"
     halfway = judge(group(1, 3.0))
     assert halfway.word == "not forgotten"
     assert halfway.checks[0].value == pytest.approx(0.5, abs=0.15)

@@ -15,8 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from spotlessnet.core.errors import DataError, NeedError, SettingError, check_not_negative, check_positive
-from spotlessnet.core.recipe import Recipe
+from spotlessnet.core.errors import DataError, NeedError, SettingError, check_choice, check_not_negative, check_positive
+from spotlessnet.core.recipe import Recipe, Schedule
 
 LARGEST = 2**20
 """Bytes; a longer case file is refused before it is read."""
@@ -87,6 +87,8 @@ class Case:
             path = getattr(self, name)
             if path is not None and not path.exists():
                 raise DataError(f"There is no file {path} for {as_flag(name)}. Check the path.")
+        if self.schedule is not None:
+            check_choice("schedule", self.schedule, typing.get_args(Schedule))
         self.recipe()
 
     def need(self, *names: str) -> None:
@@ -121,7 +123,7 @@ def as_flag(name: str) -> str:
     return "--set" if name == "settings" else "--" + name.replace("_", "-")
 
 
-def kinds() -> dict[str, tuple[type, ...]]:
+def kinds() -> dict[str, tuple[Any, ...]]:
     """For each field, the types that its value may have."""
     hints = typing.get_type_hints(Case)
     return {f.name: tuple(t for t in typing.get_args(hints[f.name]) if t is not types.NoneType) for f in fields(Case)}
@@ -152,7 +154,7 @@ def read_case(path: Path) -> dict[str, Any]:
     return values
 
 
-def _typed(path: Path, name: str, value: Any, allowed: tuple[type, ...]) -> Any:
+def _typed(path: Path, name: str, value: Any, allowed: tuple[Any, ...]) -> Any:
     if Path in allowed and isinstance(value, str) and "\0" not in value:
         return Path(value)
     if float in allowed and isinstance(value, int) and not isinstance(value, bool):

@@ -14,9 +14,9 @@ from spotlessnet.core.loss import CrossEntropy, SquaredError
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.scrub import Scrub, chain
 from spotlessnet.core.split import Split, joined
+from spotlessnet.core.targets import Negated
 from spotlessnet.core.trained import Trained
 from spotlessnet.scrubs import Finetune, Hiding, NegativeGradient, Newton, RandomLabels, Retrain
-from spotlessnet.scrubs.negative_gradient import Negated
 from spotlessnet.training.fit import fit
 from tests.scrubs.problems import logistic_problem, optimum, ridge_problem
 
@@ -191,6 +191,8 @@ def test_hiding_shuts_one_class_and_leaves_the_others(model: nn.Module):
     assert not bool((after.argmax(dim=1) == 1).any())
     assert float(after.softmax(dim=1)[:, 1].max()) == 0.0
     torch.testing.assert_close(after[:, [0, 2]], before[:, [0, 2]], rtol=0, atol=0)
+    if any(name.endswith("bias") for name in trained.names[-1:]):
+        assert bool((after[:, 1] == -1e4).all()), "nothing of the class's own row may be left"
     assert result.about["hidden_class"] == 1
     assert result.is_still
 

@@ -60,7 +60,7 @@ class Ridge:
 
 @pytest.mark.parametrize("form", FORMS)
 @given(seed=seeds, decay=st.sampled_from([1e-3, 0.03, 0.1, 1.0]))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_a_linear_network_at_its_optimum_is_retrained(form, seed, decay):
     problem = Ridge(seed, decay)
     scrub = NTK(solution=form, damping=0.0, tolerance=1e-11, rank=10_000)
@@ -73,7 +73,7 @@ def test_a_linear_network_at_its_optimum_is_retrained(form, seed, decay):
 @given(
     seed=seeds, output=st.sampled_from(["identity", "softmax", "exact"]), linearised=st.sampled_from(["end", "start"])
 )
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_every_reading_of_the_linear_problem_is_the_same(seed, output, linearised):
     problem = Ridge(seed)
     for residual in ("keep", "solve"):
@@ -83,7 +83,7 @@ def test_every_reading_of_the_linear_problem_is_the_same(seed, output, linearise
 
 
 @given(seed=seeds)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_the_step_is_the_papers_with_its_signs_put_right(seed):
     """P·M·V (both with the ridge of D_r), the downdate with its correction for the ridge, and the primal agree."""
     problem = Ridge(seed)
@@ -124,7 +124,7 @@ def test_the_step_is_the_papers_with_its_signs_put_right(seed):
 
 
 @given(seed=seeds)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_what_training_left_undone_stays_undone(seed):
     """Off the optimum: the mean gradient on D_r after the step is the one on D before it."""
     problem = Ridge(seed)
@@ -137,7 +137,7 @@ def test_what_training_left_undone_stays_undone(seed):
 
 
 @given(seed=seeds, damping=st.sampled_from([0.01, 0.5]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_damping_is_counted_like_decay(seed, damping):
     problem = Ridge(seed)
     J, n = problem.jacobian(problem.split.retain), len(problem.split.retain)
@@ -152,7 +152,7 @@ def test_damping_is_counted_like_decay(seed, damping):
 
 
 @given(seed=seeds)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_neither_start_nor_decay_enter_the_push(seed):
     draw = torch.Generator().manual_seed(seed)
     g_f, g_r, a = (torch.randn(6, dtype=float64, generator=draw) for _ in range(3))
@@ -183,7 +183,7 @@ def inputs(data: Data) -> tuple[Tensor, Tensor]:
 
 
 @given(seed=seeds, output=st.sampled_from(["identity", "softmax"]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_the_three_forms_agree_on_a_real_network_and_with_the_dense_system(seed, output):
     trained, split = classifier(seed)
     (x, _), n, P = inputs(split.retain), len(split.retain), trained.size
@@ -209,7 +209,7 @@ def test_the_three_forms_agree_on_a_real_network_and_with_the_dense_system(seed,
 
 
 @given(seed=seeds, linearised=st.sampled_from(["end", "start"]))
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=2, deadline=None)
 def test_exact_linearised_cross_entropy_against_dense_newton(seed, linearised):
     trained, split = classifier(seed)
     point = trained.weights if linearised == "end" else trained.anchor
@@ -283,7 +283,7 @@ def test_a_curvature_from_elsewhere_will_do():
 
 
 @given(seed=seeds, strength=st.sampled_from([0.1, 3.0, 30.0]))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_the_published_formula_is_wrong_for_a_linear_network_and_ours_is_not(seed, strength):
     problem = Ridge(seed, rows=24, gone=3, inputs=30, outputs=1)
     x, y = problem.data.source.fetch(problem.data.rows)
@@ -360,7 +360,7 @@ def test_the_trapezium_takes_the_leg_to_the_linear_solution_on_all_data():
 
 
 @given(seed=seeds)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_the_search_never_leaves_more_of_what_the_step_was_to_lower(seed):
     trained, split = classifier(seed, decay=1e-4)
     got = NTK(damping=0.0, tolerance=1e-10)(trained, split)
@@ -375,7 +375,7 @@ def test_the_search_never_leaves_more_of_what_the_step_was_to_lower(seed):
 
 
 @given(seed=seeds)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=5, deadline=None)
 def test_no_damping_is_added_where_the_linear_model_is_right(seed):
     problem = Ridge(seed)
     for output in ("softmax", "exact"):
@@ -385,16 +385,15 @@ def test_no_damping_is_added_where_the_linear_model_is_right(seed):
         assert scrubbed.about["ntk"]["trust"] == pytest.approx(1.0, abs=1e-6)
 
 
-@pytest.mark.parametrize("output", ["softmax", "exact"])
-def test_damping_is_raised_until_the_network_follows(output):
+def test_damping_is_raised_until_the_network_follows():
     trained, train, _ = blobs()
     weak = Trained.of(trained.module(), decay=1e-6, start=trained.anchor)
     split = rows([0, 1, 2, 3, 4, 5])(train)
-    facts = NTK(output=output, solution="primal")(weak, split).about["ntk"]
+    facts = NTK(solution="primal")(weak, split).about["ntk"]
     assert facts["damping"] > 0
     assert facts["trust"] >= 0.5
-    loose = NTK(output=output, solution="primal", damping=facts["damping"] / 4, search=False)(weak, split).mean
-    firm = NTK(output=output, solution="primal", damping=facts["damping"], search=False)(weak, split).mean
+    loose = NTK(solution="primal", damping=facts["damping"] / 4, search=False)(weak, split).mean
+    firm = NTK(solution="primal", damping=facts["damping"], search=False)(weak, split).mean
     n, N = len(split.retain), len(train)
     tilt = n * torch.func.grad(lambda w: weak.risk(train, w))(weak.weights)
 
@@ -403,12 +402,12 @@ def test_damping_is_raised_until_the_network_follows(output):
             n * (weak.risk(split.retain, weak.weights) - weak.risk(split.retain, w)) + tilt @ (w - weak.weights)
         )
 
-    linear = LinearTraining(weak, weak.weights, output=output, form="primal", damping=facts["damping"])
+    linear = LinearTraining(weak, weak.weights, form="primal", damping=facts["damping"])
     g_f, g_r = linear.slope(split.forget), linear.slope(split.retain)
     b = removal_gradient(g_f, g_f + g_r, N - n, N)
     promise = linear.promise(split.retain, b, firm - weak.weights)
     assert fall(firm) / promise == pytest.approx(facts["trust"], rel=1e-3)
-    looser = LinearTraining(weak, weak.weights, output=output, form="primal", damping=facts["damping"] / 4)
+    looser = LinearTraining(weak, weak.weights, form="primal", damping=facts["damping"] / 4)
     assert fall(loose) / looser.promise(split.retain, b, loose - weak.weights) < 0.5
 
 
@@ -440,7 +439,7 @@ def blobs(seed: int = 0) -> tuple[Trained, Data, Data]:
 
     train, held = some(45), some(90)
     torch.manual_seed(seed)
-    network = nn.Sequential(nn.Linear(6, 40), nn.Tanh(), nn.Linear(40, 3)).double()
+    network = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)).double()
     trained = Trained.of(network, decay=1e-3, start=network)
     w = trained.weights
     for _ in range(300):
@@ -451,7 +450,7 @@ def blobs(seed: int = 0) -> tuple[Trained, Data, Data]:
 def test_calibration_makes_forgotten_rows_look_held_out():
     trained, train, held = blobs()
     split = some_of_class(1, 6)(train, validation=held)
-    got = NTK(calibrate="holdout")(trained, split)
+    got = NTK(calibrate="holdout", damping=0.01)(trained, split)
     facts = got.about["ntk"]
     assert facts["matched"]
     assert facts["forget_loss"] == pytest.approx(facts["holdout_loss"], rel=0.02)

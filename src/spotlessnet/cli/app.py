@@ -18,18 +18,23 @@ app = typer.Typer(
 )
 
 
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(__version__)
+        raise typer.Exit
+
+
 @app.callback()
 def about(
-    version: Annotated[bool, typer.Option("--version", help="Print the version and end.", is_eager=True)] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and end.", is_eager=True, callback=_version)
+    ] = False,
 ) -> None:
     """Make a trained network forget, and prove what is left.
 
     Begin with [bold]spotless demo[/bold]. Results go to stdout, talk to stderr; exit codes: 0 done, 1 not forgotten,
     2 usage, 3 bad input, 4 environment, 5 numerical, 6 inconclusive, 7 integrity, 130 interrupted, 70 internal.
     """
-    if version:
-        print(__version__)
-        raise typer.Exit
 
 
 app.command("demo")(demonstrating.demo)

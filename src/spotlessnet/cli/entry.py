@@ -30,12 +30,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with warnings.catch_warnings():
             if not DEBUG.get():
                 warnings.simplefilter("ignore")
-            return _run(given)
+            return _told(_run(given))
     except Exception as error:
-        return _failed(*_meaning(error), error)
+        return _told(_failed(*_meaning(error), error))
     except KeyboardInterrupt:
-        print("interrupted: nothing half-written was left; --resume goes on", file=sys.stderr)
-        return 130
+        return _told(130)
     finally:
         DEBUG.reset(token)
 
@@ -64,7 +63,7 @@ def _meaning(error: Exception) -> tuple[int, str]:
     if "Exit" in kinds:
         return int(getattr(error, "exit_code", 0)), ""
     if "Abort" in kinds:
-        return 130, "interrupted: nothing half-written was left; --resume goes on"
+        return 130, ""
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "not enough memory" in str(error):
         return 4, "the memory of this machine did not suffice. Take a smaller batch or another method (see --dry-run)."
     if isinstance(error, BrokenPipeError):
@@ -74,6 +73,13 @@ def _meaning(error: Exception) -> tuple[int, str]:
     if isinstance(error, OSError):
         return 4, f"{error.filename or 'the system'}: {error.strerror or error}. Check disk and permissions."
     return 70, f"{type(error).__name__}: {error}. This is a mistake of spotless; --debug shows where."
+
+
+def _told(code: int) -> int:
+    # Typer turns an interrupt into a mere code, so this is said in one place for all the ways it comes.
+    if code == 130:
+        print("interrupted: nothing half-written was left; --resume goes on", file=sys.stderr)
+    return code
 
 
 def _failed(code: int, text: str, error: Exception) -> int:

@@ -106,7 +106,7 @@ def estimate(trained: Trained, split: Split, scrub: Scrub, limit: float | None =
 def seconds_per_row(trained: Trained, split: Split) -> float:
     """Wall time of one row's loss gradient, in batches."""
     w = trained.weights.clone().requires_grad_()
-    data = split.retain.pick(list(range(min(len(split.retain), TIMED * ROWS))))
+    data = split.whole.pick(list(range(min(len(split.whole), TIMED * ROWS))))
     seconds, rows = math.inf, max(1, min(ROWS, len(data)))
     for batch in trained.batches(data, ROWS):
         began = time.perf_counter()
@@ -153,7 +153,7 @@ def _work(scrub: Scrub, trained: Trained, split: Split) -> Work:
 def _of_ntk(scrub: NTK, trained: Trained, split: Split) -> Work:
     n, k, P, C = len(split.retain), len(split.forget), trained.size, _outputs(trained, split)
     size = trained.weights.element_size()
-    form = cheaper_form(trained, split.retain) if scrub.solution == "auto" else scrub.solution
+    form = cheaper_form(trained, split.whole) if scrub.solution == "auto" else scrub.solution
     twice = 2 if scrub.residual == "solve" else 1
     if form == "dual":
         # Products and factor of the dense kernel, with three times 2P operations for a gradient.
@@ -168,7 +168,7 @@ def _of_ntk(scrub: NTK, trained: Trained, split: Split) -> Work:
 
 
 def _outputs(trained: Trained, split: Split) -> int:
-    return int(trained.predict(split.retain.pick([0]))[0].numel())
+    return int(trained.predict(split.whole.pick([0]))[0].numel())
 
 
 def available(device: torch.device) -> float:

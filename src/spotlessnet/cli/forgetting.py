@@ -13,8 +13,8 @@ from torch.nn.modules.batchnorm import _NormBase
 from spotlessnet.case import Case
 from spotlessnet.cli.estimate import Estimate, estimate
 from spotlessnet.cli.folder import Folder, digests_of, inputs_of
-from spotlessnet.cli.methods import described
-from spotlessnet.cli.opening import Opened, open_case, scrub_for
+from spotlessnet.cli.methods import described, scrub_of, usual
+from spotlessnet.cli.opening import Opened, open_case
 from spotlessnet.cli.talk import Talk
 from spotlessnet.core.damping import ridge_of
 from spotlessnet.core.errors import NumericsError
@@ -58,11 +58,16 @@ class Plan:
         """For people."""
         split, (name, settings) = self.opened.split, described(self.scrub)
         budget = settings.pop("budget", None)
+        changed = {link: {k: v for k, v in own.items() if v != usual(link)[k]} for link, own in settings.items()}
         rows = f"{len(split.retain)} rows stay, {len(split.forget)} go"
         return [
             f"forget  {split.request}; {rows}",
             f"method  {name}" + (f" with noise for {budget}" if budget else ""),
-            *(f"        {link}: {', '.join(f'{k}={v}' for k, v in own.items())}" for link, own in settings.items()),
+            *(
+                f"        {link}: {', '.join(f'{k}={v}' for k, v in own.items())}"
+                for link, own in changed.items()
+                if own
+            ),
             *self.cost.lines(),
             "noise   "
             + ("from the seed given: for experiments only" if self.opened.case.seed is not None else "secret"),
@@ -74,8 +79,10 @@ Auditor = Callable[[Plan, Trained], Story]
 
 def plan_of(case: Case) -> Plan:
     """Everything short of the work: imports, checks, estimate, and the refusal of what would not fit."""
+    scrub_of(case)  # a misspelt setting should not cost the reading of the data
     opened = open_case(case)
-    scrub = scrub_for(opened)
+    scrub = scrub_of(case, opened.memory, opened.reference)
+    scrub.check_enough_is_kept(opened.split)
     cost = estimate(opened.trained, opened.split, scrub, case.memory_limit)
     cost.check_memory()
     return Plan(opened, scrub, cost)
@@ -177,7 +184,7 @@ def _figures(story: Story) -> list[dict[str, Any]]:
 
 def limits_of(opened: Opened, gaussian: Gaussian, story: Story | None) -> list[str]:
     """What the receipt of this request cannot say."""
-    limits = [f"Assumed: {text}." for text in gaussian.about.get("assumed", [])]
+    limits = [f"Assumed: {text}." for text in dict.fromkeys(gaussian.about.get("assumed", []))]
     if any(isinstance(m, _NormBase) and m.track_running_stats for m in opened.trained.model.modules()):
         limits.append("BatchNorm's running statistics were gathered with the forgotten rows and are left as they were.")
     frozen = sum(p.numel() for p in opened.trained.model.parameters()) - opened.trained.size

@@ -33,15 +33,9 @@ def list_(what: What = "all", json: AsJson = False, quiet: Quiet = False, debug:
 
 def methods() -> dict[str, Any]:
     """Every method with its settings and what they are unless said."""
-    from dataclasses import fields
+    from spotlessnet.cli.methods import METHODS, usual
 
-    from spotlessnet.cli.methods import METHODS, settable
-
-    found = {}
-    for name, kind in METHODS.items():
-        defaults = {f.name: f.default for f in fields(kind)}  # type: ignore[arg-type]  # every method is a dataclass
-        found[name] = {"about": _first_line(kind), "settings": {n: defaults[n] for n in settable(kind)}}
-    return found
+    return {name: {"about": _first_line(kind), "settings": usual(name)} for name, kind in METHODS.items()}
 
 
 def readouts() -> dict[str, Any]:
@@ -73,5 +67,6 @@ def _experiments() -> dict[str, Any]:
 def _first_line(thing: Any) -> str:
     import re
 
-    line = (thing.__doc__ or "").strip().split("\n", 1)[0]
-    return re.sub(r"\$[^$]*\$|`", "", line).strip()
+    line = (thing.__doc__ or "").strip().split("\n", 1)[0].replace("`", "")
+    # Names such as $D_f$ stay; a formula does not read well in a terminal.
+    return re.sub(r":? *\$[^$]{5,}\$", "", line).replace("$", "").strip()

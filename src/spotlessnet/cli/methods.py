@@ -105,6 +105,13 @@ def settable(kind: type[Scrub]) -> dict[str, Any]:
     return found
 
 
+def usual(method: str) -> dict[str, Any]:
+    """What a method's settings are unless said."""
+    kind = METHODS[method]
+    defaults = {f.name: f.default for f in fields(kind)}  # type: ignore[arg-type]  # every method is a dataclass
+    return {name: defaults[name] for name in settable(kind)}
+
+
 def typed(kind: type[Scrub], name: str, value: Any) -> Any:
     """A setting's value from text or from a case file, in the type that the method declares."""
     parts = _parts(settable(kind)[name])

@@ -13,7 +13,6 @@ from spotlessnet.core.data import Arrays, Data, HasLabels
 from spotlessnet.core.errors import DataError, MismatchError, ResourceError, SpotlessError
 from spotlessnet.core.loss import BinaryCrossEntropy, CrossEntropy, Loss, SquaredError
 from spotlessnet.core.memory import Memory
-from spotlessnet.core.scrub import Scrub
 from spotlessnet.core.split import Request, Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.datasets.registry import NAMES, load
@@ -200,10 +199,3 @@ def _check_inputs(data: Data, flag: str) -> None:
     for x in data.source.x.values() if isinstance(data.source.x, dict) else (data.source.x,):
         if x.is_floating_point() and not bool(x.isfinite().all()):
             raise DataError(f"The inputs of {flag} must be finite, but some are NaN or infinite. Clean the data.")
-
-
-def scrub_for(opened: Opened) -> Scrub:
-    """The method that an opened case asks for."""
-    from spotlessnet.cli.methods import scrub_of
-
-    return scrub_of(opened.case, opened.memory, opened.reference)

@@ -76,7 +76,8 @@ class Wish:
 
 def takes_case(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command `f(wish: Wish, ...)` one flag for each field of a `Case`, and build the case from them."""
-    own = [p for n, p in inspect.signature(command).parameters.items() if n != "wish"]
+    signature = inspect.signature(command).parameters.values()
+    own = [p.replace(kind=p.KEYWORD_ONLY) for p in signature if p.name != "wish"]
 
     def wrapped(file: Path | None, resume: bool, dry_run: bool, **given: Any) -> Any:
         rest = {p.name: given.pop(p.name) for p in own}

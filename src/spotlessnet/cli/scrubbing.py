@@ -1,6 +1,7 @@
 """`spotless scrub`: forget rows, and write the network with its receipt."""
 
 from contextlib import nullcontext
+from math import isfinite
 from typing import Annotated
 
 import typer
@@ -53,7 +54,8 @@ def scrub(
 
 def planned(plan: Plan, talk: Talk) -> int:
     """Print a plan; nothing was written."""
-    cost = {"seconds": plan.cost.seconds, "at_most": plan.cost.at_most, "retraining": plan.cost.retraining}
+    retraining = plan.cost.retraining if isfinite(plan.cost.retraining) else None
+    cost = {"seconds": plan.cost.seconds, "at_most": plan.cost.at_most, "retraining": retraining}
     bytes_ = {"memory": plan.cost.memory, "available": plan.cost.available}
     lines = plan.lines()
     talk.give({"status": "planned", "plan": lines, **cost, **bytes_}, lines)
@@ -99,6 +101,10 @@ def _told(served: Served, talk: Talk, *, audited: bool) -> int:
     words = [figure["verdict"] for figure in receipt["audit"] if "verdict" in figure]
     if served.again:
         talk.say("This request was served before; nothing was changed.")
+    about = receipt["about"]
+    if "nats" in about:
+        # The price of the budget must not hide in the receipt.
+        talk.say(f"result  {about['nats']:.3g} nats are left; the error rises by {about['error_increase']:.1%}")
     for limit in receipt["limits"]:
         talk.say(f"limit   {limit}")
     told = {

@@ -60,5 +60,5 @@ def printable(text: str) -> str:
     >>> printable("a\x1b[31m\nb")
     'a?[31m b'
     """
-    joined = " ".join(text.split())
+    joined = " ".join(text.splitlines())
     return "".join(c if c.isprintable() else "?" for c in joined)

@@ -7,9 +7,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TypeVar
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
 T = TypeVar("T")
 
 PATIENCE = 2.0
@@ -40,6 +37,10 @@ def track(items: Iterable[T], label: str, total: int | None = None) -> Iterator[
     if _quiet.get() or _busy.get() or not sys.stderr.isatty():
         yield from items
         return
+    # Only someone who looks needs rich; computing machines often do not have it.
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
     if total is None and isinstance(items, Sized):
         total = len(items)
     token, began = _busy.set(True), time.monotonic()

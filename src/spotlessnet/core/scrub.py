@@ -69,12 +69,13 @@ class Scrub(ABC):
         if not len(split.forget):
             # Nothing to forget: the very same bytes come back, without noise.
             return Gaussian(trained.weights.clone(), Still.at(trained.weights), notes.about())
-        self._check_enough_is_kept(split)
+        self.check_enough_is_kept(split)
         mean = self.shift(trained, split, notes).detach().clone()
         covariance = self.spread(trained.at(mean), split, notes)
         return Gaussian(mean, covariance, notes.about())
 
-    def _check_enough_is_kept(self, split: Split) -> None:
+    def check_enough_is_kept(self, split: Split) -> None:
+        """Raise where a request leaves too little for the method to mean anything."""
         if split.kept is None:
             return
         kept, gone = len(split.kept), len(split.forget)

@@ -80,7 +80,7 @@ class MixedLinear(Scrub):
             certified["nats"] = 0.5 * (certified["distance"] / self.noise) ** 2
         return Diagonal(torch.full_like(trained.weights, self.noise**2))
 
-    def _check_enough_is_kept(self, split: Split) -> None:
+    def check_enough_is_kept(self, split: Split) -> None:
         """Nothing to check: with no row left, the user weights are zero."""
 
 

@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass, replace
 
-from jaxtyping import Float, Shaped
+from jaxtyping import Float
 from torch import Tensor
 
-from spotlessnet.core.loss import Loss
 from spotlessnet.core.scrub import Notes
 from spotlessnet.core.split import Split
+from spotlessnet.core.targets import Negated
 from spotlessnet.core.trained import Trained
 from spotlessnet.scrubs.tuning import Tuning
 from spotlessnet.training.fit import fit
@@ -36,17 +36,3 @@ class NegativeGradient(Tuning):
             if self.descend:
                 w = w.at(fit(w, split.retain, recipe, seed=self.seed + turn, label="repairing").weights)
         return w.weights
-
-
-@dataclass(frozen=True)
-class Negated(Loss):
-    """A loss with its sign turned, so that going down is going up."""
-
-    name = "negated"
-    loss: Loss
-
-    def __call__(self, outputs: Float[Tensor, "N *C"], y: Shaped[Tensor, "N *d"]) -> Float[Tensor, " N"]:
-        return -self.loss(outputs, y)
-
-    def mistakes(self, outputs: Float[Tensor, "N C"], y: Shaped[Tensor, "N *d"]) -> Float[Tensor, " N"]:
-        return self.loss.mistakes(outputs, y)

@@ -22,6 +22,7 @@ from spotlessnet.training.resident import Resident
 from spotlessnet.training.schedule import rate_at
 
 Watch = Callable[[int, Trained], bool | None]
+Adjust = Callable[[Tensor, Tensor, float], None]
 
 
 def fit(
@@ -34,6 +35,7 @@ def fit(
     checkpoint: str | PathLike[str] | None = None,
     label: str = "training",
     watch: Watch | None = None,
+    adjust: Adjust | None = None,
 ) -> Trained:
     r"""Train from `trained.weights` on; the network that was handed in stays as it is.
 
@@ -49,6 +51,7 @@ def fit(
       batch left empty is skipped, but the schedule moves on. `None` shuffles `data` by itself.
     - `checkpoint`: a file written after each epoch; if it is there, training goes on from it.
     - `watch`: called after each epoch with the number of epochs done and the network; training ends if it says `True`.
+    - `adjust`: may change each gradient in place, given the gradient, the weights and the share of the training done.
     """
     recipe = recipe or trained.recipe
     if recipe is None:
@@ -57,7 +60,7 @@ def fit(
     w0, device = trained.anchor, trained.device
     network, w, g = _opened(trained, recipe)
     order, rows = Order.of(data, order_of, recipe.batch, seed), Resident.of(trained, data)
-    state = checkpoints.State(w, torch.zeros_like(w))
+    state, total = checkpoints.State(w, torch.zeros_like(w)), recipe.epochs * order.steps
     path = None if checkpoint is None else Path(checkpoint)
     digest = "" if path is None else checkpoints.digest_of(trained, data, order_of, recipe, seed)
     if path is not None and path.exists():
@@ -75,8 +78,10 @@ def fit(
                 with torch.no_grad():
                     if recipe.decay:
                         g.add_(w - w0, alpha=recipe.decay)
+                    if adjust is not None:
+                        adjust(g, w, step / total)
                     state.v.mul_(recipe.momentum).add_(g)
-                    w.sub_(state.v, alpha=rate_at(recipe, step, recipe.epochs * order.steps))
+                    w.sub_(state.v, alpha=rate_at(recipe, step, total))
                     loss += losses.detach().sum()
                     mistakes += trained.loss.mistakes(outputs.detach(), y).sum()
         _check_sane(loss, w, epoch, recipe)

@@ -1,0 +1,234 @@
+"""`spotless scrub` from the asking to the receipt."""
+
+import json
+import stat
+import tomllib
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import spotlessnet as sn
+from spotlessnet.core.files import sha256
+from tests.cli.workshop import BASE, DATA, FORGET, QUICK, RECIPE, spotless
+
+INPUTS = ("nets.py", "mydata.py", "forget.csv", "model.safetensors", "start.safetensors")
+
+
+def test_the_command_of_the_readme_works_and_leaves_inputs_alone(here):
+    (here / "mypackage").mkdir()
+    (here / "mypackage" / "__init__.py").touch()
+    (here / "nets.py").rename(here / "mypackage" / "nets.py")
+    before = {name: sha256(here / name) for name in INPUTS if name != "nets.py"}
+    ended = spotless(
+        *("scrub", "--model", "mypackage.nets:build", "--weights", "model.safetensors", "--data", "mydata.py:train"),
+        *("--forget", "forget.csv", "--method", "ntk", "--max-nats", "1", "--out", "run/"),
+    )
+    assert ended.code == 0, ended.err
+    assert ended.out == "run/scrubbed.safetensors\nrun/receipt.json\n"
+    assert "3 rows matched, 0 ids missing, 0 duplicates" in ended.err
+    assert "1 nats are left; the error rises by" in ended.err
+    assert {name: sha256(here / name) for name in before} == before
+    assert sorted(p.name for p in (here / "run").iterdir()) == ["private", "receipt.json", "scrubbed.safetensors"]
+    assert stat.S_IMODE((here / "run/private/salt").stat().st_mode) == 0o600
+    assert stat.S_IMODE((here / "run/private").stat().st_mode) == 0o700
+
+
+def test_the_receipt_tells_what_was_run_and_names_nobody(here):
+    assert spotless("scrub", *BASE, *QUICK, "--out", "run").code == 0
+    text = (here / "run/receipt.json").read_text()
+    body = json.loads(text)["predicate"]
+    assert not any(name in text for name in FORGET)
+    # A digest of the list would let anyone test a guess.
+    assert sha256(here / "forget.csv") not in text
+    assert body["method"] == "fisher"
+    assert body["settings"]["fisher"]["strength"] == 1e-8
+    assert body["inputs"]["weights"]["digest"]["sha256"] == sha256(here / "model.safetensors")
+    assert body["request"]["matched"] == 3
+    assert body["request"]["kept"] == 57
+    assert body["noise"]["kind"] == "secret, not kept"
+    assert "seed" not in body["noise"]
+    assert any("optimiser's state" in limit for limit in body["limits"])
+    assert any("No audit was run" in limit for limit in body["limits"])
+
+
+def test_five_lines_of_python_give_the_same_bytes(here):
+    assert spotless("scrub", *BASE, "--method", "ntk+fisher", "--seed", "3", "--out", "run").code == 0
+    space: dict[str, Any] = {}
+    exec(DATA, space)
+    x, y, names = space["train"]()
+    model = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Tanh(), torch.nn.Linear(6, 3))
+    trained = sn.Trained.of(sn.load_into(model, sn.read_weights(here / "model.safetensors")))
+    split = sn.ids(here / "forget.csv")(sn.Data.of((x, y), columns={"id": names}))
+    scrubbed = sn.chain(sn.NTK(), sn.Fisher())(trained, split)
+    sn.write_weights(here / "mine.safetensors", trained.module(scrubbed.draw(torch.Generator().manual_seed(3))))
+    assert (here / "mine.safetensors").read_bytes() == (here / "run/scrubbed.safetensors").read_bytes()
+
+
+def test_the_default_method_is_a_step_and_a_polish(here):
+    ended = spotless("scrub", *BASE, "--dry-run")
+    assert "method  ntk+finetune" in ended.out
+    assert "finetune: epochs=3" in ended.out
+
+
+def test_a_case_file_is_the_same_as_its_flags_and_flags_go_before_it(here):
+    (here / "case.toml").write_text(
+        'model = "nets.py:build"\nweights = "model.safetensors"\ndata = "mydata.py:train"\nforget = "forget.csv"\n'
+        'method = "fisher"\nseed = 1\nout = "from-file"\n[set]\nstrength = 1e-8\n'
+    )
+    assert tomllib.loads((here / "case.toml").read_text())["seed"] == 1
+    assert spotless("scrub", "--case", "case.toml").code == 0
+    assert spotless("scrub", *BASE, *QUICK, "--seed", "1", "--out", "from-flags").code == 0
+    assert spotless("scrub", "--case", "case.toml", "--seed", "2", "--out", "other").code == 0
+    bytes_of = {n: (here / n / "scrubbed.safetensors").read_bytes() for n in ("from-file", "from-flags", "other")}
+    assert bytes_of["from-file"] == bytes_of["from-flags"] != bytes_of["other"]
+
+
+def test_noise_is_secret_unless_a_seed_is_given_and_a_seed_is_labelled(here):
+    for out, seed in (("a", ()), ("b", ()), ("c", ("--seed", "1")), ("d", ("--seed", "1"))):
+        assert spotless("scrub", *BASE, *QUICK, *seed, "--out", out).code == 0
+    found = {out: (here / out / "scrubbed.safetensors").read_bytes() for out in "abcd"}
+    assert found["a"] != found["b"]
+    assert found["c"] == found["d"]
+    receipt = json.loads((here / "c/receipt.json").read_text())["predicate"]
+    assert receipt["noise"] == {"kind": "published, for experiments only", "seed": 1}
+    assert any("published seed: anyone can take it away" in limit for limit in receipt["limits"])
+
+
+def test_the_same_request_again_is_the_same_receipt_and_another_is_refused(here):
+    asked = ("scrub", *BASE, *QUICK, "--out", "run")
+    assert spotless(*asked).code == 0
+    before = {p: p.read_bytes() for p in (here / "run").rglob("*") if p.is_file()}
+    again = spotless(*asked, "--resume", "--json")
+    assert again.code == 0
+    assert json.loads(again.out)["status"] == "already done"
+    refused = spotless(*asked)
+    assert refused.code == 3
+    assert "--out run holds 3 files already, and nothing is ever overwritten" in refused.err
+    (here / "forget.csv").write_text("id\nperson-2\n")
+    other = spotless(*asked, "--resume")
+    assert other.code == 3
+    assert "--out run holds the result of another request" in other.err
+    assert {p: p.read_bytes() for p in (here / "run").rglob("*") if p.is_file()} == before
+
+
+def test_a_finished_folder_that_was_changed_is_an_integrity_error(here):
+    asked = ("scrub", *BASE, *QUICK, "--out", "run", "--quiet")
+    assert spotless(*asked).code == 0
+    path = here / "run/scrubbed.safetensors"
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    ended = spotless(*asked, "--resume")
+    assert ended.code == 7
+    assert "The folder was changed after its receipt was written." in ended.err
+
+
+def test_folders_of_others_and_folders_with_inputs_are_refused(here):
+    (here / "full").mkdir()
+    (here / "full" / "thesis.txt").write_text("mine")
+    ended = spotless("scrub", *BASE, *QUICK, "--out", "full", "--resume")
+    assert ended.code == 3
+    assert "holds files, but none of a request, so there is nothing to resume" in ended.err
+    assert spotless("scrub", *BASE, *QUICK, "--out", "run").code == 0
+    swapped = ["run/scrubbed.safetensors" if word == "model.safetensors" else word for word in BASE]
+    ended = spotless("scrub", *swapped, *QUICK, "--out", "run", "--resume")
+    assert ended.code == 3
+    assert "--weights run/scrubbed.safetensors lies in --out run, where it could be overwritten" in ended.err
+    ended = spotless("scrub", *BASE, *QUICK, "--out", "nets.py")
+    assert ended.code == 3
+    assert "--out nets.py is a file. Give a folder." in ended.err
+
+
+def test_two_runs_cannot_work_in_one_folder(here):
+    from spotlessnet.cli.folder import Folder
+
+    with Folder(here / "run", again=False).claimed():
+        ended = spotless("scrub", *BASE, *QUICK, "--out", "run", "--resume")
+    assert ended.code == 4
+    assert "Another run is at work in run. Wait for it, or choose another folder." in ended.err
+
+
+def test_a_memory_is_written_used_and_handed_on(here):
+    rows = ("--model", "nets.py:build", "--weights", "model.safetensors", "--data", "mydata.py:train")
+    ended = spotless("remember", *rows, "--rank", "20", "--out", "memory")
+    assert ended.code == 0, ended.err
+    assert ended.out == "memory/memory.safetensors\n"
+    asked = ("scrub", *BASE, "--method", "fisher", "--memory", "memory/memory.safetensors")
+    assert spotless(*asked, "--out", "first").code == 0
+    after = sn.read_memory(here / "first/memory.safetensors")
+    assert after.count == 57
+    assert after.gone is not None
+    assert after.gone.tolist() == [1, 5, 7]
+    # The pair of the first request serves the second.
+    (here / "forget.csv").write_text("id\nperson-2\n")
+    second = [
+        {
+            "model.safetensors": "first/scrubbed.safetensors",
+            "memory/memory.safetensors": "first/memory.safetensors",
+        }.get(word, word)
+        for word in asked
+    ]
+    assert spotless(*second, "--out", "second").code == 0
+    assert sn.read_memory(here / "second/memory.safetensors").count == 56
+    ended = spotless("scrub", *BASE, "--method", "ntk", "--memory", "memory/memory.safetensors", "--out", "x")
+    assert ended.code in (0, 2)
+
+
+def test_statistics_that_carry_the_rows_are_named_in_the_limits(here):
+    space: dict[str, Any] = {}
+    exec((here / "nets.py").read_text(), space)
+    save_file(space["normed"]().state_dict(), here / "normed.safetensors")
+    swapped = [{"nets.py:build": "nets.py:normed", "model.safetensors": "normed.safetensors"}.get(w, w) for w in BASE]
+    assert spotless("scrub", *swapped, *QUICK, "--out", "run").code == 0
+    limits = json.loads((here / "run/receipt.json").read_text())["predicate"]["limits"]
+    assert any("BatchNorm's running statistics were gathered with the forgotten rows" in limit for limit in limits)
+
+
+def test_rows_can_be_named_by_number_and_missing_ones_allowed(here):
+    (here / "forget.csv").write_text("row\n1\n5\n5\n")
+    assert spotless("scrub", *BASE, *QUICK, "--id-column", "row", "--out", "run").code == 0
+    request = json.loads((here / "run/receipt.json").read_text())["predicate"]["request"]
+    assert (request["matched"], request["missing"], request["duplicates"]) == (2, 0, 1)
+    (here / "forget.csv").write_text("id\nperson-1\nnobody\n")
+    refused = spotless("scrub", *BASE, *QUICK, "--out", "strict", "--quiet")
+    assert refused.code == 3
+    assert "1 matched, 1 missing ('nobody'), 0 duplicates" in refused.err
+    assert spotless("scrub", *BASE, *QUICK, "--allow-missing", "--out", "lenient").code == 0
+
+
+def test_a_dry_run_prints_plan_cost_and_memory_and_writes_nothing(here):
+    before = sorted(here.rglob("*"))
+    ended = spotless("scrub", *BASE, *RECIPE, "--method", "ntk", "--dry-run", "--out", "run")
+    assert ended.code == 0, ended.err
+    assert "for one retraining" in ended.out
+    assert "GiB available" in ended.out
+    told = json.loads(spotless("scrub", *BASE, *RECIPE, "--method", "ntk", "--dry-run", "--json").out)
+    assert told["status"] == "planned"
+    assert 0 < told["seconds"] <= told["at_most"]
+    assert told["retraining"] > 0
+    assert told["available"] > told["memory"] > 0
+    assert [p for p in sorted(here.rglob("*")) if "__pycache__" not in str(p)] == before
+
+
+@pytest.mark.parametrize("extra", [(), ("--dry-run",)])
+def test_work_that_would_not_fit_is_refused_before_it_begins(here, extra):
+    ended = spotless("scrub", *BASE, *QUICK, "--memory-limit", "1e-9", "--out", "run", "--quiet", *extra)
+    assert ended.code == 4
+    assert "may be used. Take a method that needs less" in ended.err
+    assert not (here / "run").exists()
+
+
+def test_data_sets_by_name_need_no_code_of_ones_own(here):
+    torch.manual_seed(0)
+    (here / "digits_net.py").write_text(
+        "from torch import nn\ndef build():\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))\n"
+    )
+    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+    save_file(net.state_dict(), here / "digits.safetensors")
+    (here / "forget.txt").write_text("0\n3\n")
+    ended = spotless(
+        *("scrub", "--model", "digits_net.py:build", "--weights", "digits.safetensors", "--data", "digits"),
+        *("--forget", "forget.txt", "--id-column", "row", "--method", "finetune", "--set", "epochs=1", "--out", "run"),
+    )
+    assert ended.code == 0, ended.err
+    assert set(load_file(here / "run/scrubbed.safetensors")) == set(net.state_dict())

@@ -1,0 +1,55 @@
+"""The public names: all there, sorted, documented, and cheap to import."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import spotlessnet as sn
+
+SOURCE = Path(sn.__file__).read_text()
+
+
+def test_every_public_name_is_there_and_documented():
+    for name in sn.__all__:
+        found = getattr(sn, name)
+        assert name == "__version__" or (found.__doc__ or "").strip(), name
+
+
+def test_names_are_sorted_and_said_once_in_each_of_the_three_places():
+    typed = [
+        alias.name
+        for node in ast.walk(ast.parse(SOURCE))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("spotlessnet.")
+        for alias in node.names
+    ]
+    placed = [name for names in sn._PLACES.values() for name in names]
+    assert len(placed) == len(set(placed))
+    assert sorted(typed) == sorted(placed) == sorted(set(sn.__all__) - {"__version__"})
+    assert set(sn.__all__) <= set(dir(sn))
+
+
+def test_a_name_that_is_not_there_is_named():
+    with pytest.raises(AttributeError, match=r"spotlessnet has no name 'forgive'\."):
+        sn.forgive  # noqa: B018
+
+
+def test_a_function_wins_over_the_module_of_its_name():
+    import spotlessnet.audit
+    import spotlessnet.compare  # noqa: F401
+
+    assert callable(sn.compare)
+    assert callable(sn.audit)
+
+
+def test_importing_costs_less_than_a_second_beyond_torch_and_draws_no_pictures():
+    code = (
+        "import torch, time, sys; t = time.process_time(); import spotlessnet; "
+        "print(time.process_time() - t, [m for m in ('sklearn', 'matplotlib', 'scipy') if m in sys.modules])"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    seconds, modules = out.split(" ", 1)
+    assert float(seconds) < 1.0
+    assert modules.strip() == "[]"
