@@ -113,7 +113,7 @@ def case_of(name: str, trained: Trained) -> tuple[Callable[[], Any], int]:
     v = torch.randn(trained.size, generator=torch.Generator().manual_seed(0))
     G = GaussNewton(trained, data, keep=bool(rest), batch=50)
     if rest:
-        G.multiply(v)  # the first product linearises; what is kept is counted as base and told apart below
+        G.multiply(v)  # linearises; its time is not counted, the memory it keeps is
     return (lambda: G.multiply(v)), 5
 
 

@@ -174,6 +174,7 @@ def test_full_slices_are_those_of_the_paper():
 # ---------------------------------------------------------------------------------------------------- every figure
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in TWINS])
 def test_a_toy_is_measured_once_and_drawn(name, measured):
     out, rows = measured[name]
@@ -186,6 +187,7 @@ def test_a_toy_is_measured_once_and_drawn(name, measured):
     assert all(path.stat().st_size > 1000 for path in drawn)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_published_numbers_stand_beside_rows_that_exist(name, measured):
     rows = measured[TWINS.get(name, name)][1]
@@ -197,6 +199,7 @@ def test_published_numbers_stand_beside_rows_that_exist(name, measured):
     assert {p.experiment for p in paper} <= places
 
 
+@pytest.mark.slow
 def test_five_readouts_have_every_method_and_column(measured):
     rows = measured["outside_figure_2"][1]
     methods = {row.method for row in rows}
@@ -218,6 +221,7 @@ def test_attacks_are_left_out_with_a_note_where_scikit_learn_is_missing(monkeypa
     assert all(math.isnan(row.value) and "scikit-learn is not installed" in row.note for row in rows)
 
 
+@pytest.mark.slow
 def test_more_noise_leaks_less_and_weights_tell_more_than_one_answer(measured):
     rows = measured["outside_figure_3"][1]
     for method in (noise_trade_off.UNSHIFTED, noise_trade_off.PUBLISHED, noise_trade_off.OURS):
@@ -230,6 +234,7 @@ def test_more_noise_leaks_less_and_weights_tell_more_than_one_answer(measured):
         }
 
 
+@pytest.mark.slow
 def test_the_way_begins_at_the_original(measured):
     rows = measured["outside_figure_4"][1]
     name = "activation distance on forget"
@@ -238,6 +243,7 @@ def test_the_way_begins_at_the_original(measured):
     assert any(row.method == FLOOR and row.readout == name for row in rows)
 
 
+@pytest.mark.slow
 def test_both_paths_begin_together_and_lines_meet_at_their_ends(measured):
     rows = measured["outside_figure_6"][1]
     a, b = (training_paths.points(rows, method) for method in ("path on D", "path on D_r"))
@@ -251,6 +257,7 @@ def test_both_paths_begin_together_and_lines_meet_at_their_ends(measured):
     assert sum(place_of(row.readout)[0] == "loss on D" for row in rows) == 25
 
 
+@pytest.mark.slow
 def test_the_published_code_is_judged_both_ways(measured):
     rows = measured["outside_published_code"][1]
     values = {(row.method, row.readout): row for row in rows}

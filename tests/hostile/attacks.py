@@ -179,7 +179,12 @@ CHECKPOINTS = [
     ),
     Attack("names that climb", tensors(lambda s: s.update({"../../etc/passwd": torch.zeros(1)})), 3, "1 unknown"),
     Attack("a name missing", tensors(lambda s: s.pop("0.bias")), 3, "1 parameters missing (first '0.bias')"),
-    Attack("all names wrong", tensors(lambda s: (s.clear(), s.update({"z": torch.zeros(1)}))), 3, "does not fit"),
+    Attack(
+        "all names wrong",
+        tensors(lambda s: [s.pop(name) for name in list(s)[1:]] and s.update({"z": s.pop(next(iter(s)))})),
+        3,
+        "does not fit",
+    ),
     Attack("wrong shape", tensors(lambda s: s.update({"0.bias": torch.zeros(7)})), 3, "has shape (7,)"),
     Attack("whole numbers", tensors(lambda s: s.update({"0.bias": torch.zeros(6).long()})), 3, "is torch.int64"),
     Attack("not a number", tensors(lambda s: s["0.bias"].fill_(float("nan"))), 5, "is not finite"),

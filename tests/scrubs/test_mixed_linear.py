@@ -47,7 +47,7 @@ def dense_optimum(core: Trained, data: Data, decay: float, scale: float = 5.0) -
 
 
 @given(seed=seeds)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_user_weights_are_the_dense_ridge_solution(seed):
     core, users = core_and_users(seed)
     found = fit_users(core, users, decay=0.01, scale=3.0, tolerance=1e-12)
@@ -64,7 +64,7 @@ problems = given(
 
 
 @problems
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_the_certificate_holds(seed, decay, tolerance, gone):
     check_certificate(seed, decay, tolerance, gone)
 
@@ -96,7 +96,7 @@ def check_certificate(seed: int, decay: float, tolerance: float, gone: int) -> N
 
 
 @given(seed=seeds)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=4, deadline=None)
 def test_one_request_after_another_is_both_at_once(seed):
     core, users = core_and_users(seed)
     trained = fit_users(core, users, decay=0.01, tolerance=1e-10).trained

@@ -12,6 +12,8 @@ import sys
 import traceback
 import warnings
 from collections.abc import Sequence
+from functools import cache
+from typing import Any
 
 import torch
 import typer
@@ -39,12 +41,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         DEBUG.reset(token)
 
 
-def _run(given: list[str]) -> int:
+@cache
+def _command() -> Any:
     from spotlessnet.cli.app import app
 
-    command = typer.main.get_command(app)
+    return typer.main.get_command(app)
+
+
+def _run(given: list[str]) -> int:
     try:
-        code = command.main(args=given, prog_name="spotless", standalone_mode=False)
+        code = _command().main(args=given, prog_name="spotless", standalone_mode=False)
     except SystemExit as e:
         code = e.code
     return code if isinstance(code, int) else 0

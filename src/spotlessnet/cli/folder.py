@@ -75,13 +75,17 @@ class Folder:
         handle = os.open(private, os.O_RDONLY)
         try:
             _lock(handle, self.path)
-            sweep(self.path)
-            sweep(private)
+            self.sweep()
             if not (self.path / SALT).is_file():
                 write_whole(self.path / SALT, secrets.token_bytes(32))
             yield
         finally:
             os.close(handle)
+
+    def sweep(self) -> None:
+        """Remove what a killed run left half-written; files of a living one stay."""
+        sweep(self.path)
+        sweep(self.path / SALT.parent)
 
     def identity(self, request: Mapping[str, Any]) -> str:
         """What makes a request the same as another: everything that decides its result, keyed with the salt."""

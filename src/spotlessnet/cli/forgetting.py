@@ -108,6 +108,8 @@ def serve(case: Case, talk: Talk, *, resume: bool, audit: Auditor | None = None)
     folder.check(inputs_of(case))
     request = request_of(case)
     if resume and folder.receipt.is_file() and (found := folder.finished(request)):
+        # Killed between the receipt and the end, a run leaves its last temporary name behind.
+        folder.sweep()
         return Served(folder.path, found, again=True)
     plan = plan_of(case)
     for line in plan.lines():

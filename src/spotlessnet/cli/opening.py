@@ -15,7 +15,6 @@ from spotlessnet.core.loss import BinaryCrossEntropy, CrossEntropy, Loss, Square
 from spotlessnet.core.memory import Memory
 from spotlessnet.core.split import Request, Split
 from spotlessnet.core.trained import Trained
-from spotlessnet.datasets.registry import NAMES, load
 from spotlessnet.store.checkpoints import fit_names, load_into, read_weights
 from spotlessnet.store.memories import read_memory
 
@@ -115,7 +114,10 @@ def _device(case: Case) -> str:
 def _rows(case: Case, name: str) -> tuple[Data, Data | None]:
     """Training and, where the source has them, test rows of a field."""
     spec = getattr(case, name)
-    if spec in NAMES or spec.endswith(".npz"):
+    if ":" not in spec:
+        # Late, since the data sets that come with an installation take long to import.
+        from spotlessnet.datasets.registry import load
+
         pair = load(spec)
         return (pair.test, None) if name == "test" else (pair.train, pair.test if len(pair.test) else None)
     return as_data(made(spec, name), name), None

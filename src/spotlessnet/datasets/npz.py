@@ -34,7 +34,10 @@ def read_npz(path: Path, *, limit: int = LIMIT) -> dict[str, NDArray[Any]]:
                     "Raise the limit if you trust the file."
                 )
             return {m.filename.removesuffix(".npy"): _read_member(path, archive, m) for m in members}
-    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError) as e:
+    except PermissionError:
+        raise
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError, OSError, OverflowError) as e:
+        # A damaged directory of the archive sends its reader to places that no file has, hence the last two.
         raise DataError(
             f"{path} must be an .npz archive, but is cut short, damaged or something else ({e}). Make it anew with "
             "numpy.savez."

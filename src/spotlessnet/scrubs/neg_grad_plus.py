@@ -40,5 +40,5 @@ class NegGradPlus(Tuning):
         # Weights that make the mean over D the objective above.
         up, down = -(1 - self.beta) * N / k, self.beta * N / (N - k)
         weights = torch.where(split.forgotten, up, down)
-        data = split.whole.relabel(with_weights(split.whole.labels(), weights))
+        data = split.whole.relabel(with_weights(split.whole.labels().cpu(), weights))
         return fit(replace(trained, loss=Weighted()), data, self.recipe(trained, notes), seed=self.seed).weights

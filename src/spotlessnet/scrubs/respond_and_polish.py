@@ -38,6 +38,7 @@ class RespondAndPolish(Tuning):
     - `length`: $s$, a factor of the step.
     - `rewind`: $\rho$, how much of the way from the start is kept; one keeps all, zero begins anew.
     - `speed`: the polish's first rate, in units of the training's.
+    - `effort`: the polish's epochs as a share of the training's; `epochs` counts where the recipe is not known.
     """
 
     epochs: int = 4
@@ -46,11 +47,13 @@ class RespondAndPolish(Tuning):
     length: float = 1.0
     rewind: float = 1.0
     speed: float = 2.0
+    effort: float = 0.2
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive("RespondAndPolish.coreset", self.coreset)
         check_positive("RespondAndPolish.speed", self.speed)
+        check_positive("RespondAndPolish.effort", self.effort)
         for name in ("iterations", "length", "rewind"):
             check_not_negative(f"RespondAndPolish.{name}", getattr(self, name))
 
@@ -62,7 +65,8 @@ class RespondAndPolish(Tuning):
             assume_anchor(trained, notes)
             w = trained.anchor + self.rewind * (w - trained.anchor)
         recipe = self.recipe(trained, notes)
-        recipe = recipe.but(rate=self.speed * recipe.rate, schedule="cosine")
+        epochs = self.epochs if trained.recipe is None else max(1, round(self.effort * trained.recipe.epochs))
+        recipe = recipe.but(rate=self.speed * recipe.rate, schedule="cosine", epochs=epochs)
         moved = replace(trained.at(w), start=trained.weights if trained.start is None else trained.start)
         return fit(moved, split.retain, recipe, seed=self.seed, label="polishing").weights
 
@@ -73,7 +77,7 @@ class RespondAndPolish(Tuning):
         g_f, g_r = gradient(trained, split.forget), scale * gradient(trained, rows)
         b = removal_gradient(g_f, g_f + g_r, k, n + k)
         every = torch.full((len(rows),), scale, dtype=trained.dtype, device=trained.device)
-        H = GaussNewton(trained, rows, sample_weights=every, ridge=n * ridge_of(trained, None, notes), keep=True)
+        H = GaussNewton(trained, rows, sample_weights=every, ridge=n * ridge_of(trained, None, notes))
         solved = conjugate_gradient(H, b, tolerance=1e-3, max_iterations=self.iterations, on_failure="return")
         step = solved.x
         notes.fact(coreset=len(rows), residual=float(solved.residual), step=float(step.double().norm()))

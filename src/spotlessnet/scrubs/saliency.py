@@ -40,7 +40,7 @@ class Saliency(Tuning):
         size = gradient(trained, split.forget).abs()
         least = size.topk(max(1, int(self.share * len(size)))).values[-1]
         moves = (size >= least).to(size)
-        labels = split.whole.labels()
+        labels = split.whole.labels().cpu()
         classes = int(trained.predict(split.forget.pick([0])).shape[1])
         draw = torch.Generator().manual_seed(self.seed)
         other = (labels + torch.randint(1, classes, labels.shape, generator=draw)) % classes

@@ -42,7 +42,7 @@ class Student(Tuning):
         recipe = self.recipe(trained, notes).but(epochs=1)
         teacher = {part: trained.predict(data).cpu() for part, data in (("f", split.forget), ("r", split.retain))}
         forget = split.forget.relabel(teacher["f"])
-        told = split.retain.labels().to(teacher["r"]).unsqueeze(1)
+        told = split.retain.labels().cpu().to(teacher["r"]).unsqueeze(1)
         retain = split.retain.relabel(torch.cat([teacher["r"], told], dim=1))
         start = trained.weights if trained.start is None else trained.start
         student = replace(trained, start=start)

@@ -9,7 +9,9 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         "Logistic regression: weights and decision boundaries of 100 trainings before and after forgetting a cluster.",
     ),
     Experiment("figure_2", "eternal_sunshine.figure_2", "What noise costs in test error and buys in nats."),
-    Experiment("figure_3", "eternal_sunshine.figure_3", "Filters of a two-layer network before and after forgetting 5."),
+    Experiment(
+        "figure_3", "eternal_sunshine.figure_3", "Filters of a two-layer network before and after forgetting 5."
+    ),
     Experiment("table_1_cifar10", "eternal_sunshine.table_1", "Table 1 on CIFAR-10, All-CNN.", "cifar10"),
     Experiment("table_1_faces", "eternal_sunshine.table_1", "Table 1 on faces10, in place of Lacuna-10.", "faces10"),
     Experiment("table_1_mnist", "eternal_sunshine.table_1", "Table 1 on a fourth data set, MNIST.", "mnist"),

@@ -43,9 +43,7 @@ DAMPING = 1e-6
 NATS, FLOOR, P = "divergence of the clouds", "the same for shuffled clouds", "p of the permutation test"
 WEIGHTS = ("weight 1", "weight 2", "bias")
 
-PAPER = (
-    Published(NAME, TIMED, NATS, 1.0, "Figure 1: less than 1 nat after forgetting (an upper limit, not a value)"),
-)
+PAPER = (Published(NAME, TIMED, NATS, 1.0, "Figure 1: less than 1 nat after forgetting (an upper limit, not a value)"),)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +117,11 @@ def _measure(settings: Settings, seed: int) -> list[Row]:
     for method, (first, second) in clouds.items():
         found = kl_from_samples(first, second, permutations=199, seed=seed)
         note = f"two clouds of {n} trainings, independent seeds, Gaussian estimate"
-        readings = ((NATS, found.nats, "nats", "low"), (FLOOR, found.floor, "nats", "low"), (P, found.p, "share", "high"))
+        readings = (
+            (NATS, found.nats, "nats", "low"),
+            (FLOOR, found.floor, "nats", "low"),
+            (P, found.p, "share", "high"),
+        )
         made += [
             Row(NAME, method, name, seed, value, unit=unit, ideal=ideal, note=note)
             for name, value, unit, ideal in readings
@@ -192,7 +194,9 @@ def draw(rows: list[Row], out: Path) -> list[Path]:
     shown = (ORIGINAL, TIMELESS, TIMED)
     return [
         *figures.save(out, "clouds", _each(shown, lambda axes, m: _cloud(axes, m, clouds, nats)), (10, 3.6)),
-        *figures.save(out, "boundaries", _each((*shown, RETRAINED), lambda a, m: _lines(a, m, clouds, data)), (12, 3.6)),
+        *figures.save(
+            out, "boundaries", _each((*shown, RETRAINED), lambda a, m: _lines(a, m, clouds, data)), (12, 3.6)
+        ),
         *figures.save(out, "divergence", figures.panels([r for r in rows if r.experiment == NAME], (NATS, FLOOR), 2)),
     ]
 
@@ -214,9 +218,7 @@ def _each(methods: Sequence[str], draw_one: Callable[["Axes", str], None]) -> Ca
     return fill
 
 
-def _cloud(
-    axes: "Axes", method: str, clouds: dict[str, list[tuple[float, ...]]], nats: dict[str, float]
-) -> None:
+def _cloud(axes: "Axes", method: str, clouds: dict[str, list[tuple[float, ...]]], nats: dict[str, float]) -> None:
     for i, name in ((0 if method != ORIGINAL else 1, method), (2, RETRAINED)):
         x, y = zip(*[point[:2] for point in clouds[name]], strict=True)
         axes.scatter(x, y, s=14, color=figures.colour(i), marker=figures.mark(i), alpha=0.6, lw=0, label=name)
@@ -233,12 +235,13 @@ def _lines(
     data: dict[str, list[tuple[float, ...]]],
 ) -> None:
     for i, (kind, points) in enumerate(sorted(data.items())):
-        axes.scatter(
-            *zip(*points, strict=True), s=12, color=figures.colour((6, 0, 1)[i]), marker=figures.mark(i), label=kind, lw=0
-        )
+        x, y = zip(*points, strict=True)
+        axes.scatter(x, y, s=12, color=figures.colour((6, 0, 1)[i]), marker=figures.mark(i), label=kind, lw=0)
     edges = (-5.0, 5.0)
     for a, b, c in clouds[method]:
-        axes.plot(edges, [-(c + a * x) / b for x in edges] if abs(b) > 1e-9 else edges, color="black", lw=0.4, alpha=0.25)
+        axes.plot(
+            edges, [-(c + a * x) / b for x in edges] if abs(b) > 1e-9 else edges, color="black", lw=0.4, alpha=0.25
+        )
     axes.set_xlim(-4, 4)
     axes.set_ylim(-4, 4)
     axes.set_title(method, fontsize=10)

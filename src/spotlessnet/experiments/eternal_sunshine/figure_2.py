@@ -84,12 +84,12 @@ class Settings(Sized):
         return replace(
             full,
             seeds=(0,),
-            setting=full.setting.rehearsed(80),
+            setting=full.setting.rehearsed(30),
             scales=(0.1, 1.0),
             draws=1,
             variational=replace(full.variational, steps=4),
             ntk=replace(full.ntk, damping=5e-3, max_iterations=3),
-            curvature_rows=20,
+            curvature_rows=8,
         )
 
 
@@ -139,9 +139,7 @@ def _curves(settings: Settings, context: Context, name: str) -> list[Row]:
     for method, network in ((ORIGINAL, context.original), (RETRAINED, context.retrained)):
         for readout in readouts:
             one = readout(network, context.split)
-            made.append(
-                Row(name, method, readout.name, context.seed, one.value, one.low, one.high, readout.unit)
-            )
+            made.append(Row(name, method, readout.name, context.seed, one.value, one.low, one.high, readout.unit))
     return made
 
 
@@ -159,7 +157,9 @@ def draw(rows: list[Row], out: Path) -> list[Path]:
             seen = [points[scale] for scale in sorted(points)]
             nats = [sum(p[NATS]) / len(p[NATS]) for p in seen]
             test = [t_interval(p[ERRORS[0]]) if len(p[ERRORS[0]]) > 1 else (p[ERRORS[0]][0],) * 3 for p in seen]
-            axes.plot(nats, [t[0] for t in test], marker=figures.mark(i), color=figures.colour((0, 3, 4)[i]), label=method)
+            axes.plot(
+                nats, [t[0] for t in test], marker=figures.mark(i), color=figures.colour((0, 3, 4)[i]), label=method
+            )
             low, high = ([min(max(t[j], 0.0), 1.0) for t in test] for j in (1, 2))
             axes.fill_between(nats, low, high, color=figures.colour((0, 3, 4)[i]), alpha=0.2, lw=0)
         for method, style in ((ORIGINAL, "--"), (RETRAINED, ":")):

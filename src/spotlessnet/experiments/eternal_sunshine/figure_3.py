@@ -5,6 +5,7 @@ noise, the others stay as they are. Here that is also a number: how the noise of
 goes with how much more it answers to the forgotten digit than to the others.
 """
 
+import io
 import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from spotlessnet.core.cohorts import whole_class
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
 SHOWN = 6
 """Filters of each kind in the figure."""
 
+ALIVE = 0.05
+"""A filter whose mean answer is below this share of the usual one serves nobody and is left out."""
+
 FILTERS = "filters.npz"
 PAPER: tuple[Published, ...] = ()
 """The paper shows pictures, and prints no numbers."""
@@ -57,19 +61,19 @@ class Settings(Sized):
 
     setting: Setting
     label: int = 5
-    fisher: Fisher = field(default_factory=lambda: Fisher(strength=1e-5, cap=1.0))
+    fisher: Fisher = field(default_factory=lambda: Fisher(strength=1e-7, cap=1.0))
     curvature_rows: int | None = None
 
     @staticmethod
     def toy() -> "Settings":
         """The digits of scikit-learn, 8×8 pixels."""
-        recipe = Recipe(epochs=20, rate=0.1, batch=64, decay=1e-4)
+        recipe = Recipe(epochs=20, rate=0.1, batch=64, decay=1e-5)
         return Settings(seeds=(0, 1), setting=Setting("digits", options={"hidden": (32,)}, recipe=recipe, rows=600))
 
     @staticmethod
     def full() -> "Settings":
         """MNIST."""
-        recipe = Recipe(epochs=10, rate=0.05, batch=128, decay=1e-4)
+        recipe = Recipe(epochs=10, rate=0.05, batch=128, decay=1e-5)
         return Settings(setting=Setting("mnist", options={"hidden": (64,)}, recipe=recipe), curvature_rows=10000)
 
     @staticmethod
@@ -97,17 +101,18 @@ def run(settings: Settings, data: Path | None, out: Path) -> list[Row]:
 def _measure(original: Trained, split: Split, scrub: Scrub, seed: int, name: str, out: Path) -> list[Row]:
     gaussian = scrub(original, split)
     w, noise = first_layer(original, original.weights), first_layer(original, gaussian.covariance.diagonal())
-    share = noise.mean(dim=1).sqrt() / w.square().mean(dim=1).sqrt()
-    specific = specificity(original, split)
-    order = specific.argsort(descending=True)
+    share = noise.mean(dim=1).sqrt() / w.square().mean().sqrt()
+    specific, alive = specificity(original, split)
+    order = specific.masked_fill(~alive, -1).argsort(descending=True)[: int(alive.sum())]
     tenth = max(1, len(order) // 10)
     after = original.at(gaussian.draw(torch.Generator().manual_seed(seed)))
     if seed == 0:
         _keep(w, first_layer(original, after.weights), order, share, specific, out / FILTERS)
     readings = {
-        "noise over weights, tenth of filters most specific": float(share[order[:tenth]].mean()),
-        "noise over weights, tenth of filters least specific": float(share[order[-tenth:]].mean()),
-        "rank correlation of noise and specificity": _rank_correlation(share, specific),
+        "noise over weights in the tenth of filters most specific": float(share[order[:tenth]].mean()),
+        "noise over weights in the tenth of filters least specific": float(share[order[-tenth:]].mean()),
+        "rank correlation of noise and specificity": _rank_correlation(share[alive], specific[alive]),
+        "filters that never answer": float((~alive).double().mean()),
     }
     made = [Row(name, "Fisher", key, seed, value, unit="ratio", ideal="") for key, value in readings.items()]
     for method, network in ((ORIGINAL, original), ("Fisher", after)):
@@ -122,10 +127,11 @@ def first_layer(trained: Trained, vector: Float[Tensor, " P"]) -> Float[Tensor, 
     return trained.unflatten(vector)[trained.names[0]].flatten(1)
 
 
-def specificity(trained: Trained, split: Split) -> Float[Tensor, " h"]:
-    """How much of each filter's mean answer goes to the forgotten digit, between 0 and 1."""
+def specificity(trained: Trained, split: Split) -> tuple[Float[Tensor, " h"], Bool[Tensor, " h"]]:
+    """How much of each filter's mean answer goes to the forgotten digit, and whether it answers at all."""
     forgotten, others = (_activity(trained, data) for data in (split.forget, split.retain))
-    return forgotten / (forgotten + others).clamp(min=1e-12)
+    both = forgotten + others
+    return forgotten / both.clamp(min=1e-12), both > ALIVE * both.mean()
 
 
 @torch.no_grad()
@@ -142,8 +148,6 @@ def _rank_correlation(a: Float[Tensor, " h"], b: Float[Tensor, " h"]) -> float:
 
 
 def _keep(before: Tensor, after: Tensor, order: Tensor, share: Tensor, specific: Tensor, path: Path) -> None:
-    import io
-
     chosen = torch.cat([order[:SHOWN], order[-SHOWN:]]).cpu()
     stream = io.BytesIO()
     np.savez(

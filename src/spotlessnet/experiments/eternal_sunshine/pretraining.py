@@ -66,7 +66,7 @@ class Settings(Sized):
     def tiny() -> "Settings":
         """The full path on a few images."""
         full = Settings.full()
-        return replace(full, seeds=(0,), setting=full.setting.rehearsed(80), count=3, curvature_rows=20)
+        return replace(full, seeds=(0,), setting=full.setting.rehearsed(30), count=1, curvature_rows=8)
 
 
 def run(settings: Settings, data: Path | None, out: Path) -> list[Row]:

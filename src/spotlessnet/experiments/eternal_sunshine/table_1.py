@@ -97,18 +97,18 @@ class Settings(Sized):
     def tiny(part: str) -> "Settings":
         """The same data and network with a few images and one epoch."""
         full = Settings.full(part)
-        setting = full.setting.rehearsed(rows=80)
+        setting = full.setting.rehearsed(rows=30)
         return replace(
             full,
             seeds=(0,),
             setting=setting,
-            count=3,
+            count=1,
             tuning=1,
             polish=1,
             variational=replace(full.variational, steps=4),
             ntk=replace(full.ntk, max_iterations=3),
-            curvature_rows=20,
-            relearn_rows=20,
+            curvature_rows=8,
+            relearn_rows=8,
             cap=2,
         )
 
@@ -199,4 +199,3 @@ def draw(rows: list[Row], out: Path) -> list[Path]:
         name = experiment.split(", ")[-1].replace(" ", "_")
         paths += figures.save(out, name, figures.panels(here, READOUTS), (10, 6), caption)
     return paths
-

@@ -92,7 +92,7 @@ def toy_community() -> Community:
         "digits", "mlp", {"hidden": (12,)}, SMALL.but(epochs=10, rate=0.05, batch=32, patience=2),
         pretrain="digits", pretrain_recipe=Recipe(epochs=3, rate=0.1, batch=64), core=0.5, classes=5, per_class=16,
     )  # fmt: skip
-    return Community(setting, core=3, decay=0.05)
+    return Community(setting, core=3, decay=0.5)
 
 
 def full_community(data: str, network: str) -> Community:
@@ -102,4 +102,4 @@ def full_community(data: str, network: str) -> Community:
 
 def tiny_community(data: str, network: str) -> Community:
     """The same path on a few rows."""
-    return Community(slice_of(data, network, per_class=6, epochs=1), core=2, tolerance=0.1)
+    return Community(slice_of(data, network, per_class=6, epochs=1, pretraining=0), core=2, tolerance=0.1)

@@ -1,7 +1,7 @@
 """One request after another: users leave in groups, and after each the network is certified close to retraining."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -113,6 +113,7 @@ def measure(settings: Settings, town: Town, seed: int) -> Iterator[Row]:
         # The noise is for whoever gets this network; the next request goes on from the mean.
         network, released = network.at(scrubbed.mean), network.at(scrubbed.draw(draw))
         found, gap = scrubbed.about["mixed_linear"], (scrubbed.mean - retrained.trained.weights).norm()
+        last = k == settings.requests  # a table shows the last request, a figure all
         certain = f"request {k}; retrained within {retrained.distance:.2g}"
         for readout, value, unit in (
             ("distance to retrained", float(gap), "weights"),
@@ -120,14 +121,15 @@ def measure(settings: Settings, town: Town, seed: int) -> Iterator[Row]:
             ("certified nats", found["nats"], "nats"),
             ("curvature products", found["products"], "products"),
         ):
-            yield Row(name, SCRUBBED, at(readout, k), seed, value, unit=unit, ideal="low", note=certain)
+            yield Row(name, SCRUBBED, at(readout, k), seed, value, unit=unit * last, ideal="low", note=certain)
         networks: tuple[tuple[str, Trained, float], ...] = (
             (ORIGINAL, original, 0.0),
             (SCRUBBED, released, meter.seconds),
             (RETRAINED, retrained.trained, slow.seconds),
         )
         for method, one, seconds in networks:
-            yield from looks(name, method, one, retrained.trained, split.joint(), k, seed, seconds)
+            for row in looks(name, method, one, retrained.trained, split.joint(), k, seed, seconds):
+                yield row if last else replace(row, unit="")
 
 
 def looks(
@@ -151,13 +153,15 @@ def draw(rows: list[Row], out: Path) -> list[Path]:
 
     def fill(figure: "Figure") -> None:
         for axes, readout in zip(figure.subplots(2, 3).flat, SHOWN, strict=True):
-            unit = next(row.unit for row in rows if row.readout.startswith(readout))
+            unit = next(row.unit for row in rows if row.readout.startswith(readout) and row.unit)
             for i, method in enumerate((ORIGINAL, RETRAINED, SCRUBBED)):
                 found = {k: t_interval(values) for k, values in curve(rows, method, readout).items()}
                 if not found:
                     continue
                 means = [m.value for m in found.values()]
-                axes.plot([*found], means, color=colour((1, 2, 0)[i]), marker=mark(i), ms=4, label=method)
+                # Scrubbed and retrained lie on each other: an open mark shows both.
+                look = {"ms": 8, "mfc": "none", "ls": "--"} if method == RETRAINED else {"ms": 4}
+                axes.plot([*found], means, color=colour((1, 2, 0)[i]), marker=mark(i), label=method, **look)
                 if len({row.seed for row in rows}) > 1:
                     lows, highs = [m.low for m in found.values()], [m.high for m in found.values()]
                     axes.fill_between([*found], lows, highs, color=colour((1, 2, 0)[i]), alpha=0.15, lw=0)
@@ -169,6 +173,7 @@ def draw(rows: list[Row], out: Path) -> list[Path]:
             if readout in ("distance to retrained", "certified nats"):
                 axes.set_yscale("log")
             axes.set_title(readout, fontsize=10)
+            axes.set_xticks(sorted(curve(rows, SCRUBBED, readout)))
             axes.set_xlabel("requests served")
             axes.set_ylabel(unit, fontsize=8)
         figure.axes[0].legend(fontsize=7)

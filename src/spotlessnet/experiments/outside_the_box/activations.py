@@ -95,7 +95,7 @@ def measure(settings: Settings, stage: Stage, seed: int) -> Iterator[Row]:
                 continue
             way = along_path(original, end, context.retrained, part(split, on), steps=settings.steps)
             for a, value in zip(way.positions.tolist(), way.values.tolist(), strict=True):
-                yield Row(stage.scene.name, method, at(name, a), seed, value, unit=unit, ideal="low")
+                yield Row(stage.scene.name, method, at(name, a), seed, value, unit=unit if a in (0, 1) else "")
 
 
 def draw(rows: list[Row], out: Path) -> list[Path]:

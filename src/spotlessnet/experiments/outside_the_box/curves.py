@@ -1,4 +1,4 @@
-"""Rows that lie on a curve: the readout's name carries where."""
+"""Rows that lie on a curve: the readout's name carries where. Without a unit they are for figures alone, not tables."""
 
 from collections.abc import Iterable
 

@@ -111,13 +111,15 @@ def of_each_class(data: Data, count: int, seed: int = 0) -> Data:
     return data.pick(torch.cat([g[torch.randperm(len(g), generator=draw)[:count]] for g in groups]).sort().values)
 
 
-def slice_of(data: str, network: str, *, per_class: int = 100, epochs: int = SMALL.epochs) -> Setting:
+def slice_of(
+    data: str, network: str, *, per_class: int = 100, epochs: int = SMALL.epochs, pretraining: int = SLOW.epochs
+) -> Setting:
     """The paper's slice: rows of the first five classes, a network pre-trained on other classes.
 
     **Arguments:**
 
     - `data`: `"cifar10"`, `"tinyimagenet10"` (both begin from CIFAR-100) or `"faces10"` (pre-trained on faces14).
-    - `per_class`, `epochs`: fewer for a rehearsal.
+    - `per_class`, `epochs`, `pretraining`: rows and epochs; fewer for a rehearsal.
     """
     _, weights, options = NETWORKS[network]
     faces = data == "faces10"
@@ -128,7 +130,7 @@ def slice_of(data: str, network: str, *, per_class: int = 100, epochs: int = SMA
         SMALL.but(epochs=epochs),
         weights=None if faces else weights,
         pretrain="faces14" if faces else None,
-        pretrain_recipe=SLOW.but(epochs=min(SLOW.epochs, epochs)),
+        pretrain_recipe=SLOW.but(epochs=pretraining),
         classes=5,
         per_class=per_class,
     )
@@ -157,7 +159,7 @@ def full_scene(data: str, network: str) -> Scene:
 
 def tiny_scene(data: str, network: str) -> Scene:
     """The same path on a few rows and for one epoch."""
-    return Scene(slice_of(data, network, per_class=6, epochs=1), forget=2, tests=4)
+    return Scene(slice_of(data, network, per_class=6, epochs=1, pretraining=0), forget=2, tests=4)
 
 
 def stored(out: Path) -> list[Row]:

@@ -147,7 +147,7 @@ def placed(name: str, method: str, seed: int, plane: Plane, weights: list[Float[
     """Coordinates of some weights in the plane, numbered."""
     for i, one in enumerate(weights):
         for direction, value in zip((FIRST, SECOND), plane.place(one), strict=True):
-            yield Row(name, method, at(direction, i), seed, value, unit="weights", ideal="as retrained")
+            yield Row(name, method, at(direction, i), seed, value)
 
 
 def clouds(
@@ -181,7 +181,7 @@ def lines(settings: Settings, name: str, seed: int, split: Split, ends: Mapping[
             found = loss_along_line(ends[begin], ends[end], data, steps=settings.steps)
             for a, value in zip(found.positions.tolist(), found.values.tolist(), strict=True):
                 readout = at(f"loss on {on}", a)
-                yield Row(name, f"{begin} to {end}", readout, seed, value, unit="loss a row", ideal="low")
+                yield Row(name, f"{begin} to {end}", readout, seed, value)
 
 
 def landscape(settings: Settings, name: str, seed: int, plane: Plane, network: Trained, split: Split) -> Iterator[Row]:
@@ -192,7 +192,7 @@ def landscape(settings: Settings, name: str, seed: int, plane: Plane, network: T
     x, y = (torch.linspace(float(low[i]) - margin, float(high[i]) + margin, settings.grid) for i in (0, 1))
     for a, b in track([(a, b) for a in x.tolist() for b in y.tolist()], "loss over the plane"):
         value = mean_loss(network.at(plane.at(a, b)), split.whole)
-        yield Row(name, "plane", at("loss on D", a, b), seed, value, unit="loss a row", ideal="low")
+        yield Row(name, "plane", at("loss on D", a, b), seed, value)
 
 
 def draw(rows: list[Row], out: Path) -> list[Path]:

@@ -1,9 +1,9 @@
 r"""The note's section 2: the optimal noise has a root that the paper's Proposition 4 lacks.
 
-The Lagrangian $\tfrac12\mathrm{tr}(B\Sigma) + \tfrac\lambda2\mathrm{tr}(\Sigma^{-1}\Sigma_h)$ with $\Sigma_h = \sigma_h^2 I$ is
-least at $\Sigma = \sqrt{\lambda\sigma_h^2}\,B^{-1/2}$. The paper prints $\lambda\sigma_h^2\,B^{-1/2}$. Both are put to a
-network with the same $\lambda\sigma_h^2$: what the Lagrangian comes to, how large the noise is, what it costs in error and
-buys in nats.
+The Lagrangian $\tfrac12\mathrm{tr}(B\Sigma) + \tfrac\lambda2\mathrm{tr}(\Sigma^{-1}\Sigma_h)$ with
+$\Sigma_h = \sigma_h^2 I$ is least at $\Sigma = \sqrt{\lambda\sigma_h^2}\,B^{-1/2}$. The paper prints
+$\lambda\sigma_h^2\,B^{-1/2}$. Both are put to a network at the same $\lambda\sigma_h^2$: what the Lagrangian comes
+to, how large the noise is, what it costs in error and buys in nats.
 """
 
 from dataclasses import dataclass, replace

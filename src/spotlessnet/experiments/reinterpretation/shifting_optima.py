@@ -1,8 +1,9 @@
 r"""The note's Figure 1: forgetting as the step from one optimum to the other, in one dimension.
 
 With $L_{D_r} = \tfrac b2 (w - w_r)^2$ and $L_{D_f} = \tfrac c2 (w - w_f)^2$ the optimum of their sum is
-$w_D = (b w_r + c w_f)/(b + c)$, and one Newton step on $L_{D_r}$ from there lands on $w_r$. The note's equation 5 prints
-$w_D - \tfrac cb w_f (w_f - w_D)$, where the factor $w_f$ is one too many; both are tried, beside the package's own step.
+$w_D = (b w_r + c w_f)/(b + c)$, and one Newton step on $L_{D_r}$ from there lands on $w_r$. The note's equation 5
+prints $w_D - \tfrac cb w_f (w_f - w_D)$, where the factor $w_f$ is one too many; both are tried, beside the package's
+own step.
 """
 
 from dataclasses import dataclass
@@ -89,7 +90,7 @@ def parabola(data: Data) -> tuple[float, float]:
 def _measure(split: Split, seed: int) -> list[Row]:
     (b, w_r), (c, w_f), (_, w_D) = (parabola(data) for data in (split.retain, split.forget, split.whole))
     trained = Trained.of(nn.Linear(1, 1, bias=False).double(), SquaredError(), decay=0.0)
-    trained = trained.at(torch.tensor([w_D]))
+    trained = trained.at(torch.tensor([w_D], dtype=torch.float64))
     # The squared error of the package may carry another factor; it drops out of the step.
     landed = {
         ORIGINAL: w_D,
