@@ -31,6 +31,13 @@ def test_names_are_sorted_and_said_once_in_each_of_the_three_places():
     assert set(sn.__all__) <= set(dir(sn))
 
 
+def test_every_method_and_readout_is_public():
+    from spotlessnet.readouts import READOUTS
+    from spotlessnet.scrubs import SCRUBS
+
+    assert {kind.__name__ for kind in (*SCRUBS, *READOUTS)} <= set(sn.__all__)
+
+
 def test_a_name_that_is_not_there_is_named():
     with pytest.raises(AttributeError, match=r"spotlessnet has no name 'forgive'\."):
         sn.forgive  # noqa: B018

@@ -140,8 +140,12 @@ def test_experiments_are_found_by_name(monkeypatch, here):
             return {"seeds": 10}
 
         @staticmethod
-        def run(settings, out):
+        def run(settings, out, data):
             return [Row("nothing", "m", "r", 0, float(settings["seeds"]))]
+
+        @staticmethod
+        def draw(out):
+            return [out / "figure.svg"]
 
     monkeypatch.setattr("spotlessnet.experiments.EXPERIMENTS", {"nothing": Experiment}, raising=False)
     assert json.loads(spotless("reproduce", "nothing", "--json", "--out", "r").out)["rows"][0]["value"] == 1

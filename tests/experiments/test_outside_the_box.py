@@ -25,6 +25,7 @@ from spotlessnet.experiments.outside_the_box.scene import (
     keep,
     of_each_class,
     slice_of,
+    stored,
     toy_scene,
 )
 from spotlessnet.report.rows import Row
@@ -153,7 +154,7 @@ def test_what_must_be_said_about_faces_is_said(tmp_path):
     assert "stands in for Lacuna-100" in scene.note
     assert "Lacuna-10" in scene.name
     keep(tmp_path, scene, [Row(scene.name, "m", "r", 0, 1.0, note="of its own")])
-    rows = five_readouts.stored(tmp_path)
+    rows = stored(tmp_path)
     assert rows[0].note.startswith("of its own; faces10")
     assert "Lacuna-10;" in captioned(rows) or "Lacuna-10" in captioned(rows)
     assert "CIFAR-100" in full_scene("tinyimagenet10", "resnet").note

@@ -7,14 +7,16 @@ from hypothesis import strategies as st
 from torch import float64, nn
 
 from spotlessnet.core.data import Data
-from spotlessnet.core.errors import DataError, MismatchError, NeedError
+from spotlessnet.core.errors import DataError, MismatchError, NeedError, SettingError
 from spotlessnet.core.loss import SquaredError
 from spotlessnet.core.memory import Memory
 from spotlessnet.core.scrub import Notes
+from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.operators.gradient import gradient
 from spotlessnet.operators.recall import after_request, fisher_after, recall
 from spotlessnet.operators.remember import remember
+from spotlessnet.scrubs import NTK, Fisher, Newton
 
 DECAY = 0.1
 
@@ -86,6 +88,40 @@ def test_the_memory_after_a_request_is_the_one_that_retraining_would_have_left(s
         m.basis @ m.values.diag() @ m.basis.T for m in (after, afresh) if m.basis is not None and m.values is not None
     ]
     torch.testing.assert_close(dense[0], dense[1], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("method", [Newton, NTK])
+def test_newton_and_ntk_work_from_the_forgotten_rows_alone(method):
+    trained, data = problem(7)
+    forget = data.pick(range(5))
+    alone = Split(forget=forget)  # no retained row is at hand
+    memory = remember(trained, data, rank=trained.size, diagonal="exact")
+    found = method(memory=memory)(trained, alone)
+    torch.testing.assert_close(found.mean, ridge(trained, data.without(forget)), rtol=0, atol=1e-8)
+    assert found.about["memory_rank"] == trained.size
+
+
+def test_fisher_and_newton_noise_from_memory_is_that_of_the_retained_rows():
+    trained, data = problem(8)
+    forget = data.pick(range(5))
+    memory = remember(trained, data, rank=trained.size, diagonal="exact")
+    alone, full = Split(forget=forget), Split(forget=forget, kept=data.without(forget))
+    for from_memory, from_rows in (
+        (Fisher(strength=1e-8, memory=memory), Fisher(strength=1e-8)),
+        (Newton(strength=1e-8, memory=memory), Newton(strength=1e-8)),
+    ):
+        # Gauss-Newton of a linear network does not depend on the weights, so the two must agree after the step too.
+        noise, expected = from_memory(trained, alone).covariance, from_rows(trained, full).covariance
+        torch.testing.assert_close(noise.diagonal(), expected.diagonal(), rtol=1e-6, atol=0)
+
+
+def test_what_a_memory_cannot_serve_is_refused():
+    trained, data = problem(9)
+    memory = remember(trained, data, rank=2, diagonal=None)
+    with pytest.raises(SettingError, match=r"`Newton.memory` knows neither `time` nor `keep_residual=False`"):
+        Newton(memory=memory, time=1.0)
+    with pytest.raises(SettingError, match=r"`NTK.memory` holds the loss's own curvature"):
+        NTK(memory=memory, output="identity")
 
 
 def test_rows_forgotten_before_change_nothing():

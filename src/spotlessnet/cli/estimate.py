@@ -13,9 +13,7 @@ from spotlessnet.core.scrub import Scrub
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.operators.linear_response import EXPECTED_ITERATIONS, cheaper_form
-from spotlessnet.scrubs import NTK, Fisher, MixedLinear, Newton, Retrain, Variational, WithinBudget
-from spotlessnet.scrubs.negative_gradient import NegativeGradient
-from spotlessnet.scrubs.random_labels import RandomLabels
+from spotlessnet.scrubs import NTK, Finetune, Fisher, MixedLinear, Newton, Retrain, Variational, WithinBudget
 from spotlessnet.scrubs.tuning import Tuning
 
 TIMED = 3
@@ -137,7 +135,7 @@ def _work(scrub: Scrub, trained: Trained, split: Split) -> Work:
         passes = trained.recipe.epochs if trained.recipe else 0
         return Work(passes * n, passes * n)
     if isinstance(scrub, Tuning):
-        rows = n + k if isinstance(scrub, (NegativeGradient, RandomLabels)) else n
+        rows = n if isinstance(scrub, Finetune) else n + k
         return Work(scrub.epochs * rows, scrub.epochs * rows)
     if isinstance(scrub, Fisher):
         per_row = _outputs(trained, split) if scrub.kind == "exact" and scrub.memory is None else 1
@@ -146,8 +144,8 @@ def _work(scrub: Scrub, trained: Trained, split: Split) -> Work:
         return Work(2.0 * scrub.steps * scrub.batch, 2.0 * scrub.steps * scrub.batch)
     if isinstance(scrub, MixedLinear):
         return Work(100.0 * PRODUCT * n, float(scrub.max_iterations * PRODUCT * n))
-    # What is left looks at the forgotten rows a few times.
-    return Work(2 * k + 1, 2 * k + 1)
+    # What is left looks at every row once, and at the forgotten ones again.
+    return Work(n + 2 * k, n + 2 * k)
 
 
 def _of_ntk(scrub: NTK, trained: Trained, split: Split) -> Work:

@@ -32,7 +32,6 @@ def reproduce(
     [bold]spotless reproduce NAME --out reproduced/[/bold]
     """
     import difflib
-    import os
 
     from spotlessnet.cli.listing import experiments
     from spotlessnet.core.files import write_whole
@@ -49,11 +48,12 @@ def reproduce(
     if dry_run:
         talk.give({"status": "planned", "settings": str(settings)}, [str(settings)])
         return 0
-    if data is not None:
-        os.environ["SPOTLESS_DATA"] = str(data)
     place = out / name
     with no_bars() if quiet or json else nullcontext():
-        rows = experiment.run(settings, place)
+        rows = experiment.run(settings, place, data)
+        pictures = experiment.draw(place)
     write_whole(place / "rows.csv", as_csv(rows).encode(), replace=True)
-    talk.give({"status": "done", "rows": [vars(row) for row in rows]}, [str(place / "rows.csv")])
+    talk.give(
+        {"status": "done", "rows": [vars(row) for row in rows]}, [str(path) for path in (place / "rows.csv", *pictures)]
+    )
     return 0

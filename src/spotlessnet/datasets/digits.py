@@ -3,7 +3,6 @@
 from math import ceil
 
 import numpy as np
-from sklearn.datasets import load_digits
 
 from spotlessnet.core.errors import SettingError
 from spotlessnet.datasets.pair import DataPair, Normalise, image_data
@@ -21,6 +20,8 @@ def load(*, seed: int = 0, test: float = 0.2, normalise: Normalise = NORMALISE) 
     """
     if not 0 < test < 1:
         raise SettingError(f"`test` must be a share between 0 and 1, but got {test}.")
+    from sklearn.datasets import load_digits  # the other data sets do without scikit-learn
+
     bunch = load_digits()
     # Ink runs from 0 to 16 there; as bytes it goes the way of every other image.
     images, labels = np.rint(bunch.images * (255 / 16)).astype(np.uint8), bunch.target

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from spotlessnet.core.statistics import Interval
 from spotlessnet.report.rows import Row
 from spotlessnet.report.summary import ORIGINAL, RETRAINED, Line, summarise
 
@@ -80,22 +81,35 @@ def panels(rows: Iterable[Row], readouts: Sequence[str], across: int = 3) -> Cal
 
 def panel(axes: "Axes", lines: Sequence[Line], methods: Sequence[str], *, labelled: bool) -> None:
     """The methods of one readout, one below the other."""
+    unit = lines[0].unit if lines else ""
+    # An interval of few seeds may reach where the number itself cannot.
+    top = 1.0 if unit.startswith("share") else math.inf
     target = next((line.target for line in lines if math.isfinite(line.target.value)), None)
     if target is not None:
-        known = math.isfinite(target.low)
-        axes.axvspan(
-            target.low if known else target.value, target.high if known else target.value, color=colour(2), alpha=0.25
-        )
+        low, high = _limits(target, top)
+        axes.axvspan(low, high, color=colour(2), alpha=0.25, lw=0)
         axes.axvline(target.value, color=colour(2), lw=1)
     for line in lines:
         place = len(methods) - 1 - methods.index(line.method)
         if not math.isfinite(line.mean.value):
             continue
-        if math.isfinite(line.mean.low):
-            axes.plot([line.mean.low, line.mean.high], [place, place], color=colour_of(line.method), lw=2)
+        axes.plot(_limits(line.mean, top), [place, place], color=colour_of(line.method), lw=2)
         axes.plot(line.mean.value, place, ">" if line.censored else "o", color=colour_of(line.method), ms=5)
+    if unit == "nats":
+        axes.set_xscale("symlog", linthresh=1.0)
     axes.set_yticks(range(len(methods)), [*reversed(methods)] if labelled else [""] * len(methods))
     axes.set_ylim(-0.6, len(methods) - 0.4)
-    if lines:
-        axes.set_xlabel(lines[0].unit, fontsize=8)
-    axes.locator_params(axis="x", nbins=4)
+    axes.set_xlabel(unit, fontsize=8)
+    if unit == "nats":
+        axes.set_xlim(left=0)
+        axes.tick_params(axis="x", labelsize=7)
+    else:
+        axes.locator_params(axis="x", nbins=4)
+
+
+def _limits(interval: Interval, top: float) -> tuple[float, float]:
+    """The limits to draw, none of them impossible."""
+    if not math.isfinite(interval.low):
+        return interval.value, interval.value
+    # Every number that is shown in panels counts or measures something, so it is never negative.
+    return min(max(interval.low, 0.0), interval.value), min(interval.high, max(top, interval.value))

@@ -8,10 +8,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from sklearn.linear_model import LogisticRegression
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import QuantileTransformer
-from sklearn.svm import SVC
 
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import check_choice, check_positive
@@ -66,6 +62,12 @@ class EntropyAttack(Readout):
         return Reading(*clopper_pearson(int(taken.sum()), len(taken)))
 
     def _attacker(self, rows: int) -> Any:
+        # Imported here: every other readout works where scikit-learn is missing.
+        from sklearn.linear_model import LogisticRegression
+        from sklearn.pipeline import make_pipeline
+        from sklearn.preprocessing import QuantileTransformer
+        from sklearn.svm import SVC
+
         judge = LogisticRegression() if self.kind == "logistic" else SVC(C=3, gamma="auto", kernel="rbf")
         if not self.balanced:
             return judge

@@ -1,20 +1,34 @@
 """Scrubs: one method, one file, one frozen dataclass."""
 
 from spotlessnet.core.scrub import Scrub
+from spotlessnet.scrubs.bad_teacher import BadTeacher
 from spotlessnet.scrubs.finetune import Finetune
 from spotlessnet.scrubs.fisher import Fisher
 from spotlessnet.scrubs.hiding import Hiding
 from spotlessnet.scrubs.mixed_linear import MixedLinear
+from spotlessnet.scrubs.neg_grad_plus import NegGradPlus
 from spotlessnet.scrubs.negative_gradient import NegativeGradient
 from spotlessnet.scrubs.newton import Newton
 from spotlessnet.scrubs.ntk import NTK
 from spotlessnet.scrubs.random_labels import RandomLabels
+from spotlessnet.scrubs.respond_and_polish import RespondAndPolish
 from spotlessnet.scrubs.retrain import Retrain
+from spotlessnet.scrubs.saliency import Saliency
+from spotlessnet.scrubs.selective_dampening import SelectiveDampening
+from spotlessnet.scrubs.sparse_finetune import SparseFinetune
+from spotlessnet.scrubs.student import Student
 from spotlessnet.scrubs.variational import Variational
 from spotlessnet.scrubs.within_budget import WithinBudget
 
 SCRUBS: tuple[type[Scrub], ...] = (
     NTK,
+    BadTeacher,
+    NegGradPlus,
+    RespondAndPolish,
+    Saliency,
+    SelectiveDampening,
+    SparseFinetune,
+    Student,
     Finetune,
     Fisher,
     Hiding,
@@ -31,14 +45,21 @@ SCRUBS: tuple[type[Scrub], ...] = (
 __all__ = [
     "NTK",
     "SCRUBS",
+    "BadTeacher",
     "Finetune",
     "Fisher",
     "Hiding",
     "MixedLinear",
+    "NegGradPlus",
     "NegativeGradient",
     "Newton",
     "RandomLabels",
+    "RespondAndPolish",
     "Retrain",
+    "Saliency",
+    "SelectiveDampening",
+    "SparseFinetune",
+    "Student",
     "Variational",
     "WithinBudget",
 ]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from spotlessnet.core.covariance import Covariance, Diagonal
 from spotlessnet.core.damping import ridge_of
-from spotlessnet.core.errors import check_choice, check_not_negative, check_positive
+from spotlessnet.core.errors import NeedError, check_choice, check_not_negative, check_positive
 from spotlessnet.core.memory import Memory
 from spotlessnet.core.scrub import Notes, Scrub
 from spotlessnet.core.split import Split
@@ -117,8 +117,9 @@ class Fisher(Scrub):
                 "the remembered Kronecker factors still hold the forgotten rows' curvature",
                 "the noise is slightly smaller than from the retained rows alone",
             )
-            assert memory.kronecker is not None or memory.need("kronecker") is not None
-            return memory.kronecker.scaled(1 / memory.count)  # type: ignore[union-attr]  # `need` has raised otherwise
+            if memory.kronecker is None:
+                raise NeedError("The memory holds no kronecker. Write it anew with `remember(..., kronecker=True)`.")
+            return memory.kronecker.scaled(1 / memory.count)
         draw = torch.Generator(trained.device).manual_seed(self.seed)
         whole = memory.need("diagonal").to(trained.weights)
         gone = fisher_diagonal(then, forget, kind=self.kind, generator=draw) if len(forget) else torch.zeros_like(whole)

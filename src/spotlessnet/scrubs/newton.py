@@ -4,7 +4,7 @@ Golatkar, Achille and Soatto (2020), *Eternal Sunshine of the Spotless Net*, Pro
 root put right.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil
 from typing import Literal
 
@@ -22,6 +22,7 @@ from spotlessnet.core.errors import (
     check_not_negative,
     check_positive,
 )
+from spotlessnet.core.memory import Memory
 from spotlessnet.core.scrub import Notes, Scrub
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
@@ -32,6 +33,7 @@ from spotlessnet.operators.gradient import gradient
 from spotlessnet.operators.hessian import Hessian, dense_hessian
 from spotlessnet.operators.kronecker import kronecker
 from spotlessnet.operators.line_search import backtrack
+from spotlessnet.operators.recall import fisher_after, recall
 from spotlessnet.operators.solve import conjugate_gradient
 from spotlessnet.training.schedule import rate_at
 
@@ -67,6 +69,8 @@ class Newton(Scrub):
     - `strength`: $s = \lambda\sigma_h^2$, noise against accuracy; zero adds none.
     - `structure`: of $B$ in the noise: `"diagonal"`, `"kronecker"` or `"dense"`.
     - `dense_up_to`: the most weights for which $B$ is written out.
+    - `memory`: the sums that `remember` kept; only $D_f$ is then read, $B$ is Gauss-Newton in low rank, and there is no
+      search and no time.
     """
 
     curvature: Literal["auto", "hessian", "gauss-newton"] = "auto"
@@ -78,8 +82,9 @@ class Newton(Scrub):
     strength: float = 0.0
     structure: Literal["diagonal", "kronecker", "dense"] = "diagonal"
     dense_up_to: int = 1000
-    tolerance: float = 1e-6
+    tolerance: float = 1e-4
     max_iterations: int = 500
+    memory: Memory | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         check_choice("Newton.curvature", self.curvature, ("auto", "hessian", "gauss-newton"))
@@ -87,6 +92,8 @@ class Newton(Scrub):
         check_not_negative("Newton.strength", self.strength, "Smaller adds less noise.")
         check_not_negative("Newton.dense_up_to", self.dense_up_to)
         check_positive("Newton.tolerance", self.tolerance)
+        if self.memory is not None and (self.time is not None or not self.keep_residual):
+            raise SettingError("`Newton.memory` knows neither `time` nor `keep_residual=False`. Leave them out.")
         check_positive("Newton.max_iterations", self.max_iterations)
         if self.damping is not None:
             check_not_negative("Newton.damping", self.damping, "Start from the weight decay.")
@@ -101,6 +108,8 @@ class Newton(Scrub):
 
     def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
         ridge = ridge_of(trained, self.damping, notes)
+        if self.memory is not None:
+            return trained.weights + recall(self.memory, trained, split.forget, ridge, notes).step
         assume_anchor(trained, notes)
         n, k = len(split.retain), len(split.forget)
         g_r = gradient(trained, split.retain, ridge=n * trained.known_decay).double() / n
@@ -118,7 +127,13 @@ class Newton(Scrub):
     def spread(self, trained: Trained, split: Split, notes: Notes) -> Covariance:
         if not self.is_noisy:
             return Still.at(trained.weights)
-        ridge, n = ridge_of(trained, self.damping, notes), len(split.retain)
+        ridge = ridge_of(trained, self.damping, notes)
+        if self.memory is not None:
+            then = trained.at(self.memory.weights.to(trained.weights))
+            left = self.memory.count - len(self.memory.fresh(split.forget))
+            F = Diagonal(fisher_after(self.memory, then, split.forget) / left + ridge)
+            return F.map(lambda e: (self.strength / e).sqrt())
+        n = len(split.retain)
         check_positive("Newton.damping plus the decay", ridge, "The noise divides by it in flat directions.")
         if self.structure == "diagonal":
             B: Covariance = Diagonal(fisher_diagonal(trained, split.retain) / n + ridge)

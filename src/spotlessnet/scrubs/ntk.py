@@ -3,12 +3,13 @@
 Golatkar, Achille and Soatto (2020), *Forgetting Outside the Box*, with the signs and the residual put right.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from jaxtyping import Float
 from torch import Tensor
 
+from spotlessnet.core.damping import ridge_of
 from spotlessnet.core.errors import (
     NeedError,
     NumericsError,
@@ -17,6 +18,7 @@ from spotlessnet.core.errors import (
     check_not_negative,
     check_positive,
 )
+from spotlessnet.core.memory import Memory
 from spotlessnet.core.scrub import Notes, Scrub
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
@@ -25,6 +27,7 @@ from spotlessnet.operators.holdout_scale import check_holdout_can_match, holdout
 from spotlessnet.operators.line_search import backtrack, summed_objective
 from spotlessnet.operators.linear_response import removal_gradient
 from spotlessnet.operators.linear_training import LinearTraining
+from spotlessnet.operators.recall import recall
 from spotlessnet.operators.trapezium import published_scale, trapezium_scale
 from spotlessnet.operators.trust import dampings, least_trusted
 
@@ -57,6 +60,7 @@ class NTK(Scrub):
     - `calibrate`: `"holdout"` chooses the length at which forgotten and held-out rows have the same loss.
     - `variant`: `"published"` follows the published code, for comparison only: identity, at the end, without the term
       $J(w_{start} - w)$, with its own trapezium; the settings above do not apply then, save `solution`.
+    - `memory`: the sums that `remember` kept; only $D_f$ is then read, and the kept directions stand for $H_D$.
     """
 
     output: Literal["identity", "softmax", "exact"] = "softmax"
@@ -74,6 +78,7 @@ class NTK(Scrub):
     max_iterations: int = 500
     seed: int = 0
     batch: int = 256
+    memory: Memory | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         check_choice("NTK.output", self.output, ("identity", "softmax", "exact"))
@@ -85,6 +90,12 @@ class NTK(Scrub):
         if self.damping != "auto":
             check_not_negative("NTK.damping", float(self.damping), 'Start from the weight decay, or say "auto".')
         check_not_negative("NTK.precondition", self.precondition)
+        asked = (self.output, self.variant, self.linearised)
+        if self.memory is not None and asked != ("softmax", "corrected", "end"):
+            raise SettingError(
+                "`NTK.memory` holds the loss's own curvature at the trained weights; `output`, `linearised` and "
+                "`variant` must keep their defaults."
+            )
         for name in ("rank", "tolerance", "max_iterations", "batch"):
             check_positive(f"NTK.{name}", getattr(self, name))
         if self.trapezium and self.calibrate != "none":
@@ -94,6 +105,8 @@ class NTK(Scrub):
             )
 
     def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
+        if self.memory is not None:
+            return self._from_memory(self.memory, trained, split, notes)
         if self.calibrate == "holdout":
             check_holdout_can_match(trained, split)  # before any work
         self._say_what_is_assumed(trained, notes)
@@ -106,6 +119,13 @@ class NTK(Scrub):
         facts |= {"scale": scale, "step": scale * float(step.double().norm())}
         notes.fact(ntk=facts)
         return trained.weights + scale * step
+
+    def _from_memory(self, memory: Memory, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
+        """The same system in the low rank that was kept; without the retained rows no trust can be measured."""
+        damping = None if self.damping == "auto" else float(self.damping)
+        found = recall(memory, trained, split.forget, ridge_of(trained, damping, notes), notes, seed=self.seed)
+        notes.fact(ntk={"variant": "from memory", "step": float(found.step.double().norm())})
+        return trained.weights + found.step
 
     def _step(self, trained: Trained, split: Split, facts: dict[str, Any], notes: Notes) -> Float[Tensor, " P"]:
         fixed = 0.0 if self.damping == "auto" else float(self.damping)

@@ -24,7 +24,7 @@ LARGEST = 64 * 2**30
 """Bytes; a checkpoint above this is refused before anything is read."""
 
 
-def read_weights(path: Path) -> dict[str, Tensor]:
+def read_weights(path: str | Path) -> dict[str, Tensor]:
     """The named tensors of a checkpoint: `.safetensors`, a folder of shards, or a `.pt` file of plain tensors.
 
     A `.pt` file is opened with `weights_only=True` and nothing else: a file that would run code is refused.
@@ -175,7 +175,9 @@ def fit_names(tensors: Mapping[str, Tensor], wanted: Mapping[str, Any]) -> dict[
     return named
 
 
-def write_weights(path: Path, model: nn.Module, text: Mapping[str, str] | None = None, *, replace: bool = False) -> str:
+def write_weights(
+    path: str | Path, model: nn.Module, text: Mapping[str, str] | None = None, *, replace: bool = False
+) -> str:
     """Write a module's state as safetensors, whole or not at all, and give the file's SHA-256."""
     state = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
     for name, value in state.items():
@@ -183,7 +185,7 @@ def write_weights(path: Path, model: nn.Module, text: Mapping[str, str] | None =
             raise NumericsError(
                 f"Parameter {name!r} is not finite, so nothing was written. Lower the noise or the step."
             )
-    return write_whole(path, to_bytes(_untied(state), dict(text or {"format": "pt"})), replace=replace)
+    return write_whole(Path(path), to_bytes(_untied(state), dict(text or {"format": "pt"})), replace=replace)
 
 
 def _untied(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -10,16 +10,16 @@ from spotlessnet.core.memory import Memory
 from spotlessnet.store.checkpoints import read_metadata, read_weights
 
 
-def write_memory(path: Path, memory: Memory, *, replace: bool = False) -> str:
+def write_memory(path: str | Path, memory: Memory, *, replace: bool = False) -> str:
     """Write a memory and give the file's SHA-256."""
     tensors, text = memory.tensors()
     for name, value in tensors.items():
         if value.is_floating_point() and not bool(value.isfinite().all()):
             raise NumericsError(f"The memory's {name!r} is not finite, so nothing was written. Check the training run.")
-    return write_whole(path, to_bytes(tensors, text), replace=replace)
+    return write_whole(Path(path), to_bytes(tensors, text), replace=replace)
 
 
-def read_memory(path: Path) -> Memory:
+def read_memory(path: str | Path) -> Memory:
     """Read a memory; nothing in the file is executed."""
     path = Path(path)
     if path.suffix != ".safetensors":

@@ -45,7 +45,7 @@ class Settings(Sized):
     - `tuning`, `polish`: epochs of the baselines that train on, and of the last part of ours.
     - `fisher`, `variational`, `ntk`: the methods' own settings.
     - `curvature_rows`: retained rows that Fisher matrix and NTK are measured on; all for `None`.
-    - `relearn_rows`, `cap`: retained rows and the most epochs of relearning.
+    - `relearn_rows`, `relearn_rate`, `cap`: retained rows, rate and the most epochs of relearning.
     """
 
     setting: Setting
@@ -58,6 +58,7 @@ class Settings(Sized):
     ntk: NTK = field(default_factory=NTK)
     curvature_rows: int | None = None
     relearn_rows: int | None = None
+    relearn_rate: float = 0.01
     cap: int = 30
 
     @staticmethod
@@ -76,7 +77,8 @@ class Settings(Sized):
             variational=Variational(strength=1e-5, steps=60),
             ntk=NTK(tolerance=1e-2, max_iterations=50),
             curvature_rows=200,
-            cap=5,
+            relearn_rate=0.3,
+            cap=10,
         )
 
     @staticmethod
@@ -175,7 +177,7 @@ def readouts(settings: Settings) -> dict[str, ReadoutOf]:
     """Every row of the table but the bound."""
 
     def relearn(context: Context) -> OnFew:
-        return OnFew(RelearnTime(context.original, cap=settings.cap), settings.relearn_rows)
+        return OnFew(RelearnTime(context.original, cap=settings.cap, rate=settings.relearn_rate), settings.relearn_rows)
 
     return {
         "error on test": Error("test"),

@@ -102,4 +102,4 @@ def full_community(data: str, network: str) -> Community:
 
 def tiny_community(data: str, network: str) -> Community:
     """The same path on a few rows."""
-    return Community(slice_of(data, network, per_class=6, epochs=1, pretraining=0), core=2, tolerance=0.1)
+    return Community(slice_of(data, network, per_class=4, epochs=1, pretraining=0), core=1, tolerance=0.1)

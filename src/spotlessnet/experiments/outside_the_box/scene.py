@@ -159,7 +159,7 @@ def full_scene(data: str, network: str) -> Scene:
 
 def tiny_scene(data: str, network: str) -> Scene:
     """The same path on a few rows and for one epoch."""
-    return Scene(slice_of(data, network, per_class=6, epochs=1, pretraining=0), forget=2, tests=4)
+    return Scene(slice_of(data, network, per_class=3, epochs=1, pretraining=0), forget=1, tests=2)
 
 
 def stored(out: Path) -> list[Row]:

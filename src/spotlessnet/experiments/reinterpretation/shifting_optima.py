@@ -121,15 +121,14 @@ def draw(rows: list[Row], out: Path) -> list[Path]:
         height = 0.5 * at["b"] * (at["w_D"] - at["w_r"]) ** 2
         axes.plot([at["w_D"]], [height], marker="o", color=figures.colour(1))
         axes.plot([at["newton"]], [0], marker="s", color=figures.colour(2))
+        axes.text(at["w_D"], 1.6 * height, "  from the optimum on all rows", fontsize=9, va="bottom")
         axes.annotate(
-            "Newton step",
+            "",
             xy=(at["newton"], 0),
             xytext=(at["w_D"], height),
             arrowprops={"arrowstyle": "->", "color": "black"},
-            fontsize=9,
-            ha="left",
-            va="bottom",
         )
+        axes.text(at["newton"], 0, "one Newton step ", fontsize=9, ha="right", va="bottom")
         axes.set_ylim(bottom=-0.05 * max(total), top=1.05 * max(total))
         axes.set_xlabel("the one weight")
         axes.set_ylabel("loss, up to a constant")
