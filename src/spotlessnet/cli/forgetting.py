@@ -140,7 +140,7 @@ def _write(folder: Folder, plan: Plan, request: dict[str, Any], began: datetime,
     receipt = statement(
         subjects=subjects,
         # A digest of the list itself would let anyone test a guess; the commitment below is salted.
-        inputs={name: path for name, path in inputs_of(case).items() },
+        inputs={name: path for name, path in inputs_of(case).items() if name != "forget"},
         request={
             "identity": folder.identity(request),
             "cohort": {"commitment": commit_to(opened.ids, folder.salt), "algorithm": "HMAC-SHA256 of the sorted ids"},

@@ -88,13 +88,14 @@ class Remembered(Scrub):
 
 @dataclass(frozen=True)
 class OnFew(Readout):
-    """A readout that is shown at most `kept` of the retained rows."""
+    """A readout that is shown at most `kept` of the retained rows, and `forget` of the forgotten ones."""
 
     unit: ClassVar[str] = ""
     ideal: ClassVar[Ideal] = "as retrained"
 
     readout: Readout
     kept: int | None
+    forget: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "unit", self.readout.unit)
@@ -105,9 +106,10 @@ class OnFew(Readout):
         return self.readout.name
 
     def __call__(self, network: Trained, split: Split) -> Reading:
-        small = fewer(split, self.kept)
+        small = fewer(split, self.kept, self.forget)
         reading = self.readout(network, small)
-        shown = f"{len(small.retain)} of {len(split.retain)} retained rows" if small.retain is not split.retain else ""
+        pairs = (("retained", small.retain, split.retain), ("forgotten", small.forget, split.forget))
+        shown = ", ".join(f"{len(a)} of {len(b)} {name} rows" for name, a, b in pairs if a is not b)
         return replace(reading, note="; ".join(text for text in (reading.note, shown) if text))
 
 

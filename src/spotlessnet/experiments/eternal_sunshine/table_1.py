@@ -45,7 +45,9 @@ class Settings(Sized):
     - `tuning`, `polish`: epochs of the baselines that train on, and of the last part of ours.
     - `fisher`, `variational`, `ntk`: the methods' own settings.
     - `curvature_rows`: retained rows that Fisher matrix and NTK are measured on; all for `None`.
-    - `relearn_rows`, `relearn_rate`, `cap`: retained rows, rate and the most epochs of relearning.
+    - `relearn_rows`, `relearn_rate`, `cap`: retained and forgotten rows, rate and the most epochs of relearning.
+    - `attack_rows`: retained rows that the attacker learns from; all for `None`.
+    - `requests`: which of the two to run.
     """
 
     setting: Setting
@@ -60,10 +62,12 @@ class Settings(Sized):
     relearn_rows: int | None = None
     relearn_rate: float = 0.01
     cap: int = 30
+    attack_rows: int | None = None
+    requests: tuple[str, ...] = (IMAGES, CLASS)
 
     @staticmethod
     def toy(part: str) -> "Settings":
-        """Digits and a small perceptron in place of any of the data sets."""
+        """Digits and a small perceptron in place of any of the data sets, or of the requests that `part` names."""
         options = {"hidden": (16,)}
         recipe = Recipe(epochs=15, rate=0.05, batch=64, decay=5e-3)
         setting = Setting("digits", options=options, recipe=recipe, pretrain="digits", core=0.3, rows=400)
@@ -79,6 +83,7 @@ class Settings(Sized):
             curvature_rows=200,
             relearn_rate=0.3,
             cap=10,
+            requests=_requests(part),
         )
 
     @staticmethod
@@ -93,7 +98,17 @@ class Settings(Sized):
             setting = Setting("faces10", "all-cnn", recipe=recipe, pretrain="faces14")
             return Settings(setting=setting, tuning=10, ntk=_NTK, curvature_rows=2000, relearn_rows=2000, cap=30)
         setting = Setting("cifar10", "all-cnn", recipe=recipe.but(epochs=10), weights="allcnn-cifar100.safetensors")
-        return Settings(setting=setting, tuning=2, ntk=_NTK, curvature_rows=5000, relearn_rows=2000, cap=20)
+        return Settings(
+            setting=setting,
+            tuning=2,
+            variational=Variational(steps=300),
+            ntk=_NTK,
+            curvature_rows=2000,
+            relearn_rows=1000,
+            attack_rows=5000,
+            cap=15,
+            requests=_requests(part),
+        )
 
     @staticmethod
     def tiny(part: str) -> "Settings":
@@ -117,7 +132,12 @@ class Settings(Sized):
     @property
     def cohorts(self) -> dict[str, Cohort]:
         """The two requests by their name."""
-        return {IMAGES: some_of_class(self.label, self.count), CLASS: whole_class(self.label)}
+        both = {IMAGES: some_of_class(self.label, self.count), CLASS: whole_class(self.label)}
+        return {name: both[name] for name in self.requests}
+
+
+def _requests(part: str) -> tuple[str, ...]:
+    return {"images": (IMAGES,), "class": (CLASS,)}.get(part.rpartition(" ")[2], (IMAGES, CLASS))
 
 
 _NTK = NTK(solution="primal", damping=5e-3, search=False, tolerance=1e-2, max_iterations=40, batch=500)
@@ -177,14 +197,15 @@ def readouts(settings: Settings) -> dict[str, ReadoutOf]:
     """Every row of the table but the bound."""
 
     def relearn(context: Context) -> OnFew:
-        return OnFew(RelearnTime(context.original, cap=settings.cap, rate=settings.relearn_rate), settings.relearn_rows)
+        time = RelearnTime(context.original, cap=settings.cap, rate=settings.relearn_rate)
+        return OnFew(time, settings.relearn_rows, settings.relearn_rows)
 
     return {
         "error on test": Error("test"),
         "error on forget": Error("forget"),
         "error on retain": Error("retain"),
         "relearn time": relearn,
-        "entropy attack, logistic": EntropyAttack(),
+        "entropy attack, logistic": OnFew(EntropyAttack(), settings.attack_rows),
     }
 
 
