@@ -44,8 +44,8 @@ SMALL = 200_000
 """Weights up to which networks of all seeds are trained as one program."""
 
 NOT_SHOWN = (
-    "The verdict is about the method with these settings on these rows, over several trainings; a single file cannot be "
-    "told from chance.",
+    "The verdict is about the method with these settings on these rows, over several trainings; a single file cannot "
+    "be told from chance.",
     "No attack on gradients, on intermediate layers or over many requests was tried.",
     "BatchNorm statistics and optimiser state are not touched: if training moved them, they still carry the rows.",
 )
@@ -203,13 +203,13 @@ def _noise_curves(
     context = Context(trainings.original[0], trainings.retrained[0], split, trainings.seeds[0])
     noise = Fisher(strength=1e-8)
     methods = {name: scrub} if scrub.is_noisy else {f"{name}, then noise": chain(scrub, noise), "noise alone": noise}
-    on = "retain" if split.test is None else "test"
-    curves, leak = {}, {}
+    readout, bound = Error("retain") if split.test is None else Error("test"), WhiteBox()
+    curves: dict[str, list[tuple[float, float, float]]] = {}
+    leak: dict[str, list[float]] = {}
     for label, method in methods.items():
         gaussian = method(context.original, split)
         reference = reference_of(method, gaussian, context)
         scales = [10.0**e for e in range(-4, 5)]
-        readout, bound = Error(on), WhiteBox()
         found = trade_off(
             gaussian, reference, context.original, split, readouts=[readout], bounds=[bound], scales=scales, draws=3
         )

@@ -53,7 +53,7 @@ def remember(
         H = GaussNewton(trained, seen)
         kept = low_rank(H, min(rank, trained.size), generator=noise)
     d = None if diagonal is None else scale * fisher_diagonal(trained, seen, kind=diagonal, generator=noise)
-    K = kronecker_curvature(trained, seen, generator=noise).scaled(scale) if kronecker else None
+    K = kronecker_curvature(trained, seen, generator=noise).map(lambda e: scale * e) if kronecker else None
     chosen = torch.randperm(N, generator=draw)[:coreset].sort().values
     return Memory(
         weights=trained.weights.clone(),
