@@ -97,6 +97,13 @@ def test_a_broken_audit_admits_it():
     assert "held-out retrained networks come out 'not forgotten'" in found.reason
 
 
+def test_seeds_that_make_no_difference_are_noticed():
+    alike = [replace(e, margins=e.margins[:1].expand(8, -1) + 1e-9 * e.margins) for e in (group(102), group(102))]
+    found = QUICK(group(101, 6.0), group(1), *alike)
+    assert found.word == "inconclusive"
+    assert "different seeds are all alike" in found.reason
+
+
 def test_too_few_seeds_give_no_verdict_and_no_test_data_is_fine():
     assert "4 paired seeds are too few, at least 5 are needed" in judge(group(1, seeds=4), seeds=4).reason
     groups = [replace(group(s, shift), test_error=torch.empty(0, dtype=float64)) for s, shift in

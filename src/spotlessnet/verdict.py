@@ -169,6 +169,11 @@ class Audit:
         if len(candidate) < self.least:
             reason = f"{len(candidate)} paired seeds are too few, at least {self.least} are needed"
             return Verdict("inconclusive", reason, resolution, checks, "inconclusive", "inconclusive")
+        if _all_alike(retrained, held_out):
+            reason = (
+                "retrained networks of different seeds are all alike, so chance cannot be told; use smaller batches"
+            )
+            return Verdict("inconclusive", reason, resolution, checks, "inconclusive", "inconclusive")
         power = self.word(self.checks(original, original, retrained, held_out))
         oracle = self.word(self.checks(original, held_out, retrained, held_out))
         word, reason = self.word(checks), self.reason(checks)
@@ -331,6 +336,12 @@ def verdict(
         scrubbed.append(network.at(scrub(network, split).draw(torch.Generator().manual_seed(seed))))
     groups = (trainings.original, scrubbed, trainings.retrained, trainings.held_out)
     return (audit or Audit())(*(Evidence.of(group, split) for group in groups), extra=extra)
+
+
+def _all_alike(retrained: Evidence, held_out: Evidence) -> bool:
+    """Whether seeds make no difference to speak of: trainings in one batch, or none at all."""
+    margins = torch.cat([retrained.margins, held_out.margins])
+    return float(margins.std(dim=0).median()) <= 1e-5 * max(1e-12, float(margins.abs().median()))
 
 
 def _check_groups(*groups: Evidence) -> None:

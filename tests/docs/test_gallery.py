@@ -1,0 +1,65 @@
+"""The scripts of the gallery, at small size."""
+
+import importlib.util
+from types import ModuleType
+
+import pytest
+
+from tests.docs.blocks import ROOT
+
+GALLERY = ROOT / "docs" / "gallery"
+
+
+def script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"gallery_{name}", GALLERY / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_script_is_on_the_page_and_tested_here():
+    names = {path.stem for path in GALLERY.glob("*.py")}
+    assert names == {"forget_a_class", "read_a_bound", "many_requests", "transformers_classifier", "plain_cnn"}
+    page = (ROOT / "docs" / "gallery.md").read_text(encoding="utf-8")
+    assert all(f'--8<-- "docs/gallery/{name}.py"' in page for name in names)
+
+
+def test_a_class_is_forgotten_and_the_others_stay(tmp_path):
+    errors = script("forget_a_class").main(tmp_path, epochs=8)
+    assert errors["original"][8] < 0.3
+    assert errors["scrubbed"][8] > 0.9
+    assert errors["retrained"][8] == 1.0
+    others = [c for c in range(10) if c != 8]
+    assert sum(errors["scrubbed"][c] for c in others) / 9 < 0.1
+    assert "<svg" in (tmp_path / "forget_a_class.svg").read_text()
+
+
+def test_noise_buys_nats(tmp_path):
+    points = script("read_a_bound").main(tmp_path, epochs=5, scales=(1.0, 1e2, 1e4))
+    nats, attackers = [p[1] for p in points], [p[2] for p in points]
+    assert nats == sorted(nats, reverse=True)
+    assert 0.5 <= attackers[-1] < attackers[0] <= 1
+    assert (tmp_path / "read_a_bound.svg").stat().st_size > 1000
+
+
+def test_requests_from_a_memory_stay_close_to_retraining(tmp_path):
+    found = script("many_requests").main(tmp_path, requests=3, rows=20, epochs=60)
+    assert len(found) == 3
+    assert all(memory < 0.5 * nothing for nothing, memory in found)
+    assert (tmp_path / "many_requests.svg").stat().st_size > 1000
+
+
+def test_a_transformer_forgets():
+    pytest.importorskip("transformers", reason="transformers is not installed: the example was not run")
+    example = script("transformers_classifier")
+    before, after, network = example.main(epochs=6)
+    assert after > before
+    assert type(network).__name__ == "BertForSequenceClassification"
+
+
+def test_a_convolutional_network_forgets():
+    found = script("plain_cnn").main(rows=200, epochs=8)
+    assert found["scrubbed"][0] < found["original"][0]
+    assert found["retrained"][0] == 0

@@ -1,0 +1,125 @@
+"""What the pages promise: links lead somewhere, named tests exist, programs run, figures are those of the results."""
+
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+from benchmarks.methods import BEGIN, END, put_into, table
+
+import spotlessnet as sn
+from spotlessnet.cli.entry import WORDS
+from spotlessnet.report.rows import read_rows
+from tests.docs.blocks import PAGES, ROOT, blocks
+
+DOCS = ROOT / "docs"
+TABLE = DOCS / "which_method_when.md"
+DIGITS = ROOT / "results" / "methods-digits.jsonl"
+GENERATED = {"reproduction.md"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_to_files_and_headings(page):
+    for target in re.findall(r"\]\(([^)#\s]*)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+        if target and not target.startswith("http") and target.rpartition("/")[2] not in GENERATED:
+            assert (page.parent / target).exists(), target
+    for target, heading in re.findall(r"\]\(([^)#\s]*\.md)#([^)]+)\)", page.read_text(encoding="utf-8")):
+        titles = re.findall(r"^#+ (.*)$", (page.parent / target).read_text(encoding="utf-8"), re.M)
+        assert heading in [re.sub(r"[^\w]+", "-", title.lower()).strip("-") for title in titles], heading
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_pages_are_in_the_menu(page):
+    if page.parent == DOCS:
+        assert f": {page.name}\n" in (ROOT / "mkdocs.yml").read_text(encoding="utf-8") + "\n"
+
+
+def test_every_equation_names_a_file_and_a_test_that_exist():
+    text = (DOCS / "papers.md").read_text(encoding="utf-8")
+    files = re.findall(r"`((?:core|operators|scrubs|readouts|bounds|training)/\w+\.py|verdict\.py)`", text)
+    assert len(files) > 50
+    for name in files:
+        assert (ROOT / "src" / "spotlessnet" / name).is_file(), name
+    tests = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", text)
+    assert len(tests) > 50
+    for place, name in tests:
+        assert f"def {name}(" in (ROOT / place).read_text(encoding="utf-8"), f"{place}::{name}"
+
+
+def test_every_method_and_readout_has_a_row():
+    text = (DOCS / "papers.md").read_text(encoding="utf-8") + TABLE.read_text(encoding="utf-8")
+    for name in ("NTK", "Newton", "Fisher", "Variational", "MixedLinear", "Finetune", "NegativeGradient", "Hiding"):
+        assert f"`{name}`" in text
+    for file in ("newton", "ntk", "fisher", "variational", "mixed_linear", "within_budget"):
+        assert f"scrubs/{file}.py" in text
+
+
+def test_the_program_of_the_readme_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "forget.csv").write_text("person\nann\n")
+    torch.manual_seed(0)
+    given = {
+        "model": torch.nn.Linear(4, 3),
+        "x": torch.randn(9, 4),
+        "y": torch.arange(9) % 3,
+        "people": ["ann", "bob", "cy"] * 3,
+    }
+    [program] = [block.text for block in blocks(ROOT / "README.md") if block.language == "python"]
+    exec(program, given)
+    assert set(sn.read_weights(tmp_path / "scrubbed.safetensors")) == {"weight", "bias"}
+
+
+def test_the_methods_and_readouts_that_pages_add_work():
+    space: dict = {}
+    for page in ("add_a_scrub.md", "add_a_readout.md"):
+        for block in blocks(DOCS / page):
+            # The pages leave out types, which the data classes do not need.
+            exec(block.text, space)
+    data = sn.Data.of((torch.randn(9, 4), torch.arange(9) % 3))
+    trained = sn.Trained.of(torch.nn.Linear(4, 3), start=torch.zeros(15), decay=0.1)
+    split = sn.rows([1, 2])(data)
+    scrubbed = sn.chain(space["Rewind"](1.0), sn.Fisher())(trained, split)
+    assert not scrubbed.mean.any()
+    assert scrubbed.about["rewound"] == 1.0
+    assert 1 / 3 < float(space["Certainty"]()(trained, split)) <= 1
+
+
+def test_exit_codes_are_those_of_the_command():
+    text = (DOCS / "reading_the_report.md").read_text(encoding="utf-8").split("## All exit codes")[1]
+    listed = {int(code) for code in re.findall(r"^\| (\d+) \|", text, re.M)}
+    assert listed == {0, 1, 6, 130, *WORDS}
+
+
+def test_figures_are_those_of_the_results():
+    figures = json.loads((ROOT / "results" / "calibration.json").read_text())["figures"]
+    passed, caught = figures["retrained_pass"]["share"], figures["original_caught"]["share"]
+    for page in (ROOT / "README.md", DOCS / "reading_the_report.md"):
+        text = " ".join(page.read_text(encoding="utf-8").split())
+        assert f"{passed:.1%}".replace("%", " %") in text
+        assert f"{caught:.1%}".replace("%", " %") in text
+    assert f"{figures['networks']} trainings" in text
+    found = [json.loads(line) for line in (ROOT / "results" / "gpu-operators.jsonl").read_text().splitlines()]
+    text = " ".join(TABLE.read_text(encoding="utf-8").split())
+    kernels = {row["exactness"]: row["seconds"] for row in found if row["what"].startswith("kernel")}
+    assert f"took {kernels['tf32']:.2f} s with TF32 and {kernels['float32']:.2f} s in full float32" in text
+    [product] = [row for row in found if row["what"].startswith("Gauss-Newton product") and row["vectors"] == 1]
+    assert f"took {product['seconds']:.2f} s with TF32" in text
+
+
+def test_the_table_of_methods_is_the_one_of_its_rows():
+    text = TABLE.read_text(encoding="utf-8")
+    assert put_into(text, table(read_rows(DIGITS))) == text
+    assert text.count(BEGIN) == text.count(END) == 1
+
+
+@pytest.mark.skipif(importlib.util.find_spec("mkdocs") is None, reason="mkdocs is not installed: the site is not built")
+def test_the_site_builds_without_a_warning(tmp_path):
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert ended.returncode == 0, ended.stderr
+    home = (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
+    assert "fonts.googleapis.com" not in home
+    assert "Make a trained network forget" in home
