@@ -57,6 +57,9 @@ COLUMNS = {DISTANCE: "distance", "error on forget": "forget", "error on retain":
 SMALL = 64
 """Hidden units; the demo's network."""
 
+USERS, SOLVED = 0.1, 1e-4
+"""The decay of user weights, and how far they are solved; float32 gives little more."""
+
 
 def a_class(label: int = 8) -> tuple[Trained, Split]:
     """The demo's network pre-trained on the other nine classes, and a request to forget the tenth."""
@@ -105,11 +108,11 @@ def measure(request: str, began: Trained, split: Split, seeds: int) -> Iterator[
 def measure_mixed(request: str, began: Trained, split: Split) -> Iterator[Row]:
     """Rows of the mixed-linear network: no seed takes part once the core is trained, so one look is all there is."""
     where = f"{request}, linear user weights"
-    original = fit_users(began, split.whole).trained
+    original = fit_users(began, split.whole, decay=USERS, tolerance=SOLVED).trained
     clock = process_time()
-    reference = fit_users(began, split.retain).trained
+    reference = fit_users(began, split.retain, decay=USERS, tolerance=SOLVED).trained
     retraining = process_time() - clock
-    gaussian, seconds = timed(MixedLinear(), original, split)
+    gaussian, seconds = timed(MixedLinear(tolerance=SOLVED), original, split)
     yield from look(where, ORIGINAL, 0, original, reference, split)
     yield from look(where, RETRAINED, 0, reference, reference, split, retraining)
     yield from look(where, "mixed-linear", 0, original.at(gaussian.mean), reference, split, seconds)

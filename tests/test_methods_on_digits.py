@@ -15,6 +15,6 @@ def test_every_method_of_the_papers_is_closer_to_retraining_than_doing_nothing()
         assert any(gains), method
     for request in (WRONG, CLASS):
         where = f"{request}, linear user weights"
-        assert found[where, "mixed-linear"] < 1e-3 * found[where, "original"]
+        assert found[where, "mixed-linear"] < 0.01 * found[where, "original"]
         assert found[request, "retrained"] < found[request, "NTK, then 3 epochs"] < found[request, "NTK"]
     assert "| mixed-linear |" in table(rows)

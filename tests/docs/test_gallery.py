@@ -1,6 +1,9 @@
 """The scripts of the gallery, at small size."""
 
+import importlib
 import importlib.util
+import re
+import sys
 from types import ModuleType
 
 import pytest
@@ -23,7 +26,7 @@ def test_every_script_is_on_the_page_and_tested_here():
     names = {path.stem for path in GALLERY.glob("*.py")}
     assert names == {"forget_a_class", "read_a_bound", "many_requests", "transformers_classifier", "plain_cnn"}
     page = (ROOT / "docs" / "gallery.md").read_text(encoding="utf-8")
-    assert all(f'--8<-- "docs/gallery/{name}.py"' in page for name in names)
+    assert set(re.findall(r"--8<--\n *docs/gallery/(\w+)\.py\n", page)) == names
 
 
 def test_a_class_is_forgotten_and_the_others_stay(tmp_path):
@@ -45,13 +48,22 @@ def test_noise_buys_nats(tmp_path):
 
 
 def test_requests_from_a_memory_stay_close_to_retraining(tmp_path):
-    found = script("many_requests").main(tmp_path, requests=3, rows=20, epochs=60)
-    assert len(found) == 3
+    found = script("many_requests").main(tmp_path, requests=2, rows=20)
+    assert len(found) == 2
     assert all(memory < 0.5 * nothing for nothing, memory in found)
     assert (tmp_path / "many_requests.svg").stat().st_size > 1000
 
 
-def test_a_transformer_forgets():
+@pytest.fixture
+def only_text(monkeypatch):
+    """A torchvision that was built for another torch breaks text models too, unless it is out of sight."""
+    try:
+        importlib.import_module("torchvision")
+    except (ImportError, RuntimeError):
+        monkeypatch.setitem(sys.modules, "torchvision", None)
+
+
+def test_a_transformer_forgets(only_text):
     pytest.importorskip("transformers", reason="transformers is not installed: the example was not run")
     example = script("transformers_classifier")
     before, after, network = example.main(epochs=6)

@@ -94,16 +94,15 @@ class Plane:
     @staticmethod
     def through(points: Float[Tensor, "K P"], origin: Float[Tensor, " P"]) -> "Plane":
         """Principal directions of some weights, by the small matrix of their inner products."""
-        centred = points - points.mean(0)
-        gram = (centred @ centred.T).double()
-        values, vectors = torch.linalg.eigh(gram)
-        top = vectors[:, [-1, -2]].to(points)
-        basis = torch.nn.functional.normalize(top.T @ centred, dim=1)
-        return Plane(origin, basis, float(values[-2:].sum() / values.sum()))
+        # Double: two paths differ by far less than they are long, and shortened products would blur that.
+        centred = (points - points.mean(0)).double()
+        values, vectors = torch.linalg.eigh(centred @ centred.T)
+        basis = torch.nn.functional.normalize(vectors[:, [-1, -2]].T @ centred, dim=1)
+        return Plane(origin, basis.to(points), float(values[-2:].sum() / values.sum()))
 
     def place(self, weights: Float[Tensor, " P"]) -> tuple[float, float]:
         """Coordinates of the nearest point of the plane."""
-        x, y = (self.basis @ (weights - self.origin)).tolist()
+        x, y = (self.basis.double() @ (weights - self.origin).double()).tolist()
         return x, y
 
     def at(self, x: float, y: float) -> Float[Tensor, " P"]:
