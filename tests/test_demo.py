@@ -1,0 +1,29 @@
+"""The demo: its problem is one that matters, and it ends with a report."""
+
+import pytest
+import torch
+
+from spotlessnet.core.data import Data
+from spotlessnet.demo import METHOD, demo, methods, mislabelled
+
+
+def test_only_the_chosen_labels_move():
+    data = Data.of((torch.zeros(50, 1), torch.arange(50) % 10))
+    changed, chosen = mislabelled(data, 7, seed=0)
+    differ = (changed.labels() != data.labels()).nonzero().squeeze(1)
+    assert sorted(chosen) == differ.tolist()
+    assert len(chosen) == 7
+
+
+def test_the_method_that_is_judged_is_among_the_methods():
+    assert METHOD in methods()
+
+
+@pytest.mark.slow
+def test_the_demo_ends_with_a_report_that_catches_the_original(tmp_path):
+    story, path = demo(tmp_path)
+    assert {p.name for p in tmp_path.iterdir()} == {"report.html", "rows.csv", "rows.jsonl", "model-card.md"}
+    assert path.read_text().count("<svg") == 7
+    assert story.judgement is not None
+    assert story.judgement.power == "not forgotten"
+    assert story.judgement.oracle == "forgotten"
