@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import torch
@@ -73,7 +74,7 @@ def test_the_program_of_the_readme_runs(tmp_path, monkeypatch):
 
 
 def test_the_methods_and_readouts_that_pages_add_work():
-    space: dict = {}
+    space: dict[str, Any] = {}
     for page in ("add_a_scrub.md", "add_a_readout.md"):
         for block in blocks(DOCS / page):
             # The pages leave out types, which the data classes do not need.
