@@ -39,7 +39,7 @@ from spotlessnet.training.pairs import Trainings, train_pairs
 from spotlessnet.verdict import Audit, Check, Evidence, attack_check
 
 DELIVERED = "as delivered"
-RELEARN_CAP = 30
+RELEARN_CAP = 20
 SMALL = 200_000
 """Weights up to which networks of all seeds are trained as one program."""
 

@@ -59,7 +59,7 @@ def methods() -> dict[str, Scrub]:
     return {
         METHOD: chain(step, Finetune(epochs=3)),
         "NTK": step,
-        "Newton": Newton(),
+        "Newton": Newton(tolerance=1e-2),
         "fine-tune": Finetune(epochs=10),
         "negative gradient": NegativeGradient(),
         "random labels": RandomLabels(epochs=3),
