@@ -21,7 +21,6 @@ from spotlessnet.core.scrub import Scrub, chain
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.readouts.activation_distance import ActivationDistance
-from spotlessnet.readouts.entropy import confidences
 from spotlessnet.readouts.entropy_attack import EntropyAttack
 from spotlessnet.readouts.error import Error
 from spotlessnet.readouts.lira import LiRA
@@ -191,9 +190,14 @@ def _curves(found: Networks, split: Split, scrub: Scrub, name: str) -> Curves:
     trainings = found.trainings
     shown = {ORIGINAL: trainings.original, name: found.scrubbed[name], RETRAINED: trainings.held_out}
     curve, leak = _noise_curves(trainings, split, scrub, name)
-    confidence = {n: confidences(group[0], split.forget).tolist() for n, group in shown.items()}
+    confidence = {n: _label_probabilities(group[0], split) for n, group in shown.items()}
     roc = {} if split.test is None else {n: _roc(group, trainings.retrained, split) for n, group in shown.items()}
     return Curves(trade_off=curve, roc=roc, confidence=confidence, leak=leak)
+
+
+def _label_probabilities(network: Trained, split: Split) -> list[float]:
+    """What the network gives to the label of each forgotten row: a margin is the logit of just that."""
+    return margins_of([network], split.forget)[0].sigmoid().tolist()
 
 
 def _noise_curves(
@@ -309,7 +313,7 @@ def _without_retraining(
         settings=_settings(scrub),
         assumed=gaussian.about.get("assumed", []),
         lost=gaussian.about.get("lost", []),
-        curves=Curves(confidence={m: confidences(network, split.forget).tolist() for m, network in networks.items()}),
+        curves=Curves(confidence={m: _label_probabilities(network, split) for m, network in networks.items()}),
         limits=(missing, *NOT_SHOWN, *LIMITS),
         again=again,
         made=_made(),

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
-from torch.func import jacrev, jvp, vjp, vmap
+from torch.func import jacrev, jvp, vjp
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from spotlessnet.core.data import Batch, Data, Inputs
 from spotlessnet.core.errors import MismatchError
 from spotlessnet.core.trained import Trained
 from spotlessnet.operators.matrix import check_device, check_vector
+from spotlessnet.operators.rows import by_row
 from spotlessnet.operators.sums import fill_over, stream, total_of
 
 
@@ -75,4 +76,4 @@ def jacobian_rows(trained: Trained, x: Inputs) -> Float[Tensor, "n C P"]:
         whole = {k: v.unsqueeze(0) for k, v in single.items()} if isinstance(single, dict) else single.unsqueeze(0)
         return jacrev(lambda w: as_function(trained, whole)(w)[0].flatten())(trained.weights)
 
-    return vmap(one_row)(x)
+    return by_row(one_row, x)

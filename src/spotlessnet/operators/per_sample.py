@@ -15,6 +15,7 @@ from spotlessnet.core.data import Inputs
 from spotlessnet.core.trained import Trained
 from spotlessnet.operators.jacobian import as_function
 from spotlessnet.operators.layers import Layer, layers_of
+from spotlessnet.operators.rows import by_row
 
 
 class Plan(NamedTuple):
@@ -108,7 +109,7 @@ def rest_rows(
             _, pull = vjp(outputs, known[name])[:2]
             return vmap(lambda column: pull(column)[0], in_dims=1)(columns)
 
-        yield name, vmap(one_row)(x, cotangents)
+        yield name, by_row(one_row, x, cotangents)
 
 
 def rows_of(x: Inputs, which: slice) -> Inputs:

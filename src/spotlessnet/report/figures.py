@@ -112,7 +112,7 @@ def _panel(axes: Axes, name: str, group: Sequence[Line], methods: Sequence[str],
 
 
 def confidence(values: Mapping[str, Sequence[float]]) -> Picture | None:
-    """How sure each network is of the true label of the forgotten rows."""
+    """How sure each network is of the labels that the forgotten rows had."""
     if not values:
         return None
 
@@ -121,7 +121,7 @@ def confidence(values: Mapping[str, Sequence[float]]) -> Picture | None:
         edges = [i / 20 for i in range(21)]
         for i, (name, probabilities) in enumerate(values.items()):
             axes.hist(probabilities, bins=edges, histtype="step", lw=2, color=PALETTE[i], label=name)
-        axes.set_xlabel("probability given to the true label")
+        axes.set_xlabel("probability given to the label that the row had")
         axes.set_ylabel("forgotten rows")
         axes.legend()
 

@@ -51,7 +51,7 @@ class Curves:
 
     - `trade_off`: per method, points of nats, error and its spread.
     - `roc`: per network, false and true positive rates of the membership attack.
-    - `confidence`: per network, the probability given to the true label on each forgotten row.
+    - `confidence`: per network, the probability given to the label of each forgotten row.
     - `paths`: per network, the way of its weights in the plane of the two main directions.
     - `leak`: per origin of the query, nats that a single answer can tell.
     """

@@ -1,0 +1,28 @@
+"""Row by row: at once where the network allows it, one after the other where it does not."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.func import vmap
+
+
+def by_row(function: Callable[..., Tensor], *inputs: Any) -> Float[Tensor, "n ..."]:
+    """`function` of every row, stacked.
+
+    Some networks look into their inputs while they answer (transformers does with attention masks), which cannot be
+    done for all rows at once; they are answered one row at a time, slower but the same.
+    """
+    try:
+        return vmap(function)(*inputs)
+    except RuntimeError as error:
+        if "vmap" not in str(error):
+            raise
+    count = len(next(iter(inputs[0].values())) if isinstance(inputs[0], dict) else inputs[0])
+    return torch.stack([function(*(_row(one, i) for one in inputs)) for i in range(count)])
+
+
+def _row(values: Any, i: int) -> Any:
+    return {name: value[i] for name, value in values.items()} if isinstance(values, dict) else values[i]
