@@ -161,3 +161,9 @@ def test_numbers_are_short():
 
 def test_plain_words_name_the_count():
     assert "about 25 forgotten rows" in in_plain_words(story())
+
+
+def test_a_notebook_shows_the_page_in_a_frame_of_its_own():
+    shown = story()._repr_html_()
+    assert shown.startswith('<iframe srcdoc="&lt;!DOCTYPE html&gt;')
+    assert "✓ Forgotten" in shown

@@ -33,10 +33,12 @@ def demo(
         talk.give({"status": "planned", "report": page}, [str(page)])
         return 0
     from spotlessnet.demo import demo as run
+    from spotlessnet.report.summary import as_text, summarise
 
     with no_bars() if quiet or json else nullcontext():
         story, path = run(out, seeds=seeds)
     word = "not judged" if story.judgement is None else f"{story.judgement.word}: {story.judgement.reason}"
+    talk.say(as_text([line for line in summarise(story.rows) if line.readout.startswith("error on")]))
     talk.say(f"{story.method}: {word}")
     talk.give({"status": "done", "report": path.resolve(), "verdict": word}, [str(path)])
     return 0

@@ -89,3 +89,13 @@ class Story:
     limits: Sequence[str] = ()
     again: str = ""
     made: Mapping[str, Any] = field(default_factory=dict)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the page itself, in a frame of its own so that its style stays inside."""
+        from html import escape
+
+        from spotlessnet.report.page import page  # the page is made from stories, so it comes second
+
+        return (
+            f'<iframe srcdoc="{escape(page(self))}" style="width:100%;height:45rem;border:0" title="report"></iframe>'
+        )

@@ -46,7 +46,8 @@ def train_pairs(
         networks = _train_together(begun, split, groups)
     else:
         networks = [_train_one_by_one(begun, split, which, without) for which, without in groups]
-    return Trainings(*networks, tuple(paired))
+    original, retrained, held_out = networks
+    return Trainings(original, retrained, held_out, tuple(paired))
 
 
 def _begin(network: Trained) -> Trained:
