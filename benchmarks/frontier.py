@@ -4,6 +4,7 @@
     python benchmarks/frontier.py confirm --data DIR --out results/frontier-confirm.jsonl --seeds 10 11 12 13 14 \
         --chosen results/frontier-choose.jsonl
     python benchmarks/frontier.py table   --out results/frontier-confirm.jsonl
+    python benchmarks/frontier.py page    --out results/frontier-confirm.jsonl   # docs/frontier.md and its figure
 
 500 CIFAR-10 images (100 of each of the first five classes), a network pre-trained on CIFAR-100, decay 0.1 toward the
 start, trained until five epochs past zero training error. Cohorts: 25 images of class 0 (*some*), the same with wrong
@@ -240,9 +241,64 @@ def table(path: str) -> None:
             )
 
 
+PAGE = Path(__file__).with_name("frontier.md")
+
+
+def write_page(path: str) -> None:
+    """`docs/frontier.md` and its figure, from the rows alone."""
+    from spotlessnet.report.figures import MARKS, PALETTE, STYLE
+
+    found = {full.partition(" | ")[0]: by_setting for full, by_setting in gaps(path).items()}
+    settings = [f"{model} {cohort}" for model in MODELS for cohort in COHORTS]
+    lines = ["| method | " + " | ".join(settings) + " | cost |", "|---" * (len(settings) + 2) + "|"]
+    for method, by_setting in sorted(found.items(), key=lambda item: item[0]):
+        cells = []
+        for setting in settings:
+            won, prize, _ = by_setting[setting]
+            gap = ratio_interval(torch.tensor(won), torch.tensor(prize), 0.95)
+            left_out = "" if len(won) == 5 else f" ({len(won)} seeds)"
+            cells.append(f"{gap.value:.0%} [{gap.low:.0%}, {gap.high:.0%}]{left_out}")
+        cost = statistics.median(c for _, _, costs in by_setting.values() for c in costs)
+        lines.append(f"| {method} | " + " | ".join(cells) + f" | {cost:.0%} |")
+    rows = read_rows(path)
+    text = PAGE.read_text().format(
+        machine=rows[0].note.split(";")[0],
+        seeds=", ".join(str(seed) for seed in sorted({row.seed for row in rows})),
+        table="\n".join(lines),
+        command=f"python benchmarks/frontier.py confirm --data DIR --out {path} --chosen results/frontier-choose.jsonl",
+    )
+    Path("docs/frontier.md").write_text(text)
+
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    # The page is read on white and on black alike, so the ink is grey.
+    style = {name: "#808080" if value == STYLE["text.color"] else value for name, value in STYLE.items()}
+    with mpl.rc_context(style):
+        figure = Figure(figsize=(10, 6), layout="constrained")
+        for i, setting in enumerate(settings):
+            axes = figure.add_subplot(2, 3, i + 1)
+            for j, (method, by_setting) in enumerate(sorted(found.items())):
+                won, prize, costs = by_setting[setting]
+                gap = ratio_interval(torch.tensor(won), torch.tensor(prize), 0.95)
+                cost, colour = statistics.median(costs), PALETTE[(j + j // 7) % 7]
+                axes.plot([cost, cost], [max(-2, gap.low), min(2, gap.high)], lw=1, color=colour, alpha=0.6)
+                axes.plot(cost, gap.value, MARKS[j % 7], ms=7, color=colour, label=method)
+            axes.axhline(1, lw=1, color=PALETTE[2])
+            axes.axvline(1, lw=1, ls=":", color="#808080")
+            axes.set(xscale="log", title=setting, ylim=(-0.6, 1.6))
+            axes.set_xticks([0.1, 0.2, 0.5, 1, 2], ["0.1", "0.2", "0.5", "1", "2"])
+            axes.minorticks_off()
+            axes.set_xlabel("cost, 1 = one retraining")
+            axes.set_ylabel("gap closed, 1 = as retrained")
+        handles, labels = axes.get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=9)
+        figure.savefig("docs/pictures/frontier.svg", metadata={"Date": None})
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=("choose", "confirm", "table"))
+    parser.add_argument("what", choices=("choose", "confirm", "table", "page"))
     parser.add_argument("--data", help="folder with image shards and weights")
     parser.add_argument("--out", required=True)
     parser.add_argument("--chosen", help="rows of the choosing run")
@@ -262,6 +318,8 @@ def main() -> None:
         print(json.dumps(chosen, indent=1))
         run(options, {f"{name} | {chosen[name]}": methods[name][chosen[name]] for name in methods if name in chosen})
         table(options.out)
+    elif options.what == "page":
+        write_page(options.out)
     else:
         table(options.out)
 
