@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from spotlessnet.core.errors import DataError, ResourceError, SettingError
+from spotlessnet.core.errors import DataError, SettingError
 from spotlessnet.datasets import Lacuna, load
-from spotlessnet.datasets.files import write_whole
 
 SMALL = Lacuna(identities=2, pretrain=3, images=6, test=2, size=8, seed=0)
 
@@ -168,17 +167,3 @@ def test_a_file_that_is_no_image(tmp_path):
     (tmp_path / "faces" / "n000000" / "0003_01.png").write_bytes(b"hello")
     with pytest.raises(DataError, match=r"0003_01\.png must be a whole JPEG, PNG or WebP image"):
         load(tmp_path / "faces")
-
-
-def test_a_write_that_fails_leaves_the_old_file(tmp_path):
-    path = tmp_path / "a"
-    path.write_bytes(b"old")
-
-    def fail(file):
-        file.write(b"half")
-        raise OSError(28, "No space left on device")
-
-    with pytest.raises(ResourceError, match=r"Could not write .*a \(No space left on device\)\. Check the free space"):
-        write_whole(path, fail)
-    assert path.read_bytes() == b"old"
-    assert [p.name for p in tmp_path.iterdir()] == ["a"]

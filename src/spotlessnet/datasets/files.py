@@ -1,13 +1,10 @@
 """Files of data sets: one clear error for each that is missing, changed or too big; written whole or not at all."""
 
 import hashlib
-import os
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO
 
-from spotlessnet.core.errors import DataError, IntegrityError, ResourceError
+from spotlessnet.core.errors import DataError, IntegrityError
 
 
 def find_file(folder: Path, names: Sequence[str], what: str, remedy: str) -> Path:
@@ -47,19 +44,3 @@ def check_md5(path: Path, digest: str, expected: str | None) -> None:
 def md5(content: bytes) -> str:
     """The digest that the publishers of the older data sets give; it finds broken downloads, not forgeries."""
     return hashlib.md5(content, usedforsecurity=False).hexdigest()
-
-
-def write_whole(path: Path, write: Callable[[BinaryIO], None]) -> None:
-    """Write a file so that a reader sees all of it or nothing, even if the program stops half-way."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError as e:
-        raise ResourceError(f"Could not write {path} ({e.strerror}). Check the free space and the permissions.") from e
-    finally:
-        Path(temporary).unlink(missing_ok=True)

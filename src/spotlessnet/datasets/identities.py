@@ -5,6 +5,7 @@ identities to forget from, and a hundred *other* ones to pre-train on.
 """
 
 import hashlib
+import io
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spotlessnet.core.errors import DataError, SettingError, check_positive
+from spotlessnet.core.files import write_whole
 from spotlessnet.core.progress import track
-from spotlessnet.datasets.files import find_folder, write_whole
+from spotlessnet.datasets.files import find_folder
 from spotlessnet.datasets.images import list_images, read_image
 from spotlessnet.datasets.pair import DataPair, Normalise, image_data
 
@@ -81,7 +83,7 @@ class Lacuna:
             if chosen:
                 manifest["files"][name] = self._write(target / name, chosen)
         text = json.dumps(manifest, indent=1, sort_keys=True)
-        write_whole(target / "manifest.json", lambda file: _put(file, text.encode()))
+        write_whole(target / "manifest.json", text.encode(), replace=True)
         return manifest
 
     def _draw(self, folder: Path, random: np.random.Generator) -> list[tuple[str, Array]] | None:
@@ -111,8 +113,9 @@ class Lacuna:
             arrays[f"id_{part}"] = np.array([f"{person}/{name}" for _, person, name, _ in rows])
             for person, images in drawn:
                 names[person][part] = [name for name, _ in images[cut]]
-        write_whole(path, lambda file: np.savez(file, **arrays))  # type: ignore[arg-type]  # numpy's stub mixes up **
-        return {"sha256": hashlib.sha256(path.read_bytes()).hexdigest(), "identities": names}
+        packed = io.BytesIO()
+        np.savez(packed, **arrays)  # type: ignore[arg-type]  # numpy's stub mixes up **
+        return {"sha256": write_whole(path, packed.getvalue(), replace=True), "identities": names}
 
 
 def load(
@@ -169,7 +172,3 @@ def _read(rows: list[tuple[int, str, Path]], part: str, size: int, normalise: No
     y = np.array([label for label, _, _ in rows], np.int64)
     columns = {"person": [person for _, person, _ in rows], "id": [f"{p}/{path.name}" for _, p, path in rows]}
     return image_data(x, y, normalise, columns)
-
-
-def _put(file: Any, content: bytes) -> None:
-    file.write(content)

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import DataError, MismatchError
+from spotlessnet.core.files import write_whole
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.trained import Trained
 
@@ -48,15 +48,7 @@ def write(path: Path, state: State, network: nn.Module, digest: str) -> None:
         {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()},
         {"spotlessnet": "training 1", "digest": digest, "state": about},
     )
-    beside = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        with beside.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
+    write_whole(path, content, replace=True)
 
 
 def read(path: Path, state: State, network: nn.Module, digest: str) -> State:
