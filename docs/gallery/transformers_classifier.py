@@ -35,7 +35,7 @@ def main(epochs: int = 10) -> tuple[float, float, BertForSequenceClassification]
     recipe = sn.Recipe(epochs=epochs, rate=0.05, batch=20, decay=1e-2)
     trained = sn.fit(sn.Trained.of(model, recipe=recipe), data)
     split = sn.where("person", "person-3")(data)
-    # By products over batches: transformers looks into attention masks, which row by row it cannot.
+    # By products over batches: transformers looks into attention masks, so row by row it would be slow.
     scrubbed = sn.chain(sn.NTK(solution="primal"), sn.Finetune(epochs=2))(trained, split)
 
     loss = sn.MeanLoss("forget")
