@@ -38,7 +38,8 @@ def demo(
     with no_bars() if quiet or json else nullcontext():
         story, path = run(out, seeds=seeds)
     word = "not judged" if story.judgement is None else f"{story.judgement.word}: {story.judgement.reason}"
-    talk.say(as_text([line for line in summarise(story.rows) if line.readout.startswith("error on")]))
+    for line in as_text([one for one in summarise(story.rows) if one.readout.startswith("error on")]).splitlines():
+        talk.say(line)
     talk.say(f"{story.method}: {word}")
     talk.give({"status": "done", "report": path.resolve(), "verdict": word}, [str(path)])
     return 0

@@ -9,7 +9,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 
 from spotlessnet.report.figures import pictures
-from spotlessnet.report.story import Cost, Story
+from spotlessnet.report.story import Cost, Judgement, Story
 from spotlessnet.report.summary import RETRAINED, Line, summarise
 
 TONES = {"forgotten": "good", "not forgotten": "bad"}
@@ -59,8 +59,19 @@ def in_plain_words(story: Story) -> str:
         ),
         "inconclusive": "This audit can say neither that the rows are forgotten nor that they are remembered.",
     }
-    reason = story.judgement.reason
-    return f"{beginnings[story.judgement.word]} {reason[:1].upper()}{reason[1:]}."
+    return " ".join([beginnings[story.judgement.word], *_still_there(story.judgement)])
+
+
+def _still_there(judgement: Judgement) -> list[str]:
+    """The remembered share in words, where it is what went wrong."""
+    share = next((f for f in judgement.findings if f.name == "remembered share" and f.state != "same"), None)
+    if share is None or not math.isfinite(share.value):
+        return []
+    if share.value < 0:
+        return ["It is further from the rows than networks that never saw them, which gives them away as well."]
+    return [
+        f"About {share.value:.0%} of what set the original apart is still there; at most {share.margin:.0%} may be."
+    ]
 
 
 def cost_in_words(story: Story) -> str:
