@@ -1,5 +1,7 @@
 """Requests served from a memory, against retraining where retraining has a closed form."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -10,13 +12,16 @@ from spotlessnet.core.data import Data
 from spotlessnet.core.errors import DataError, MismatchError, NeedError, SettingError
 from spotlessnet.core.loss import SquaredError
 from spotlessnet.core.memory import Memory
+from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.scrub import Notes
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.operators.gradient import gradient
-from spotlessnet.operators.recall import after_request, fisher_after, recall
+from spotlessnet.operators.jacobian import Jacobian
+from spotlessnet.operators.recall import after_request, fisher_after, recall, recall_faithfully
 from spotlessnet.operators.remember import remember
 from spotlessnet.scrubs import NTK, Fisher, Newton
+from spotlessnet.training.fit import fit
 
 DECAY = 0.1
 
@@ -73,8 +78,10 @@ def test_the_memory_after_a_request_is_the_one_that_retraining_would_have_left(s
     forget = data.pick(range(6))
     kept = data.without(forget)
     moved = trained.weights + 0.1 * torch.randn_like(trained.weights)  # any weights, noise included
-    after = after_request(memory, trained, forget, moved, ridge=DECAY)
-    afresh = remember(trained.at(moved), kept, rank=trained.size, diagonal="exact")
+    after = after_request(memory, trained, forget, moved)
+    assert torch.equal(after.weights, moved)
+    # The sums stay those where the memory was written.
+    afresh = remember(trained, kept, rank=trained.size, diagonal="exact")
     assert after.count == afresh.count == 34
     torch.testing.assert_close(after.gradient, afresh.gradient, rtol=1e-7, atol=1e-7)
     assert after.diagonal is not None
@@ -88,6 +95,95 @@ def test_the_memory_after_a_request_is_the_one_that_retraining_would_have_left(s
         m.basis @ m.values.diag() @ m.basis.T for m in (after, afresh) if m.basis is not None and m.values is not None
     ]
     torch.testing.assert_close(dense[0], dense[1], rtol=1e-6, atol=1e-6)
+
+
+def curved(seed: int, decay: float = DECAY) -> tuple[Trained, Data]:
+    """A small network that is not linear, trained for a while; two of its labels are wrong."""
+    torch.manual_seed(seed)
+    x = torch.randn(60, 4, dtype=float64)
+    y = (x[:, 0] > 0).long() + (x[:, 1] > 0).long()
+    y[:10] = (y[:10] + 1) % 3
+    model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)).double()
+    recipe = Recipe(epochs=60, rate=0.1, batch=20, decay=decay)
+    trained = Trained.of(model, recipe=recipe)
+    data = Data.of((x, y))
+    return fit(replace(trained, start=trained.weights), data), data
+
+
+@given(st.integers(0, 10_000), st.integers(1, 6), st.integers(1, 6))
+@settings(max_examples=15, deadline=None)
+def test_requests_in_a_row_are_one_joint_request_where_the_network_is_curved_too(seed, a, b):
+    trained, data = curved(seed)
+    memory = remember(trained, data, rank=trained.size, diagonal=None)
+    joint = recall(memory, trained, data.pick(range(a + b)), DECAY, Notes())
+    network = trained
+    for part in (range(a), range(a, a + b)):
+        forget = data.pick(part)
+        after = network.at(network.weights + recall(memory, network, forget, DECAY, Notes()).step)
+        memory = after_request(memory, network, forget, after.weights, ridge=DECAY)
+        network = after
+    torch.testing.assert_close(network.weights, trained.weights + joint.step, rtol=0, atol=1e-7)
+
+
+def test_noise_that_a_request_added_is_not_taken_back_by_the_next():
+    trained, data = curved(3)
+    memory = remember(trained, data, rank=trained.size, diagonal=None)
+    A, B = data.pick(range(5)), data.pick(range(5, 9))
+    noise = torch.randn_like(trained.weights)
+    first = trained.weights + recall(memory, trained, A, DECAY, Notes()).step + noise
+    memory = after_request(memory, trained, A, first, ridge=DECAY)
+    second = first + recall(memory, trained.at(first), B, DECAY, Notes()).step
+    joint = remember(trained, data, rank=trained.size, diagonal=None)
+    expected = trained.weights + recall(joint, trained, A.join(B), DECAY, Notes()).step + noise
+    torch.testing.assert_close(second, expected, rtol=0, atol=1e-7)
+
+
+def test_the_damping_rises_until_the_network_follows_on_the_rows_that_must_go():
+    trained, data = curved(1, decay=1e-4)
+    memory = remember(trained, data, rank=trained.size, diagonal=None)
+    forget, notes = data.pick(range(10)), Notes()
+    found = recall_faithfully(memory, trained, forget, 1e-4, notes)
+    wild = recall(memory, trained, forget, 1e-4, Notes())
+    J, before = Jacobian(trained, forget), trained.predict(forget)
+    for step, least, most in ((found.step, 0.0, 0.2), (wild.step, 0.2, 1e9)):
+        linear = J.multiply(step)
+        departure = (trained.at(trained.weights + step).predict(forget) - before - linear).norm() / linear.norm()
+        assert least <= float(departure) <= most
+    assert notes.facts["memory_ridge"] == 1e-4 + notes.facts["damping"] > 1e-4
+    assert notes.facts["retrain_now"] is False
+    assert notes.facts["wear"] == 1
+
+
+def test_a_linear_network_needs_no_damping():
+    trained, data = problem(11)
+    memory = remember(trained, data, rank=trained.size, diagonal=None)
+    notes = Notes()
+    found = recall_faithfully(memory, trained, data.pick(range(5)), DECAY, notes)
+    assert notes.facts["damping"] == 0
+    torch.testing.assert_close(trained.weights + found.step, ridge(trained, data.without(data.pick(range(5)))))
+
+
+def test_a_worn_memory_says_that_it_is_time_to_retrain():
+    trained, data = curved(1, decay=1e-4)
+    memory = remember(trained, data, rank=trained.size, diagonal=None)
+    # As after a first request that needed hardly any damping.
+    memory = replace(memory, first=1e-4)
+    notes = Notes()
+    recall_faithfully(memory, trained, data.pick(range(10)), 1e-4, notes)
+    assert notes.facts["retrain_now"] is True
+    assert notes.lost == ["retrain now and write a new memory; how much this request forgot is not known"]
+    after = after_request(memory, trained, data.pick(range(10)), trained.weights, ridge=0.5)
+    assert (after.ridge, after.first) == (0.5, 1e-4)
+
+
+def test_a_request_that_only_added_noise_is_made_up_for_by_the_next_step():
+    trained, data = problem(12)
+    memory = remember(trained, data, rank=trained.size, diagonal="exact")
+    A, B = data.pick(range(5)), data.pick(range(5, 9))
+    noise = torch.randn_like(trained.weights)
+    memory = after_request(memory, trained, A, trained.weights + noise)
+    step = recall(memory, trained.at(trained.weights + noise), B, DECAY, Notes()).step
+    torch.testing.assert_close(trained.weights + step, ridge(trained, data.without(A.join(B))), rtol=0, atol=1e-7)
 
 
 @pytest.mark.parametrize("method", [Newton, NTK])
@@ -195,14 +291,24 @@ def test_a_memory_survives_its_file(tmp_path):
     back = read_memory(tmp_path / "m.safetensors")
     for name in ("weights", "gradient", "basis", "values", "diagonal", "gone", "coreset"):
         assert torch.equal(getattr(back, name), getattr(memory, name))
-    same = [(m.count, m.decay, m.outside, m.error) for m in (back, memory)]
-    assert same[0] == same[1]
+    later = after_request(memory, trained, data.pick(range(3)), trained.weights + 1, ridge=0.25)
+    write_memory(tmp_path / "later.safetensors", later)
+    read = read_memory(tmp_path / "later.safetensors")
+    assert torch.equal(read.taken_at, trained.weights)
+    torch.testing.assert_close(read.left_undone, memory.gradient / memory.count)
+    assert read.moved is not None
+    assert later.moved is not None
+    assert torch.equal(read.moved, later.moved)
+    for pair in ((back, memory), (read, later)):
+        same = [(m.count, m.decay, m.outside, m.error, m.ridge, m.first) for m in pair]
+        assert same[0] == same[1]
 
 
 def test_a_file_that_is_no_memory_is_refused():
-    with pytest.raises(DataError, match="must say 'spotlessnet memory 1' in its header, but says None"):
+    with pytest.raises(DataError, match="must say 'spotlessnet memory 2' in its header, but says None"):
         Memory.from_tensors({}, {})
-    text = {"format": "spotlessnet memory 1", "count": "x", "decay": "0", "outside": "0", "error": "0"}
+    text = dict.fromkeys(("count", "decay", "outside", "error", "ridge", "first"), "0")
+    text |= {"format": "spotlessnet memory 2", "count": "x"}
     with pytest.raises(DataError, match="lacks weights, gradient"):
         Memory.from_tensors({}, text)
     tensors = {"weights": torch.zeros(1), "gradient": torch.zeros(1)}

@@ -16,11 +16,10 @@ from spotlessnet.cli.folder import Folder, digests_of, inputs_of
 from spotlessnet.cli.methods import described, scrub_of, usual
 from spotlessnet.cli.opening import Opened, open_case
 from spotlessnet.cli.talk import Talk
-from spotlessnet.core.damping import ridge_of
 from spotlessnet.core.errors import NumericsError
 from spotlessnet.core.gaussian import Gaussian
 from spotlessnet.core.meter import Meter
-from spotlessnet.core.scrub import Notes, Scrub
+from spotlessnet.core.scrub import Scrub
 from spotlessnet.core.trained import Trained
 from spotlessnet.operators.recall import after_request
 from spotlessnet.report.story import Story
@@ -132,7 +131,7 @@ def _write(folder: Folder, plan: Plan, request: dict[str, Any], began: datetime,
     write_weights(folder.path / SCRUBBED, opened.trained.module(weights), replace=folder.again)
     subjects = [folder.path / SCRUBBED]
     if opened.memory is not None:
-        subjects.append(_write_memory(folder, opened, weights))
+        subjects.append(_write_memory(folder, opened, weights, gaussian))
     story = None if audit is None else audit(plan, opened.trained.at(weights))
     if story is not None:
         subjects += write_story(folder.path, story, replace=folder.again)
@@ -161,10 +160,10 @@ def _write(folder: Folder, plan: Plan, request: dict[str, Any], began: datetime,
     return Served(folder.path, receipt, story=story)
 
 
-def _write_memory(folder: Folder, opened: Opened, weights: Float[Tensor, " P"]) -> Path:
+def _write_memory(folder: Folder, opened: Opened, weights: Float[Tensor, " P"], gaussian: Gaussian) -> Path:
     """The memory that the next request finds, written with the network that it belongs to."""
     assert opened.memory is not None
-    ridge = ridge_of(opened.trained, None, Notes())
+    ridge = gaussian.about.get("memory_ridge")  # none where the method took no step from the memory
     memory = after_request(opened.memory, opened.trained, opened.split.forget, weights, ridge=ridge)
     write_memory(folder.path / MEMORY, memory, replace=folder.again)
     return folder.path / MEMORY

@@ -12,18 +12,25 @@ from spotlessnet.core.data import Data
 from spotlessnet.core.errors import DataError, MismatchError, NeedError
 from spotlessnet.core.trained import Trained
 
-FORMAT = "1"
+FORMAT = "2"
 
 
 @dataclass(frozen=True, eq=False)
 class Memory:
     r"""Sums over the training data at the trained weights; no row is kept.
 
-    A request removes its own sums, so the next one finds the memory of a network that never saw those rows.
+    A request removes its own sums, so the next one finds the memory of a network that never saw those rows. All sums
+    stay those at the weights where the memory was written, also when requests have moved the network: so requests one
+    by one ask for what one joint request would ask for, and no error feeds the next.
 
     **Arguments:**
 
-    - `weights`: where the sums were taken; they move with each request.
+    - `weights`: of the network that the memory belongs to; they move with each request.
+    - `origin`: where the sums were taken; `weights` unless a request has moved them.
+    - `undone`: the mean gradient when the memory was written, which training had left and requests leave as it is;
+      `gradient / count` unless a request has changed that.
+    - `moved`: what requests have asked for so far, all together; nothing unless one has.
+    - `ridge`: decay plus damping, per row, that the last request needed; `first` is that of the first one.
     - `gradient`: $g_D = \sum_{i \in D} \nabla \ell_i(w)$, without decay.
     - `count`: $N$, how many rows the sums hold.
     - `decay`: $\lambda$, as known when the memory was written.
@@ -47,6 +54,21 @@ class Memory:
     kronecker: Kronecker | None = None
     gone: Int64[Tensor, " G"] | None = None
     coreset: Int64[Tensor, " K"] | None = None
+    origin: Float[Tensor, " P"] | None = None
+    undone: Float[Tensor, " P"] | None = None
+    moved: Float[Tensor, " P"] | None = None
+    ridge: float = 0.0
+    first: float = 0.0
+
+    @property
+    def taken_at(self) -> Float[Tensor, " P"]:
+        """The weights at which the sums hold."""
+        return self.weights if self.origin is None else self.origin
+
+    @property
+    def left_undone(self) -> Float[Tensor, " P"]:
+        """The mean gradient that training had left."""
+        return self.gradient / self.count if self.undone is None else self.undone
 
     def fresh(self, forget: Data) -> Data:
         """The rows of a request that were not removed before."""
@@ -86,7 +108,7 @@ class Memory:
     def tensors(self) -> tuple[dict[str, Tensor], dict[str, str]]:
         """Everything as named tensors and text, ready for a safetensors file."""
         tensors = {"weights": self.weights, "gradient": self.gradient}
-        for name in ("basis", "values", "diagonal", "gone", "coreset"):
+        for name in ("basis", "values", "diagonal", "gone", "coreset", "origin", "undone", "moved"):
             value = getattr(self, name)
             if value is not None:
                 tensors[name] = value
@@ -100,6 +122,8 @@ class Memory:
             "decay": repr(self.decay),
             "outside": repr(self.outside),
             "error": repr(self.error),
+            "ridge": repr(self.ridge),
+            "first": repr(self.first),
         }
         return {name: t.detach().cpu().contiguous() for name, t in tensors.items()}, text
 
@@ -121,20 +145,21 @@ class Memory:
             blocks.append(Block(left, right, tensors[f"kronecker.{i}.values"]))
         try:
             count = int(text["count"])
-            decay, outside, error = (float(text[name]) for name in ("decay", "outside", "error"))
+            numbers = {name: float(text[name]) for name in ("decay", "outside", "error", "ridge", "first")}
         except (KeyError, ValueError) as e:
             raise DataError(f"The memory's header is damaged ({e}). Write it anew with `remember`.") from e
         return Memory(
             weights=tensors["weights"],
             gradient=tensors["gradient"],
             count=count,
-            decay=decay,
             basis=tensors.get("basis"),
             values=tensors.get("values"),
-            outside=outside,
-            error=error,
             diagonal=tensors.get("diagonal"),
             kronecker=Kronecker(tuple(blocks)) if blocks else None,
             gone=tensors.get("gone"),
             coreset=tensors.get("coreset"),
+            origin=tensors.get("origin"),
+            undone=tensors.get("undone"),
+            moved=tensors.get("moved"),
+            **numbers,
         )

@@ -75,7 +75,7 @@ def _cotangents(
 ) -> Float[Tensor, "n C R"]:
     """The columns whose pulled-back squares add up to the diagonal."""
     shape = trained.outputs(rows_of(one.x, slice(0, 1))).shape[1:]
-    loss, y = _flat_loss(trained.loss, shape), one.y
+    loss, y = flat_loss(trained.loss, shape), one.y
     if kind == "exact":
         return loss.hessian_root(outputs, y)
     if kind == "empirical":
@@ -92,7 +92,7 @@ def _slope(loss: Loss, outputs: Tensor, y: Tensor) -> Float[Tensor, "n C"]:
         return torch.autograd.grad(loss(out, y).sum(), out)[0]
 
 
-def _flat_loss(loss: Loss, shape: torch.Size) -> Loss:
+def flat_loss(loss: Loss, shape: torch.Size) -> Loss:
     """The same loss for outputs with one axis per sample."""
     return loss if len(shape) == 1 else PerSample(lambda outputs, y: loss(outputs.unflatten(1, shape), y))
 

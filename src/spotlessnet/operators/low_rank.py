@@ -210,13 +210,14 @@ def _strongest(root: Float[Tensor, "P m"], columns: int | None) -> tuple[Float[T
 
 def _complement(root: Float[Tensor, "P m"], basis: Float[Tensor, "P r"]) -> Float[Tensor, "P q"]:
     """Orthonormal columns that span what `root` has outside `basis`."""
-    W = root - basis @ (basis.T @ root)
-    squares, Y = torch.linalg.eigh((W.T @ W).double())
-    lengths = squares.clamp(min=0).sqrt()
-    seen = lengths > 100 * torch.finfo(root.dtype).eps * float(root.norm())
-    Q = W @ (Y[:, seen] / lengths[seen]).to(W)
-    for _ in range(2):  # short columns lose their right angles in one pass
-        Q = torch.linalg.qr(Q - basis @ (basis.T @ Q))[0]
+    Q, least = root, 100 * torch.finfo(root.dtype).eps * float(root.norm())
+    for _ in range(3):  # short columns lose their right angles in one pass
+        Q = Q - basis @ (basis.T @ Q)
+        # By the small matrix of their products: several times faster than Householder's way for tall columns.
+        squares, Y = torch.linalg.eigh((Q.T @ Q).double())
+        lengths = squares.clamp(min=0).sqrt()
+        seen = lengths > least
+        Q, least = Q @ (Y[:, seen] / lengths[seen]).to(Q), 0.0
     return Q
 
 

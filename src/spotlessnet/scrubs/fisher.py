@@ -105,7 +105,7 @@ class Fisher(Scrub):
         """What is left of the remembered sums when the cohort's own are taken out, at the remembered weights."""
         memory = self.memory
         assert memory is not None  # the caller looks
-        then, forget = trained.at(memory.weights.to(trained.weights)), memory.fresh(split.forget)
+        then, forget = trained.at(memory.taken_at.to(trained.weights)), memory.fresh(split.forget)
         if not torch.equal(then.weights, trained.weights):
             notes.assume(
                 "the Fisher matrix was taken at the remembered weights, not at those the noise is added to",

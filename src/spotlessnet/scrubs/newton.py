@@ -129,9 +129,8 @@ class Newton(Scrub):
             return Still.at(trained.weights)
         ridge = ridge_of(trained, self.damping, notes)
         if self.memory is not None:
-            then = trained.at(self.memory.weights.to(trained.weights))
             left = self.memory.count - len(self.memory.fresh(split.forget))
-            F = Diagonal(fisher_after(self.memory, then, split.forget) / left + ridge)
+            F = Diagonal(fisher_after(self.memory, trained, split.forget) / left + ridge)
             return F.map(lambda e: (self.strength / e).sqrt())
         n = len(split.retain)
         check_positive("Newton.damping plus the decay", ridge, "The noise divides by it in flat directions.")

@@ -27,7 +27,7 @@ from spotlessnet.operators.holdout_scale import check_holdout_can_match, holdout
 from spotlessnet.operators.line_search import backtrack, summed_objective
 from spotlessnet.operators.linear_response import removal_gradient
 from spotlessnet.operators.linear_training import LinearTraining
-from spotlessnet.operators.recall import recall
+from spotlessnet.operators.recall import recall, recall_faithfully
 from spotlessnet.operators.trapezium import published_scale, trapezium_scale
 from spotlessnet.operators.trust import dampings, least_trusted
 
@@ -60,7 +60,8 @@ class NTK(Scrub):
     - `calibrate`: `"holdout"` chooses the length at which forgotten and held-out rows have the same loss.
     - `variant`: `"published"` follows the published code, for comparison only: identity, at the end, without the term
       $J(w_{start} - w)$, with its own trapezium; the settings above do not apply then, save `solution`.
-    - `memory`: the sums that `remember` kept; only $D_f$ is then read, and the kept directions stand for $H_D$.
+    - `memory`: the sums that `remember` kept; only $D_f$ is then read, and the kept directions stand for $H_D$. The
+      automatic damping is then the least at which the network follows the linear model on $D_f$.
     """
 
     output: Literal["identity", "softmax", "exact"] = "softmax"
@@ -121,9 +122,13 @@ class NTK(Scrub):
         return trained.weights + scale * step
 
     def _from_memory(self, memory: Memory, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
-        """The same system in the low rank that was kept; without the retained rows no trust can be measured."""
-        damping = None if self.damping == "auto" else float(self.damping)
-        found = recall(memory, trained, split.forget, ridge_of(trained, damping, notes), notes, seed=self.seed)
+        """The same system in the low rank that was kept; trust is measured on the rows that must go."""
+        if self.damping == "auto":
+            decay = ridge_of(trained, 0.0, notes)
+            found = recall_faithfully(memory, trained, split.forget, decay, notes, seed=self.seed)
+        else:
+            ridge = ridge_of(trained, float(self.damping), notes)
+            found = recall(memory, trained, split.forget, ridge, notes, seed=self.seed)
         notes.fact(ntk={"variant": "from memory", "step": float(found.step.double().norm())})
         return trained.weights + found.step
 
