@@ -114,7 +114,7 @@ def measure(folder: Path | None, kind: str, decay: float, seed: int, rank: int, 
             networks = {"original": original, ONE_BY_ONE: network, JOINT: joint, "retrained": other}
             for method, one in networks.items():
                 for readout in (ActivationDistance(retrained), MeanLoss("forget"), Error("retain"), Error("test")):
-                    yield row(method, f"{readout.name} after {i}", readout(one, split))
+                    yield row(method, f"{readout.name} after {i}", float(readout(one, split)))
     yield row(ONE_BY_ONE, CALLED, called)
     yield row(ONE_BY_ONE, SERVING, statistics.median(spent) / training, sum(spent))
 

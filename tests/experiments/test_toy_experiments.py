@@ -90,7 +90,7 @@ def test_ours_is_nearer_to_retraining_than_the_original_and_the_noise(ran):
 def test_noise_takes_away_nats_and_costs_accuracy(ran):
     rows, _ = ran("figure_2")
     least, most = ("Fisher × 1", "Fisher × 10000")
-    assert value(rows, most, "WhiteBox") < value(rows, least, "WhiteBox") / 1000
+    assert value(rows, most, "white-box bound") < value(rows, least, "white-box bound") / 1000
     assert value(rows, most, "error on test") > value(rows, least, "error on test")
 
 
@@ -115,5 +115,7 @@ def test_the_corrected_root_is_the_least_of_the_lagrangian(ran):
     for s in ("1e-10", "1e-08", "1e-06"):
         assert value(rows, f"corrected at {s}", ratio) == pytest.approx(1.0, abs=1e-6)
         assert value(rows, f"as printed at {s}", ratio) > 10
-        assert value(rows, f"as printed at {s}", "WhiteBox") > 10 * value(rows, f"corrected at {s}", "WhiteBox")
+        assert value(rows, f"as printed at {s}", "white-box bound") > 10 * value(
+            rows, f"corrected at {s}", "white-box bound"
+        )
     assert len(read_rows(out / "rows.jsonl")) == len(rows)

@@ -426,6 +426,26 @@ def test_damping_is_raised_until_the_network_follows():
     assert fall(loose) / looser.promise(split.retain, b, loose - weak.weights) < 0.5
 
 
+@pytest.mark.parametrize(("form", "dear"), [("dual", "kernel"), ("low rank", "low_rank")])
+def test_what_no_damping_changes_is_found_once(monkeypatch, form, dear):
+    from spotlessnet.operators import linear_response
+
+    trained, train, _ = blobs()
+    trained, split = Trained.of(trained.module(), decay=1e-4, start=trained.anchor), rows(range(6))(train)
+    found, original = [], getattr(linear_response, dear)
+
+    def counted(*given, **named):
+        found.append(dear)
+        return original(*given, **named)
+
+    monkeypatch.setattr(linear_response, dear, counted)
+    damping = NTK(solution=form, rank=20)(trained, split).about["ntk"]["damping"]
+    assert damping > 0  # so several were tried
+    assert len(found) == 1
+    alone = NTK(solution=form, rank=20, damping=damping)(trained, split).mean
+    torch.testing.assert_close(NTK(solution=form, rank=20)(trained, split).mean, alone)
+
+
 def test_the_promise_is_the_fall_of_the_quadratic_model():
     trained, split = classifier(9)
     linear = LinearTraining(trained, trained.weights, damping=0.3, tolerance=1e-12)

@@ -52,6 +52,7 @@ class Published:
 
     - `experiment`, `method`, `readout`: the rows of ours that it stands beside, in their unit.
     - `source`: where it is printed.
+    - `at_most`: the paper says that ours must be no larger, not that it must be near.
     """
 
     experiment: str
@@ -59,6 +60,7 @@ class Published:
     readout: str
     value: float
     source: str
+    at_most: bool = False
 
 
 @dataclass(frozen=True)

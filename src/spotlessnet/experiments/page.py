@@ -117,6 +117,8 @@ def judge(line: Line, published: Mapping[tuple[str, str, str], Published]) -> st
         close = ours.value > 0 and value > 0 and max(ours.value / value, value / ours.value) <= FACTOR
     else:
         close = abs(ours.value - value) <= CLOSE.get(line.unit, 0.05)
+    if published[_key(line)].at_most:
+        return "agrees" if ours.value <= value else "differs"
     if close or ours.low <= value <= ours.high:
         return "agrees"
     target = published.get((line.experiment, RETRAINED, line.readout))
@@ -131,7 +133,9 @@ def _cell(line: Line, published: Mapping[tuple[str, str, str], Published]) -> st
     if math.isfinite(line.mean.low) and line.seeds > 1:
         text += f" ± {(line.mean.high - line.mean.low) / 2:.2g}"
     printed = published.get(_key(line))
-    return text if printed is None else f"{text} (*paper* {printed.value:.3g})"
+    if printed is None:
+        return text
+    return f"{text} (*paper* {'under ' if printed.at_most else ''}{printed.value:.3g})"
 
 
 def _key(line: Line) -> tuple[str, str, str]:

@@ -20,7 +20,7 @@ from spotlessnet.operators.factor import factor
 from spotlessnet.operators.gauss_newton import GaussNewton
 from spotlessnet.operators.jacobian import Jacobian
 from spotlessnet.operators.kernel import kernel
-from spotlessnet.operators.low_rank import low_rank
+from spotlessnet.operators.low_rank import LowRank, low_rank
 from spotlessnet.operators.solve import conjugate_gradient
 
 Output = Literal["identity", "softmax"]
@@ -53,6 +53,14 @@ class Answer:
     residual: float
     iterations: int = 0
     failure: str = ""
+
+
+@dataclass(eq=False)
+class Known:
+    """What a system needs that does not depend on its ridge: found by the first solve, used again by the others."""
+
+    theta: Float[Tensor, "K K"] | None = None
+    strongest: LowRank | None = None
 
 
 def removal_gradient(
@@ -92,6 +100,7 @@ def solve_response(
     max_iterations: int = 500,
     precondition: int = 0,
     batch: int = 256,
+    known: Known | None = None,
 ) -> Answer:
     r"""Solve $(J^\top \Lambda J + \rho I)\,x = b$ with the Jacobian `J` of `trained` over `data`.
 
@@ -103,12 +112,17 @@ def solve_response(
       `"low rank"` keeps `rank` directions of the curvature and treats the others as flat up to the ridge.
     - `precondition`: how many directions of the curvature to find first, so that conjugate gradients need fewer
       products; pays where the ridge is far below the strongest curvature.
+    - `known`: one and the same for several solves that differ in `b` and `ridge` alone.
     """
+    known = Known() if known is None else known
     check_choice("form", form, ("dual", "primal", "low rank"))
     curvature = GaussNewton(trained, data, output=_operator_name(output), batch=batch)
     draw = torch.Generator().manual_seed(seed)
+    width = {"primal": precondition, "low rank": rank, "dual": 0}[form]
+    if width and known.strongest is None:
+        known.strongest = low_rank(curvature, min(width, trained.size), generator=draw)
+    strongest = known.strongest
     if form == "primal":
-        strongest = low_rank(curvature, min(precondition, trained.size), generator=draw) if precondition else None
         solved = conjugate_gradient(
             curvature,
             b,
@@ -126,11 +140,12 @@ def solve_response(
             'decay, or ask for the "primal" form.'
         )
     if form == "low rank":
-        kept = low_rank(curvature, min(rank, trained.size), generator=draw).plus_ridge(ridge)
+        assert strongest is not None  # a rank is at least one
+        kept = strongest.plus_ridge(ridge)
         x = kept.solve(b)
         # Against the whole curvature: what the directions left out would still ask for is the error of this form.
         return Answer(x, form, _relative(b - curvature.multiply(x) - ridge * x, b), kept.rank)
-    return _solve_dual(trained, data, b, curvature, ridge=ridge, output=output, tolerance=tolerance, batch=batch)
+    return _solve_dual(trained, data, b, curvature, known, ridge=ridge, output=output, tolerance=tolerance, batch=batch)
 
 
 def _solve_dual(
@@ -138,6 +153,7 @@ def _solve_dual(
     data: Data,
     b: Float[Tensor, " P"],
     curvature: GaussNewton,
+    known: Known,
     *,
     ridge: float,
     output: Output,
@@ -146,9 +162,10 @@ def _solve_dual(
 ) -> Answer:
     r"""$x = \tfrac1\rho\big(b - J^\top S (S^\top J J^\top S + \rho I)^{-1} S^\top J b\big)$, $\Lambda = S S^\top$."""
     J, roots = Jacobian(trained, data, batch), _output_roots(trained, data, output, batch)
-    theta = _between_roots(kernel(trained, data).double(), roots)
+    if known.theta is None:
+        known.theta = _between_roots(kernel(trained, data).double(), roots)
     # The ridge enters inside the factor, so that its jitter, if any, is the only other thing added.
-    factored = factor(theta, ridge)
+    factored = factor(known.theta, ridge)
     x, r = torch.zeros_like(b), b
     # The difference above cancels when the ridge is small; each pass solves for what the last one left.
     passes = 0

@@ -1,6 +1,6 @@
 """Training of the linearised network, as a value: where it ends, how it is pulled, how it answers to a change."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
@@ -13,7 +13,7 @@ from spotlessnet.core.trained import Trained
 from spotlessnet.operators.gauss_newton import GaussNewton
 from spotlessnet.operators.gradient import gradient
 from spotlessnet.operators.line_search import summed_objective
-from spotlessnet.operators.linear_response import Answer, Form, cheaper_form, solve_response
+from spotlessnet.operators.linear_response import Answer, Form, Known, cheaper_form, solve_response
 from spotlessnet.operators.linearised import Linearised
 from spotlessnet.operators.newton_cg import minimise
 
@@ -32,6 +32,7 @@ class LinearTraining:
     - `trained`: $w$, the weights that training reached.
     - `point`: $\bar w$, where the network is linearised.
     - `answers`: every system that was solved, in order: for the record.
+    - `known`: what was found on the way for some rows and holds for every damping; `damped` shares it.
     """
 
     trained: Trained
@@ -46,6 +47,11 @@ class LinearTraining:
     precondition: int = 0
     batch: int = 256
     answers: list[Answer] = field(default_factory=list)
+    known: list[tuple[Data, Known]] = field(default_factory=list, repr=False)
+
+    def damped(self, damping: float) -> "LinearTraining":
+        """The same with another damping; kernels and eigenvectors are not found anew."""
+        return replace(self, damping=damping, answers=[])
 
     def slope(self, data: Data) -> Float[Tensor, " P"]:
         """The sum of the linearised network's loss gradients at the trained weights, without decay."""
@@ -111,9 +117,17 @@ class LinearTraining:
             max_iterations=self.max_iterations,
             precondition=self.precondition,
             batch=self.batch,
+            known=self._known(data),
         )
         self.answers.append(answer)
         return answer.x
+
+    def _known(self, data: Data) -> Known:
+        for rows, known in self.known:
+            if rows is data:
+                return known
+        self.known[:] = [(data, Known())]  # one at a time: a kernel is large
+        return self.known[0][1]
 
     def _minimum(self, data: Data, tilt: Float[Tensor, " P"]) -> Float[Tensor, " P"]:
         # The damping pulls to w, the decay to the anchor: both are one ridge to the anchor and a tilt.

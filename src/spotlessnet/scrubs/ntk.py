@@ -162,7 +162,7 @@ class NTK(Scrub):
             return summed_objective(trained, D_r, at, ridge=ridge, tilt=tilt, batch=self.batch)
 
         def step_at(damping: float) -> Float[Tensor, " P"]:
-            made.setdefault(damping, self._linear(trained, output=self.output, damping=damping))
+            made.setdefault(damping, linear.damped(damping))
             return made[damping].response(D_r, b)
 
         begin = height(w)

@@ -43,7 +43,7 @@ DAMPING = 1e-6
 NATS, FLOOR, P = "divergence of the clouds", "the same for shuffled clouds", "p of the permutation test"
 WEIGHTS = ("weight 1", "weight 2", "bias")
 
-PAPER = (Published(NAME, TIMED, NATS, 1.0, "Figure 1: less than 1 nat after forgetting (an upper limit, not a value)"),)
+PAPER = (Published(NAME, TIMED, NATS, 1.0, "Figure 1: less than 1 nat after forgetting", at_most=True),)
 
 
 @dataclass(frozen=True, kw_only=True)

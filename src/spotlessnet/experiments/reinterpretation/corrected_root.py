@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 NAME = "corrected root"
 CORRECTED, PRINTED = "corrected", "as printed"
 LAGRANGIAN, DEVIATION = "Lagrangian over its least value", "median deviation of the noise"
+BOUND = "white-box bound"
 PAPER = (Published(f"{NAME}", CORRECTED, LAGRANGIAN, 1.0, "Proposition 2.1 of the note: the least value there is"),)
 
 
@@ -109,7 +110,7 @@ def _measure(settings: Settings, original: Trained, retrained: Trained, split: S
                 Row(NAME, label, LAGRANGIAN, seed, ratio, unit="ratio", ideal="low"),
                 Row(NAME, label, DEVIATION, seed, float(variance.sqrt().median()), unit="weight", ideal=""),
                 Row(NAME, label, _test_name(), seed, test.value, test.low, test.high, "share of rows"),
-                Row(NAME, label, "WhiteBox", seed, nats.value, unit="nats", ideal="low", note=nats.note),
+                Row(NAME, label, BOUND, seed, nats.value, unit="nats", ideal="low", note=nats.note),
             ]
     return made
 
@@ -126,7 +127,7 @@ def lagrangian(B: Float[Tensor, " P"], variance: Float[Tensor, " P"], s: float) 
 
 def draw(rows: list[Row], out: Path) -> list[Path]:
     r"""Each number against $\lambda\sigma_h^2$, for both forms."""
-    shown = (LAGRANGIAN, DEVIATION, _test_name(), "WhiteBox")
+    shown = (LAGRANGIAN, DEVIATION, _test_name(), BOUND)
 
     def fill(figure: "Figure") -> None:
         for i, readout in enumerate(shown):
