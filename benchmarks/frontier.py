@@ -46,6 +46,7 @@ from spotlessnet.scrubs.neg_grad_plus import NegGradPlus
 from spotlessnet.scrubs.respond_and_polish import RespondAndPolish
 from spotlessnet.scrubs.saliency import Saliency
 from spotlessnet.scrubs.selective_dampening import SelectiveDampening
+from spotlessnet.scrubs.short_retrain import ShortRetrain
 from spotlessnet.scrubs.sparse_finetune import SparseFinetune
 from spotlessnet.scrubs.student import Student
 from spotlessnet.training.fit import fit
@@ -80,6 +81,7 @@ def grid() -> dict[str, dict[str, Scrub]]:
     }
     return {
         OURS: ours,
+        "short retraining, in stages": {"": ShortRetrain()},
         "NTK, published formula": {"": NTK(variant="published", solution="dual")},
         "NTK, then 3 epochs": {"": chain(NTK(solution="dual", damping=0.0), Finetune(epochs=3))},
         "negative gradient": {"": NegativeGradient()},
@@ -242,6 +244,38 @@ def table(path: str) -> None:
 
 
 PAGE = Path(__file__).with_name("frontier.md")
+CPU = "results/frontier-cpu.jsonl"
+"""One setting on a processor alone, where a step costs what it computes and not what it takes to launch."""
+
+
+def gap_table(path: str, settings: list[str]) -> str:
+    """Markdown: gap closed per method and setting, and the median cost."""
+    lines = ["| method | " + " | ".join(settings) + " | cost |", "|---" * (len(settings) + 2) + "|"]
+    for full, by_setting in sorted(gaps(path).items()):
+        cells = []
+        for setting in settings:
+            won, prize, _ = by_setting[setting]
+            gap = ratio_interval(torch.tensor(won), torch.tensor(prize), 0.95)
+            left_out = "" if len(won) == 5 else f" ({len(won)} seeds)"
+            cells.append(f"{gap.value:.0%} [{gap.low:.0%}, {gap.high:.0%}]{left_out}")
+        cost = statistics.median(c for _, _, costs in by_setting.values() for c in costs)
+        lines.append(f"| {full.partition(' | ')[0]} | " + " | ".join(cells) + f" | {cost:.0%} |")
+    return "\n".join(lines)
+
+
+def error_table(rows: list[Row], settings: list[str]) -> str:
+    """Markdown: errors on retained and on test rows, means over seeds in percent."""
+    errors: dict[tuple[str, str, str], list[float]] = defaultdict(list)
+    for row in rows:
+        errors[row.method.partition(" | ")[0], row.experiment, row.readout].append(100 * row.value)
+    lines = ["| method | " + " | ".join(settings) + " |", "|---" * (len(settings) + 1) + "|"]
+    for method in sorted({row.method.partition(" | ")[0] for row in rows} - {"floor"}):
+        cells = [
+            " / ".join(f"{statistics.mean(errors[method, s, f'error on {part}']):.1f}" for part in ("retain", "test"))
+            for s in settings
+        ]
+        lines.append(f"| {method} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
 
 
 def write_page(path: str) -> None:
@@ -250,21 +284,14 @@ def write_page(path: str) -> None:
 
     found = {full.partition(" | ")[0]: by_setting for full, by_setting in gaps(path).items()}
     settings = [f"{model} {cohort}" for model in MODELS for cohort in COHORTS]
-    lines = ["| method | " + " | ".join(settings) + " | cost |", "|---" * (len(settings) + 2) + "|"]
-    for method, by_setting in sorted(found.items(), key=lambda item: item[0]):
-        cells = []
-        for setting in settings:
-            won, prize, _ = by_setting[setting]
-            gap = ratio_interval(torch.tensor(won), torch.tensor(prize), 0.95)
-            left_out = "" if len(won) == 5 else f" ({len(won)} seeds)"
-            cells.append(f"{gap.value:.0%} [{gap.low:.0%}, {gap.high:.0%}]{left_out}")
-        cost = statistics.median(c for _, _, costs in by_setting.values() for c in costs)
-        lines.append(f"| {method} | " + " | ".join(cells) + f" | {cost:.0%} |")
     rows = read_rows(path)
     text = PAGE.read_text().format(
         machine=rows[0].note.split(";")[0],
         seeds=", ".join(str(seed) for seed in sorted({row.seed for row in rows})),
-        table="\n".join(lines),
+        table=gap_table(path, settings),
+        errors=error_table(rows, settings),
+        here=gap_table(CPU, ["resnet wrong"]) + "\n\n" + error_table(read_rows(CPU), ["resnet wrong"]),
+        there=read_rows(CPU)[0].note.split(";")[0].removesuffix(", TF32"),
         command=f"python benchmarks/frontier.py confirm --data DIR --out {path} --chosen results/frontier-choose.jsonl",
     )
     Path("docs/frontier.md").write_text(text)
@@ -314,7 +341,8 @@ def main() -> None:
         )
         print(json.dumps(choose(options.out), indent=1))
     elif options.what == "confirm":
-        chosen = choose(options.chosen)
+        alone = {name: next(iter(settings)) for name, settings in methods.items() if len(settings) == 1}
+        chosen = alone | choose(options.chosen)
         print(json.dumps(chosen, indent=1))
         run(options, {f"{name} | {chosen[name]}": methods[name][chosen[name]] for name in methods if name in chosen})
         table(options.out)

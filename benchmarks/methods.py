@@ -45,6 +45,7 @@ from spotlessnet.scrubs import (
     Newton,
     RandomLabels,
     Retrain,
+    ShortRetrain,
     Variational,
 )
 from spotlessnet.training.fit import fit
@@ -84,6 +85,7 @@ def methods(is_class: bool) -> dict[str, Scrub]:
     found on trainings 0 to 5; the table is of others.
     """
     found: dict[str, Scrub] = {
+        "short retraining": ShortRetrain(),
         "NTK": NTK(),
         "NTK, then 3 epochs": chain(NTK(), Finetune(epochs=3)),
         "NTK, then noise": chain(NTK(), Fisher(strength=1e-8)),

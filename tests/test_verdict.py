@@ -247,3 +247,11 @@ def test_messages():
         Audit(level=1.0)
     with pytest.raises(NeedError, match="A verdict needs to train networks, but no recipe is known"):
         train_pairs(Trained.of(nn.Linear(4, 2)), problem())
+
+
+def test_rows_that_differ_while_the_mean_does_not_are_called_that():
+    same = Check("remembered share", "same", 0.0, -0.1, 0.1, 0.2)
+    rows = Check("margins row by row", "different", 3.0, math.nan, math.nan, math.nan)
+    assert Audit.reason([same, rows]).endswith("a few rows may be, or the training differed")
+    assert "On the whole" not in Audit.reason([replace(same, state="different"), rows])
+    assert "On the whole" not in Audit.reason([replace(same, state="unclear"), rows])

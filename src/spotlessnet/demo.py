@@ -18,7 +18,7 @@ from spotlessnet.models.mlp import MLP
 from spotlessnet.report.exports import as_csv, as_json_lines, as_model_card
 from spotlessnet.report.page import page
 from spotlessnet.report.story import Story
-from spotlessnet.scrubs import NTK, Finetune, Fisher, NegativeGradient, Newton, RandomLabels, Variational
+from spotlessnet.scrubs import NTK, Finetune, Fisher, NegativeGradient, Newton, RandomLabels, ShortRetrain, Variational
 from spotlessnet.training.fit import fit
 
 METHOD = "NTK, then 3 epochs"
@@ -58,6 +58,7 @@ def methods() -> dict[str, Scrub]:
     step = NTK(batch=1024, tolerance=1e-2)
     return {
         METHOD: chain(step, Finetune(epochs=3)),
+        "short retraining": ShortRetrain(),
         "NTK": step,
         "Newton": Newton(tolerance=1e-2),
         "fine-tune": Finetune(epochs=10),

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from spotlessnet.case import Case, made, read_case, resolve
-from spotlessnet.cli.methods import DEFAULT, METHODS, described, named, scrub_of
+from spotlessnet.cli.methods import BEST, FALLBACK, METHODS, described, named, scrub_of
 from spotlessnet.core.errors import DataError, NeedError, SettingError
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.scrubs import NTK, Fisher, WithinBudget
@@ -167,4 +167,6 @@ def test_a_budget_brings_noise_where_the_method_has_none():
 
 
 def test_the_default_is_described_like_any_other():
-    assert described(scrub_of(Case()))[0] == DEFAULT
+    assert described(scrub_of(Case()))[0] == FALLBACK
+    known = Case(start=Path("start.safetensors"), epochs=3, rate=0.1)
+    assert described(scrub_of(known))[0] == BEST

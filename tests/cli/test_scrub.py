@@ -3,6 +3,7 @@
 import json
 import stat
 import tomllib
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -66,10 +67,18 @@ def test_five_lines_of_python_give_the_same_bytes(here):
     assert (here / "mine.safetensors").read_bytes() == (here / "run/scrubbed.safetensors").read_bytes()
 
 
-def test_the_default_method_is_a_step_and_a_polish(here):
+def test_the_default_method_is_a_short_retraining_where_start_and_recipe_are_known(here):
+    known = ("--start", "model.safetensors", "--epochs", "10", "--rate", "0.1")
+    ended = spotless("scrub", *BASE, *known, "--out", "run")
+    assert ended.code == 0, ended.err
+    assert json.loads((here / "run/receipt.json").read_text())["predicate"]["method"] == "short-retrain"
+
+
+def test_the_default_method_is_a_step_and_a_polish_otherwise(here):
     ended = spotless("scrub", *BASE, "--dry-run")
     assert "method  ntk+finetune" in ended.out
     assert "finetune: epochs=3" in ended.out
+    assert "method  ntk+finetune" in spotless("scrub", *BASE, "--start", "model.safetensors", "--dry-run").out
 
 
 def test_a_case_file_is_the_same_as_its_flags_and_flags_go_before_it(here):
@@ -170,8 +179,22 @@ def test_a_memory_is_written_used_and_handed_on(here):
     ]
     assert spotless(*second, "--out", "second").code == 0
     assert sn.read_memory(here / "second/memory.safetensors").count == 56
-    ended = spotless("scrub", *BASE, "--method", "ntk", "--memory", "memory/memory.safetensors", "--out", "x")
-    assert ended.code in (0, 2)
+    step = [{"fisher": "ntk"}.get(word, word) for word in asked]
+    assert spotless(*step, "--out", "x").code == 0
+    receipt = json.loads((here / "x/receipt.json").read_text())["predicate"]
+    assert receipt["about"]["wear"] == 1
+    assert sn.read_memory(here / "x/memory.safetensors").ridge == receipt["about"]["memory_ridge"] > 0
+    assert any("The memory keeps the weights from before all requests" in limit for limit in receipt["limits"])
+
+
+def test_a_worn_memory_is_said_aloud(here):
+    rows = ("--model", "nets.py:build", "--weights", "model.safetensors", "--data", "mydata.py:train")
+    assert spotless("remember", *rows, "--rank", "20", "--out", "memory").code == 0
+    worn = replace(sn.read_memory(here / "memory/memory.safetensors"), ridge=1.0, first=0.01)
+    sn.write_memory(here / "worn.safetensors", worn)
+    ended = spotless("scrub", *BASE, "--method", "ntk", "--memory", "worn.safetensors", "--out", "run")
+    assert ended.code == 0
+    assert "retrain now: the memory no longer serves" in ended.err
 
 
 def test_statistics_that_carry_the_rows_are_named_in_the_limits(here):

@@ -13,7 +13,17 @@ from spotlessnet.core.scrub import Scrub
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.operators.linear_response import EXPECTED_ITERATIONS, cheaper_form
-from spotlessnet.scrubs import NTK, Finetune, Fisher, MixedLinear, Newton, Retrain, Variational, WithinBudget
+from spotlessnet.scrubs import (
+    NTK,
+    Finetune,
+    Fisher,
+    MixedLinear,
+    Newton,
+    Retrain,
+    ShortRetrain,
+    Variational,
+    WithinBudget,
+)
 from spotlessnet.scrubs.tuning import Tuning
 
 TIMED = 3
@@ -134,6 +144,9 @@ def _work(scrub: Scrub, trained: Trained, split: Split) -> Work:
     if isinstance(scrub, Retrain):
         passes = trained.recipe.epochs if trained.recipe else 0
         return Work(passes * n, passes * n)
+    if isinstance(scrub, ShortRetrain):
+        passes = trained.recipe.epochs if trained.recipe else 0
+        return Work(scrub.effort * passes * n, passes * n)
     if isinstance(scrub, Tuning):
         rows = n if isinstance(scrub, Finetune) else n + k
         return Work(scrub.epochs * rows, scrub.epochs * rows)

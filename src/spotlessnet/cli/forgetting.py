@@ -193,6 +193,11 @@ def limits_of(opened: Opened, gaussian: Gaussian, story: Story | None) -> list[s
         limits.append(f"{frozen} frozen parameters were not changed; what they know of the rows stays.")
     limits.append("The optimiser's state, if kept, carries the forgotten rows too: discard it.")
     limits.append("The list of what to forget and the folder `private` name or betray the rows: keep or destroy them.")
+    if opened.memory is not None:
+        limits.append(
+            "The memory keeps the weights from before all requests, which know the forgotten rows: guard it as you "
+            "guard the original network, and destroy both once a network has been retrained."
+        )
     if opened.case.seed is not None and not gaussian.is_still:
         limits.append("The noise came from a published seed: anyone can take it away again.")
     if story is None:

@@ -14,11 +14,15 @@ from spotlessnet.core.memory import Memory
 from spotlessnet.core.scrub import Scrub, chain
 from spotlessnet.scrubs import SCRUBS, Fisher, WithinBudget
 
-DEFAULT = "ntk+finetune"
-"""The method where none is named: the step that retraining would take, then a polish."""
+BEST = "short-retrain"
+"""The method where none is named, if start and recipe are known and the retained rows are at hand: nothing that an
+attacker could find is left, for a fraction of a retraining (`docs/which_method_when.md`, `docs/frontier.md`)."""
 
-DEFAULT_EPOCHS = 3
-"""Of that polish."""
+FALLBACK = "ntk+finetune"
+"""The method otherwise: the step that retraining would take, then a polish."""
+
+POLISH = 3
+"""Epochs of that polish."""
 
 
 def name_of(kind: type[Scrub]) -> str:
@@ -37,7 +41,7 @@ METHODS = {name_of(kind): kind for kind in SCRUBS if kind is not WithinBudget}
 
 def scrub_of(case: Case, memory: Memory | None = None, reference: Any = None) -> Scrub:
     """The method that a case asks for, budgets included."""
-    scrub = named(case.method or DEFAULT, case.settings or {}, is_default=case.method is None)
+    scrub = named(case.method or default(case), case.settings or {}, is_default=case.method is None)
     if memory is not None:
         scrub = _with_memory(scrub, memory)
     if case.max_nats is None and case.max_error_increase is None:
@@ -46,6 +50,12 @@ def scrub_of(case: Case, memory: Memory | None = None, reference: Any = None) ->
         # A budget is met by noise, and this method adds none of its own.
         scrub = _followed_by(scrub, Fisher(memory=memory))
     return WithinBudget(scrub, case.max_nats, case.max_error_increase, reference)
+
+
+def default(case: Case) -> str:
+    """What is done where no method is named."""
+    known = case.start is not None and case.recipe() is not None and case.memory is None
+    return BEST if known else FALLBACK
 
 
 def named(text: str, settings: Mapping[str, Any], *, is_default: bool = False) -> Scrub:
@@ -64,8 +74,8 @@ def named(text: str, settings: Mapping[str, Any], *, is_default: bool = False) -
             raise SettingError(f"The method {name!r} comes twice in {text[:60]!r}. Name each once.")
         kinds[name] = METHODS[name]
     given: dict[str, dict[str, Any]] = {name: {} for name in kinds}
-    if is_default:
-        given["finetune"]["epochs"] = DEFAULT_EPOCHS
+    if is_default and "finetune" in given:
+        given["finetune"]["epochs"] = POLISH
     for key, value in settings.items():
         owner, name = _owner(key, kinds)
         given[owner][name] = typed(kinds[owner], name, value)

@@ -15,6 +15,7 @@ from spotlessnet.scrubs.respond_and_polish import RespondAndPolish
 from spotlessnet.scrubs.retrain import Retrain
 from spotlessnet.scrubs.saliency import Saliency
 from spotlessnet.scrubs.selective_dampening import SelectiveDampening
+from spotlessnet.scrubs.short_retrain import ShortRetrain
 from spotlessnet.scrubs.sparse_finetune import SparseFinetune
 from spotlessnet.scrubs.student import Student
 from spotlessnet.scrubs.variational import Variational
@@ -27,6 +28,7 @@ SCRUBS: tuple[type[Scrub], ...] = (
     RespondAndPolish,
     Saliency,
     SelectiveDampening,
+    ShortRetrain,
     SparseFinetune,
     Student,
     Finetune,
@@ -58,6 +60,7 @@ __all__ = [
     "Retrain",
     "Saliency",
     "SelectiveDampening",
+    "ShortRetrain",
     "SparseFinetune",
     "Student",
     "Variational",

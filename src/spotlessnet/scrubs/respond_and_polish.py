@@ -1,4 +1,4 @@
-"""Respond and polish: a short solve on a coreset, then a short training on the retained rows. The default method."""
+"""Respond and polish: a short solve on a coreset, then a short training on the retained rows."""
 
 from dataclasses import dataclass, replace
 

@@ -1,0 +1,83 @@
+"""Short retraining: from the start again, in a fraction of the epochs. The default where start and recipe are known."""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from jaxtyping import Float
+from torch import Tensor
+
+from spotlessnet.core.data import Data
+from spotlessnet.core.errors import NeedError, check_not_negative, check_positive
+from spotlessnet.core.scrub import Notes, Scrub
+from spotlessnet.core.split import Split
+from spotlessnet.core.trained import Trained
+from spotlessnet.training.fit import fit
+
+
+@dataclass(frozen=True)
+class ShortRetrain(Scrub):
+    """Train on the retained rows from the start, fast, until they are answered as well as before.
+
+    The forgotten rows never touch the weights, so nothing of them can be left, as after `Retrain`; what is given up is
+    being the very network that the recipe gives. Training goes in stages, each a share of the recipe's epochs in
+    smaller batches at a higher rate that falls to zero, and ends after the first stage that errs on the retained rows
+    hardly more than the original does. At worst it takes as long as retraining, and says so.
+
+    **Arguments:**
+
+    - `effort`: the epochs of a stage, as a share of the recipe's.
+    - `thin`: the size of a batch, as a share of the recipe's: more and noisier steps for the same work.
+    - `speed`: a stage's first rate, in units of the recipe's.
+    - `slack`: how much larger the error on the retained rows may be than the original's.
+    - `seed`: of the order of the rows.
+    """
+
+    least_kept: ClassVar[float] = 0.0
+
+    effort: float = 0.2
+    thin: float = 0.5
+    speed: float = 1.5
+    slack: float = 0.005
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("effort", "thin", "speed"):
+            check_positive(f"ShortRetrain.{name}", getattr(self, name))
+        check_not_negative("ShortRetrain.slack", self.slack)
+        check_not_negative("ShortRetrain.seed", self.seed)
+
+    def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
+        recipe, start = trained.recipe, trained.start
+        if recipe is None or start is None:
+            missing = " and ".join(name for name, value in (("recipe", recipe), ("start", start)) if value is None)
+            raise NeedError(
+                f"A short retraining needs the recipe and the start of the training, but there is no {missing}. Give "
+                "both: `Trained.of(model, recipe=..., start=...)`, or use `chain(NTK(), Finetune(epochs=3))`."
+            )
+        stage = recipe.but(
+            epochs=max(1, round(self.effort * recipe.epochs)),
+            rate=self.speed * recipe.rate,
+            batch=max(1, round(self.thin * recipe.batch)),
+            schedule="cosine",
+            patience=None,
+            # Only weights come back from a scrub, so statistics that moved would be lost.
+            freeze_statistics=True,
+        )
+        goal, network, epochs = _error(trained, split.retain) + self.slack, trained.at(start), 0
+        error = float("inf")
+        while error > goal and epochs < recipe.epochs:
+            fitted = fit(network, split.retain, stage, seed=self.seed + epochs, label="retraining in short")
+            network, epochs = replace(network, weights=fitted.weights), epochs + stage.epochs
+            error = _error(network, split.retain)
+        notes.fact(epochs=epochs, share_of_training=epochs / recipe.epochs, retained_error=error)
+        if error > goal:
+            notes.assume(
+                f"after as many epochs as the recipe has, the retained rows' error is {error:.3g}, not {goal:.3g}",
+                "the network answers the retained rows worse than the original; retrain by the recipe itself",
+            )
+        return network.weights
+
+
+def _error(network: Trained, data: Data) -> float:
+    mistakes = [network.loss.mistakes(network.outputs(one.x), one.y).detach() for one in network.batches(data, 256)]
+    return sum(float(part.sum()) for part in mistakes) / len(data)
