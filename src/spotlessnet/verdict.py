@@ -217,7 +217,8 @@ class Audit:
             return "consistent with retraining in every check"
         text = "; ".join(str(check) for check in shown)
         if [check.name for check in shown] == [ROWS] and checks[0].state == "same":
-            text += ". On the whole no more is remembered than after retraining: a few rows may be, or the training differed"
+            text += ". On the whole no more is remembered than after retraining: "
+            text += "a few rows may be, or the training differed"
         return text
 
     def _share(self, original: Evidence, candidate: Evidence, retrained: Evidence) -> Check:

@@ -10,7 +10,7 @@ from torch import nn
 
 from spotlessnet.core.cohorts import rows as by_number
 from spotlessnet.core.data import Data
-from spotlessnet.core.errors import DataError, SettingError
+from spotlessnet.core.errors import DataError, NumericsError, SettingError
 from spotlessnet.core.gaussian import Gaussian
 from spotlessnet.core.loss import SquaredError
 from spotlessnet.core.recipe import Recipe
@@ -212,3 +212,17 @@ def test_an_experiment_imports_its_module_late():
     late = Experiment("later", "eternal_sunshine.does_not_exist", "Not there.")
     with pytest.raises(ModuleNotFoundError, match="does_not_exist"):
         late.toy()
+
+
+def test_a_seed_that_diverges_is_left_out_and_the_others_stay(tmp_path, capsys):
+    from spotlessnet.experiments.outside_the_box.scene import keep, stored, toy_scene
+
+    def diverging():
+        yield Row("scene", "NTK", "error on test", 1, 0.5)
+        raise NumericsError("The training loss must be finite.")
+
+    scene = toy_scene()
+    keep(tmp_path, scene, [Row("scene", "NTK", "error on test", 0, 0.5)])
+    keep(tmp_path, scene, diverging())
+    assert [row.seed for row in stored(tmp_path)] == [0]
+    assert "a seed was left out. The training loss must be finite." in capsys.readouterr().err

@@ -1,6 +1,7 @@
 """Figures 2 and 7: what can be read out of original, fine-tuned and scrubbed networks, beside retrained ones."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,6 +14,7 @@ from spotlessnet.experiments.figures import panels, save
 from spotlessnet.experiments.outside_the_box.methods import PUBLISHED, methods
 from spotlessnet.experiments.outside_the_box.scene import (
     Scene,
+    Stage,
     captioned,
     file_name,
     full_scene,
@@ -95,16 +97,22 @@ def run(settings: Settings, data: Path | None, out: Path) -> list[Row]:
         stage = scene.open(data, settings.place) if todo else None
         for seed in track(todo, scene.name):
             assert stage is not None  # opened where there is anything to do
-            rows = compare(
-                stage.original,
-                stage.split(seed),
-                scrubs=methods(settings.strength),
-                readouts=readouts(settings.cap),
-                seeds=(seed,),
-                experiment=scene.name,
-            )
-            keep(out, scene, [*rows, *missing_attacks(rows)])
+            keep(out, scene, measure(settings, stage, seed))
     return stored(out)
+
+
+def measure(settings: Settings, stage: Stage, seed: int) -> Iterator[Row]:
+    """Every method under every readout."""
+    rows = compare(
+        stage.original,
+        stage.split(seed),
+        scrubs=methods(settings.strength),
+        readouts=readouts(settings.cap),
+        seeds=(seed,),
+        experiment=stage.scene.name,
+    )
+    yield from rows
+    yield from missing_attacks(rows)
 
 
 def readouts(cap: int) -> dict[str, ReadoutOf]:

@@ -1,5 +1,6 @@
 """`Scene`: a small slice of a data set, a pre-trained network, and the rows that must go, as in section 5.1."""
 
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from spotlessnet.core.cohorts import some_of_class
 from spotlessnet.core.data import Data
+from spotlessnet.core.errors import NumericsError
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
@@ -168,8 +170,15 @@ def stored(out: Path) -> list[Row]:
 
 
 def keep(out: Path, scene: Scene, rows: Iterable[Row]) -> None:
-    """Add rows to the folder, each with what must be said about the scene."""
-    noted = [replace(row, note="; ".join(part for part in (row.note, scene.note) if part)) for row in rows]
+    """Add rows to the folder, each with what must be said about the scene; none if measuring them diverges.
+
+    A seed that is left out is said aloud and missing from the count of seeds; the others are still worth measuring.
+    """
+    try:
+        noted = [replace(row, note="; ".join(part for part in (row.note, scene.note) if part)) for row in rows]
+    except NumericsError as error:
+        print(f"{scene.name}: a seed was left out. {error}", file=sys.stderr)
+        return
     append_rows(out / ROWS, noted)
 
 
