@@ -7,6 +7,8 @@ import subprocess
 import sys
 from typing import Any
 
+import benchmarks.attack
+import benchmarks.requests
 import pytest
 import torch
 from benchmarks.methods import BEGIN, END, put_into, table
@@ -124,3 +126,16 @@ def test_the_site_builds_without_a_warning(tmp_path):
     home = (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
     assert "fonts.googleapis.com" not in home
     assert "Make a trained network forget" in home
+
+
+@pytest.mark.parametrize(
+    ("module", "rows", "page"),
+    [
+        (benchmarks.attack, "attack-digits.jsonl", "which_method_when.md"),
+        (benchmarks.requests, "requests.jsonl", "requests.md"),
+    ],
+)
+def test_measured_tables_are_those_of_their_rows(module, rows, page):
+    text = (DOCS / page).read_text(encoding="utf-8")
+    assert module.table(read_rows(ROOT / "results" / rows)).strip() in text
+    assert text.count(module.BEGIN) == text.count(module.END) == 1

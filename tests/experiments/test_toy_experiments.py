@@ -90,7 +90,7 @@ def test_ours_is_nearer_to_retraining_than_the_original_and_the_noise(ran):
 def test_noise_takes_away_nats_and_costs_accuracy(ran):
     rows, _ = ran("figure_2")
     least, most = ("Fisher × 1", "Fisher × 10000")
-    assert value(rows, most, "white-box bound") < value(rows, least, "white-box bound") / 1000
+    assert value(rows, most, "WhiteBox") < value(rows, least, "WhiteBox") / 1000
     assert value(rows, most, "error on test") > value(rows, least, "error on test")
 
 

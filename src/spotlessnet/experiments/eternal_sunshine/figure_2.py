@@ -27,7 +27,7 @@ from spotlessnet.scrubs import NTK, Finetune, Fisher, Variational
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-NATS = "white-box bound"
+NATS = "WhiteBox"
 ERRORS = ("error on test", "error on retain", "error on forget")
 PAPER: tuple[Published, ...] = ()
 """The paper prints the curve, but no numbers."""
