@@ -15,7 +15,7 @@ from spotlessnet.bounds import BlackBox, WhiteBox
 from spotlessnet.compare import Context, compare, original_of, retrained_of, summarise
 from spotlessnet.core.covariance import Covariance, Diagonal
 from spotlessnet.core.data import Data
-from spotlessnet.core.errors import NeedError, SettingError
+from spotlessnet.core.errors import NeedError, NumericsError, SettingError
 from spotlessnet.core.meter import Meter
 from spotlessnet.core.readout import Ideal, Reading, Readout
 from spotlessnet.core.recipe import Recipe
@@ -79,6 +79,14 @@ def make(seed: int) -> Trained:
     return fit(start(), split().whole, seed=seed)
 
 
+@dataclass(frozen=True)
+class Broken(Scrub):
+    """A toy method that always diverges."""
+
+    def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
+        raise NumericsError("The training loss must be finite, but it is nan.")
+
+
 def test_every_method_readout_bound_and_seed_has_a_row_beside_original_and_retrained():
     rows = compare(
         start(),
@@ -103,6 +111,16 @@ def test_every_method_readout_bound_and_seed_has_a_row_beside_original_and_retra
     assert (row.unit, row.ideal, row.experiment) == ("share of rows", "as retrained", "comparison")
     assert row.low < row.high
     assert row.seconds > 0
+
+
+def test_a_method_that_diverges_costs_its_own_rows_and_says_why():
+    scrubs = {"broken": Broken(), "halfway": Halfway()}
+    rows = compare(start(), split(), scrubs=scrubs, readouts=[Error("test")], bounds=[WhiteBox()], seeds=[0])
+    broken = [row for row in rows if row.method == "broken"]
+    assert [row.readout for row in broken] == ["error on test", "WhiteBox"]
+    assert all(math.isnan(row.value) for row in broken)
+    assert {row.note for row in broken} == {"no number: The training loss must be finite, but it is nan."}
+    assert all(not math.isnan(row.value) for row in rows if row.method != "broken")
 
 
 def test_networks_are_paired_by_seed_and_the_noise_is_the_scrubs_own():

@@ -1,5 +1,6 @@
 """Compare: scrubs × readouts × bounds × seeds become rows, always beside the original and the retrained network."""
 
+import math
 import os
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,7 +13,7 @@ import torch
 
 from spotlessnet.core.bound import Bound
 from spotlessnet.core.covariance import Still
-from spotlessnet.core.errors import NeedError, SettingError
+from spotlessnet.core.errors import NeedError, NumericsError, SettingError
 from spotlessnet.core.gaussian import Gaussian
 from spotlessnet.core.meter import Meter
 from spotlessnet.core.progress import track
@@ -79,7 +80,7 @@ def compare(
     """Run every scrub on every seed and look at the result with every readout and bound.
 
     For each seed the original is trained, and the reference retrained in the same order with the forgotten rows left
-    out. A scrub with noise is looked at through one draw; a bound sees the whole Gaussian, against the scrub's own
+    out. A scrub that diverges has rows without a value that say so. A scrub with noise is looked at through one draw; a bound sees the whole Gaussian, against the scrub's own
     noise around the retrained weights.
 
     **Arguments:**
@@ -129,14 +130,29 @@ def measure(job: Job, seed: int, missing: set[Key]) -> Iterator[Row]:
         else:
             made = job.scrubs[method]
             scrub = made if isinstance(made, Scrub) else made(context)
-            with Meter(original.device) as meter:
-                gaussian = scrub(original, job.split)
+            try:
+                with Meter(original.device) as meter:
+                    gaussian = scrub(original, job.split)
+            except NumericsError as error:
+                yield from _without_value(job, context, method, built, missing, f"no number: {error}")
+                continue
             network = original.at(gaussian.draw(torch.Generator().manual_seed(seed)))
         for name, reading, unit, ideal in _readings(job, context, method, built, network, gaussian, scrub, missing):
             yield Row(
                 job.experiment, method, name, seed, float(reading.value), float(reading.low), float(reading.high),
                 unit, ideal, meter.seconds, meter.memory, reading.censored, reading.note,
             )  # fmt: skip
+
+
+def _without_value(
+    job: Job, context: Context, method: str, readouts: Mapping[str, Readout], missing: set[Key], why: str
+) -> Iterator[Row]:
+    """Rows that say why there is no number: a method that breaks down costs its own rows, not those of the others."""
+    columns = [(name, one.unit, one.ideal) for name, one in readouts.items()]
+    columns += [(bound.name, bound.unit, "low") for bound in job.bounds]
+    for name, unit, ideal in columns:
+        if (job.experiment, method, name, context.seed) in missing:
+            yield Row(job.experiment, method, name, context.seed, math.nan, unit=unit, ideal=ideal, note=why)
 
 
 def original_of(original: Origin, split: Split, seed: int) -> Trained:

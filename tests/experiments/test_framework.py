@@ -16,14 +16,14 @@ from spotlessnet.core.loss import SquaredError
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.scrub import Notes
 from spotlessnet.core.trained import Trained
-from spotlessnet.experiments import EXPERIMENTS, Experiment
+from spotlessnet.experiments import EXPERIMENTS, Experiment, page
 from spotlessnet.experiments.__main__ import main
-from spotlessnet.experiments.experiment import Published, Sized
+from spotlessnet.experiments.experiment import Published, Sized, read_runs
 from spotlessnet.experiments.few import FromFew, OnFew, Remembered, WhiteBoxWithNoise, fewer
 from spotlessnet.experiments.page import judge, make, verdicts
 from spotlessnet.experiments.setting import Setting, find_weights
 from spotlessnet.readouts import Error
-from spotlessnet.report.rows import Row, append_rows
+from spotlessnet.report.rows import Row, append_rows, read_rows
 from spotlessnet.report.summary import summarise
 from spotlessnet.scrubs import NTK, Fisher, Newton
 
@@ -72,6 +72,18 @@ def test_the_command_runs_and_draws(tmp_path, capsys):
     assert "33 rows" in capsys.readouterr().out
     assert main(["shifting_optima", "--draw", "--out", str(tmp_path)]) == 0
     assert "shifting_optima.svg" in capsys.readouterr().out
+
+
+def test_processes_with_seeds_of_their_own_share_a_folder(tmp_path):
+    for seed in ("4", "2"):
+        assert main(["shifting_optima", "--tiny", "--out", str(tmp_path), "--seed", seed, "--device", "cpu"]) == 0
+    place = tmp_path / "shifting_optima"
+    assert {row.seed for row in read_rows(place / "rows.jsonl")} == {2, 4}
+    runs = read_runs(place)
+    assert [run["command"].endswith(f"--seed {seed}") for run, seed in zip(runs, (4, 2), strict=True)] == [True, True]
+    [how] = page._how(runs)
+    assert "and the like for every other seed, — 2 seeds" in how
+    assert "side by side" in how
 
 
 def test_setting_opens_digits_with_few_classes_and_a_pretrained_start():

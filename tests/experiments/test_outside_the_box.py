@@ -18,6 +18,7 @@ from spotlessnet.experiments.outside_the_box import five_readouts, noise_trade_o
 from spotlessnet.experiments.outside_the_box.curves import at, curve, place_of
 from spotlessnet.experiments.outside_the_box.methods import FLOOR, OURS, POLISHED, PUBLISHED, noise
 from spotlessnet.experiments.outside_the_box.scene import (
+    GENTLE,
     Stage,
     captioned,
     file_name,
@@ -165,7 +166,8 @@ def test_full_slices_are_those_of_the_paper():
         for scene in figure.full().scenes:
             recipe = scene.setting.recipe
             assert (scene.setting.classes, scene.setting.per_class, scene.forget, scene.tests) == (5, 100, 25, 100)
-            assert (recipe.rate, recipe.momentum, recipe.batch, recipe.decay) == (0.01, 0.9, 128, 0.1)
+            rate = 0.01 if scene.setting.data == "cifar10" else GENTLE  # the paper's own diverges on the others
+            assert (recipe.rate, recipe.momentum, recipe.batch, recipe.decay) == (rate, 0.9, 128, 0.1)
             assert recipe.freeze_statistics
             assert recipe.patience == 5
         assert len(figure.full().seeds) >= 3

@@ -48,7 +48,7 @@ def test_toy_runs_resumes_and_draws(name, ran):
     rows, out = ran(name)
     assert rows
     assert all(math.isfinite(row.value) or row.unit == "nats" for row in rows)
-    record = json.loads((out / "run.json").read_text())[-1]
+    record = json.loads((out / "runs.jsonl").read_text().splitlines()[-1])
     assert record["experiment"] == name
     assert record["seconds"] > 0
     assert record["torch"]

@@ -18,7 +18,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--data", type=Path, help="the folder with data sets and pre-trained weights")
     parser.add_argument("--out", type=Path, default=Path("reproduced"), help="rows go to OUT/NAME")
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
-    parser.add_argument("--seeds", type=int, help="how many seeds; the experiment's own number unless given")
+    seeds = parser.add_mutually_exclusive_group()
+    seeds.add_argument("--seeds", type=int, help="how many seeds; the experiment's own number unless given")
+    seeds.add_argument(
+        "--seed",
+        type=int,
+        action="append",
+        help="this seed alone, or several; processes with other seeds may share OUT",
+    )
     parser.add_argument("--draw", action="store_true", help="only draw the figures of the rows that are there")
     given = parser.parse_args(arguments)
     experiment, place = EXPERIMENTS[given.name], given.out / given.name
@@ -30,6 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = replace(settings, device=given.device)
     if given.seeds is not None:
         settings = replace(settings, seeds=tuple(range(given.seeds)))
+    if given.seed is not None:
+        settings = replace(settings, seeds=tuple(given.seed))
     rows = experiment.run(settings, place, given.data)
     print(f"{len(rows)} rows in {place}")
     return 0

@@ -13,11 +13,10 @@ from typing import Any
 import torch
 
 from spotlessnet.core.errors import DataError, check_choice
-from spotlessnet.core.files import write_whole
 from spotlessnet.operators.precision import matmul
-from spotlessnet.report.rows import Row, read_rows
+from spotlessnet.report.rows import Row, append_lines, read_rows
 
-ROWS, RUN = "rows.jsonl", "run.json"
+ROWS, RUNS = "rows.jsonl", "runs.jsonl"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +106,9 @@ class Experiment:
         return importlib.import_module(f"spotlessnet.experiments.{self.module}")
 
     def run(self, settings: Any, out: Path, data: Path | None = None) -> list[Row]:
-        """Measure what is not yet in `out/rows.jsonl`, and add to `out/run.json` how it was done.
+        """Measure what is not yet in `out/rows.jsonl`, and add to `out/runs.jsonl` how it was done.
+
+        Several processes may share a folder if each has seeds of its own: both files only ever grow at their ends.
 
         **Arguments:**
 
@@ -132,8 +133,7 @@ class Experiment:
             "seconds": round(time.perf_counter() - began, 3),
             "rows": len(rows),
         }
-        runs = [*read_runs(out), record]
-        write_whole(out / RUN, (json.dumps(runs, indent=1, default=str) + "\n").encode(), replace=True)
+        append_lines(out / RUNS, [json.dumps(record, default=str)])
         return rows
 
     def draw(self, out: Path) -> list[Path]:
@@ -151,8 +151,9 @@ class Experiment:
 
 def command(name: str, settings: Any) -> str:
     """The command line that repeats a run."""
-    size = {"toy": "", "full": " --full", "tiny": " --tiny"}[settings.size]
-    return f"python -m spotlessnet.experiments {name}{size} --data DATA --out OUT --seeds {len(settings.seeds)}"
+    size, seeds = {"toy": "", "full": " --full", "tiny": " --tiny"}[settings.size], list(settings.seeds)
+    which = f"--seeds {len(seeds)}" if seeds == [*range(len(seeds))] else " ".join(f"--seed {seed}" for seed in seeds)
+    return f"python -m spotlessnet.experiments {name}{size} --data DATA --out OUT {which}"
 
 
 def device_name(device: torch.device) -> str:
@@ -164,8 +165,5 @@ def device_name(device: torch.device) -> str:
 
 def read_runs(out: Path) -> list[dict[str, Any]]:
     """The records of earlier runs into the same folder."""
-    path = out / RUN
-    if not path.is_file():
-        return []
-    runs: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
-    return runs
+    path = out / RUNS
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []

@@ -64,7 +64,7 @@ def section(experiment: Experiment, rows: list[Row], place: Path, pictures: Iter
     said = [f"## {experiment.name}\n\n{experiment.about}\n"]
     stands_in = [text for name, text in STANDS_IN.items() if any(name in row.experiment + row.note for row in rows)]
     said += [f"!!! note\n    {text[0].upper()}{text[1:]}.\n" for text in stands_in]
-    said += [_how(run) for run in read_runs(place)]
+    said += _how(read_runs(place))
     said += [f"![{experiment.about}]({path})\n" for path in pictures]
     lines = [line for line in summarise(rows) if line.unit]
     published = {(p.experiment, p.method, p.readout): p for p in experiment.paper}
@@ -142,11 +142,19 @@ def _key(line: Line) -> tuple[str, str, str]:
     return line.experiment, line.method, line.readout
 
 
-def _how(run: Mapping[str, Any]) -> str:
-    return (
-        f"`{run['command']}` — {len(run['seeds'])} seeds, {run['device']}, torch {run['torch']}, "
-        f"{run['seconds']:.0f} s, {run['started'][:10]}.\n"
-    )
+def _how(runs: list[dict[str, Any]]) -> list[str]:
+    """How the rows came about, one sentence per machine; processes that shared the seeds are told together."""
+    together: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for run in runs:
+        together.setdefault((run["device"], run["torch"], run["started"][:10]), []).append(run)
+    said = []
+    for (device, version, day), those in together.items():
+        seeds = len({seed for run in those for seed in run["seeds"]})
+        times = sorted(run["seconds"] for run in those)
+        took = f"{times[-1]:.0f} s" if len(those) == 1 else f"{times[0]:.0f} to {times[-1]:.0f} s side by side"
+        each = "" if len(those) == 1 else ", and the like for every other seed,"
+        said.append(f"`{those[0]['command']}`{each} — {seeds} seeds, {device}, torch {version}, {took}, {day}.\n")
+    return said
 
 
 def _copied(results: Path, docs: Path, name: str) -> list[str]:

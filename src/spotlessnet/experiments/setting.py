@@ -139,7 +139,10 @@ def on_device(data: Data, device: torch.device) -> Data:
     source = data.source
     if device.type == "cpu" or not isinstance(source, Arrays) or isinstance(source.x, dict):
         return data
-    return replace(data, source=Arrays(source.x.to(device), source.y))
+    x = source.x.to(device)
+    # Channels last is how tensor cores want images; views of rows keep it.
+    x = x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x
+    return replace(data, source=Arrays(x, source.y))
 
 
 def find_weights(name: str | None, folder: Path | None) -> Path | None:

@@ -91,18 +91,21 @@ class GaussNewton:
 
     def _product(self, at: Kept, rows: Float[Tensor, "K P"]) -> Float[Tensor, "K P"]:
         def one(v: Tensor) -> Tensor:
-            hv = self._output_product(at, at.push(v))
+            hv = self.output_product(at.outputs, at.y, at.push(v))
             return at.pull(hv * at.s.reshape(-1, *[1] * (hv.ndim - 1)))[0]
 
         if len(rows) == 1:
             return one(rows[0]).unsqueeze(0)
         return vmap(one, chunk_size=TOGETHER)(rows)
 
-    def _output_product(self, at: Kept, jv: Float[Tensor, "n *C"]) -> Float[Tensor, "n *C"]:
+    def output_product(
+        self, outputs: Float[Tensor, "n *C"], y: Shaped[Tensor, "n *d"], jv: Float[Tensor, "n *C"]
+    ) -> Float[Tensor, "n *C"]:
+        """`H v`, sample by sample, in the outputs."""
         if self.output == "identity":
             return jv
         H = self.trained.loss.hessian_product if isinstance(self.output, str) else self.output
-        return H(at.outputs, at.y, jv)
+        return H(outputs, y, jv)
 
 
 def _linearise(trained: Trained, x: Inputs, y: Tensor, s: Tensor, *, keep: bool) -> Kept:

@@ -1,6 +1,7 @@
 """The Jacobian of the outputs in the weights, known by its products over a data set."""
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -18,21 +19,25 @@ from spotlessnet.operators.sums import fill_over, stream, total_of
 
 
 def as_function(trained: Trained, x: Inputs) -> Callable[[Tensor], Tensor]:
-    """The outputs on `x` as a function of the flat weights that `torch.func` can go through.
-
-    Fused attention knows neither forward mode nor `vmap`, so attention is spelled out here.
-    """
+    """The outputs on `x` as a function of the flat weights that `torch.func` can go through."""
 
     def outputs(weights: Tensor) -> Tensor:
-        fused = torch.backends.mha.get_fastpath_enabled()
-        try:
-            torch.backends.mha.set_fastpath_enabled(False)
-            with sdpa_kernel(SDPBackend.MATH):
-                return trained.outputs(x, weights)
-        finally:
-            torch.backends.mha.set_fastpath_enabled(fused)
+        with attention_spelled_out():
+            return trained.outputs(x, weights)
 
     return outputs
+
+
+@contextmanager
+def attention_spelled_out() -> Iterator[None]:
+    """Attention by its formula: the fused one knows neither forward mode nor `vmap`."""
+    fused = torch.backends.mha.get_fastpath_enabled()
+    try:
+        torch.backends.mha.set_fastpath_enabled(False)
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fused)
 
 
 @dataclass(frozen=True, eq=False)

@@ -76,8 +76,13 @@ NUMBERS = ("value", "low", "high", "seconds", "memory")
 
 def append_rows(path: str | os.PathLike[str], rows: Iterable[Row]) -> None:
     """Add rows at the end of a file and flush them to the disk; what stands there is never rewritten."""
+    append_lines(path, (row.to_json() for row in rows))
+
+
+def append_lines(path: str | os.PathLike[str], lines: Iterable[str]) -> None:
+    """Add lines at the end of a file, all in one piece, and flush them to the disk."""
     path = Path(path)
-    text = "".join(row.to_json() + "\n" for row in rows)
+    text = "".join(line + "\n" for line in lines)
     if not text:
         return
     try:

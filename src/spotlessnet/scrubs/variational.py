@@ -3,6 +3,7 @@
 Golatkar, Achille and Soatto (2020), *Eternal Sunshine of the Spotless Net*, section 4.2.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -95,7 +96,7 @@ class Variational(Scrub):
             objectives.append(2 * self.strength * objective.detach())
             adam.step()
             with torch.no_grad():
-                rho.clamp_(max=torch.tensor(self.cap).log())
+                rho.clamp_(max=math.log(self.cap))
         self._diagnose(tail, torch.stack(objectives), notes)
         return Diagonal(tail.mean().mul(2).exp())
 
@@ -103,7 +104,7 @@ class Variational(Scrub):
         window = max(1, int(len(objectives) * AVERAGED))
         last, before = objectives[-window:].mean(), objectives[-2 * window : -window].mean()
         change = float(((last - before) / before.abs().clamp(min=1e-30)).abs()) if len(objectives) > window else 1.0
-        held = tail.mean() >= torch.tensor(self.cap).log() - 1e-3
+        held = tail.mean() >= math.log(self.cap) - 1e-3
         gradient = tail.gradient(~held)
         converged = gradient < STATIONARY
         notes.fact(

@@ -43,6 +43,7 @@ class Settings(Sized):
 
     - `label`, `count`: the class, and how many of its images the smaller request names.
     - `tuning`, `polish`: epochs of the baselines that train on, and of the last part of ours.
+    - `climb`: the rate of the negative gradient on a whole class; that of the training for `None`.
     - `fisher`, `variational`, `ntk`: the methods' own settings.
     - `curvature_rows`: retained rows that Fisher matrix and NTK are measured on; all for `None`.
     - `relearn_rows`, `relearn_rate`, `cap`: retained and forgotten rows, rate and the most epochs of relearning.
@@ -55,6 +56,7 @@ class Settings(Sized):
     count: int = 100
     tuning: int = 10
     polish: int = 3
+    climb: float | None = None
     fisher: Fisher = field(default_factory=Fisher)
     variational: Variational = field(default_factory=Variational)
     ntk: NTK = field(default_factory=NTK)
@@ -107,6 +109,7 @@ class Settings(Sized):
             relearn_rows=1000,
             attack_rows=5000,
             cap=15,
+            climb=1e-3,  # forty steps up the loss of 5000 images at 0.01 diverge
             requests=_requests(part),
         )
 
@@ -183,7 +186,7 @@ def scrubs(settings: Settings, *, whole: bool) -> Mapping[str, ScrubOf]:
     step = Remembered(FromFew(ntk, settings.curvature_rows, thin=whole))
     made: dict[str, ScrubOf] = {
         "fine-tune": Finetune(epochs=settings.tuning),
-        "negative gradient": NegativeGradient(epochs=1),
+        "negative gradient": NegativeGradient(epochs=1, rate=settings.climb if whole else None),
         "random labels": RandomLabels(epochs=settings.tuning),
         "Fisher": _fisher(settings),
         "variational": settings.variational,
