@@ -123,6 +123,30 @@ def test_a_method_that_diverges_costs_its_own_rows_and_says_why():
     assert all(not math.isnan(row.value) for row in rows if row.method != "broken")
 
 
+@dataclass(frozen=True)
+class BreaksOn(Readout):
+    """Gives no number on one seed's original."""
+
+    unit: ClassVar[str] = "length"
+    ideal: ClassVar[Ideal] = "low"
+    norm: float
+
+    def __call__(self, network: Trained, split: Split) -> Reading:
+        if float(network.weights.norm()) == self.norm:
+            raise NumericsError("The training loss must be finite.")
+        return Reading(1.0)
+
+
+def test_a_readout_that_breaks_leaves_its_seed_out_and_counts_it():
+    norm = float(make(1).weights.norm())
+    rows = compare(make, split(), scrubs={}, readouts={"r": BreaksOn(norm)}, seeds=[0, 1, 2])
+    assert [math.isnan(row.value) for row in rows if row.method == "original"] == [False, True, False]
+    assert "no number: The training loss" in next(row.note for row in rows if math.isnan(row.value))
+    original, retrained = summarise(rows)
+    assert (original.seeds, original.broken, original.mean.value) == (2, 1, 1.0)
+    assert (retrained.seeds, retrained.broken) == (3, 0)
+
+
 def test_networks_are_paired_by_seed_and_the_noise_is_the_scrubs_own():
     s, trained = split(), start()
     rows = compare(trained, s, scrubs={"noisy": Halfway(0.1)}, readouts=[Norm()], bounds=[WhiteBox()], seeds=[7])

@@ -9,6 +9,7 @@ from torch import float64, nn
 from spotlessnet.bounds import BlackBox, WhiteBox
 from spotlessnet.core.cohorts import some_of_class, whole_class
 from spotlessnet.core.data import Arrays, Data
+from spotlessnet.core.readout import Readout
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.scrub import Scrub
 from spotlessnet.core.split import Split
@@ -23,7 +24,7 @@ NOISY = {"variational", "within budget"}
 """Their random numbers are drawn on the device, so only that they run is looked at."""
 
 UNFINISHED = {"respond and polish"}
-"""A few steps of conjugate gradients that stop half way magnify the last digits."""
+"""Conjugate gradients that stop at a residual of 1e-3: rounding decides where below it."""
 
 DEVICES = [
     pytest.param("cpu", id="cpu, channels last"),
@@ -63,8 +64,8 @@ def test_scrubs(name, device):
     found = [_scrubbed(case.scrub, *world(d, whole=case.whole_class, linear=case.linear)) for d in (device, "plain")]
     for here, there in zip(*found, strict=True):
         if name not in NOISY:
-            near = {"rtol": 0, "atol": 1e-4} if name in UNFINISHED else {"rtol": 1e-6, "atol": 1e-8}
-            torch.testing.assert_close(here.cpu(), there, **near)
+            rtol, atol = (0.0, 5e-3) if name in UNFINISHED else (1e-6, 1e-8)
+            torch.testing.assert_close(here.cpu(), there, rtol=rtol, atol=atol)
 
 
 def _scrubbed(scrub: Scrub, trained: Trained, split: Split) -> tuple[torch.Tensor, ...]:
@@ -83,8 +84,8 @@ def test_readouts_and_bounds(device):
 def _read(device: str) -> list[float]:
     trained, split = world(device)
     retrained = fit(trained.at(trained.anchor), split.retain, order_of=split.whole)
-    readouts = (Error("test"), MeanLoss("forget"), Margin(), Confidence(), Entropy(), ActivationDistance(retrained))
-    readouts = (*readouts, RelearnTime(trained, cap=3))
+    readouts: tuple[Readout, ...] = (Error("test"), MeanLoss("forget"), Margin(), Confidence(), Entropy())
+    readouts = (*readouts, ActivationDistance(retrained), RelearnTime(trained, cap=3))
     scrub = CASES["fisher"].scrub
     here, there = scrub(trained, split), scrub(retrained, split)
     bounds = (WhiteBox(), BlackBox(queries=3))

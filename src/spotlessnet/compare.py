@@ -80,8 +80,8 @@ def compare(
     """Run every scrub on every seed and look at the result with every readout and bound.
 
     For each seed the original is trained, and the reference retrained in the same order with the forgotten rows left
-    out. A scrub that diverges has rows without a value that say so. A scrub with noise is looked at through one draw; a bound sees the whole Gaussian, against the scrub's own
-    noise around the retrained weights.
+    out. A scrub with noise is looked at through one draw; a bound sees the whole Gaussian, against the scrub's own
+    noise around the retrained weights. Where a scrub or a readout diverges, a row without a value says so.
 
     **Arguments:**
 
@@ -191,7 +191,7 @@ def _readings(
 
     for name, readout in readouts.items():
         if wanted(name):
-            yield name, readout(network, job.split), readout.unit, readout.ideal
+            yield name, _looked_at(readout, network, job.split), readout.unit, readout.ideal
     bounds = [bound for bound in job.bounds if wanted(bound.name)]
     if not bounds:
         return
@@ -199,7 +199,16 @@ def _readings(
     still = Gaussian(weights, Still.at(weights))
     reference = still if scrub is None else reference_of(scrub, gaussian, context)
     for bound in bounds:
-        yield bound.name, bound(gaussian, reference, context.original, job.split), bound.unit, "low"
+        reading = _looked_at(bound, gaussian, reference, context.original, job.split)
+        yield bound.name, reading, bound.unit, "low"
+
+
+def _looked_at(look: Callable[..., Reading], *at: Any) -> Reading:
+    """The reading, or one without a value that says why: a network can be too broken to relearn from."""
+    try:
+        return look(*at)
+    except NumericsError as error:
+        return Reading(math.nan, note=f"no number: {error}")
 
 
 def _in_processes(job: Job, seeds: Sequence[int], missing: Mapping[int, set[Key]], workers: int) -> Iterator[list[Row]]:

@@ -1,5 +1,6 @@
 """The registry, settings, thinning, and the page that is made from rows."""
 
+import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +24,7 @@ from spotlessnet.experiments.few import FromFew, OnFew, Remembered, WhiteBoxWith
 from spotlessnet.experiments.page import judge, make, verdicts
 from spotlessnet.experiments.setting import Setting, find_weights
 from spotlessnet.readouts import Error
-from spotlessnet.report.rows import Row, append_rows, read_rows
+from spotlessnet.report.rows import Row, append_lines, append_rows, read_rows
 from spotlessnet.report.summary import summarise
 from spotlessnet.scrubs import NTK, Fisher, Newton
 
@@ -201,12 +202,17 @@ def test_the_page_is_made_from_rows(tmp_path):
     )
     (place / "images.svg").write_text("<svg/>")
     page = tmp_path / "docs" / "reproduction.md"
+    assert make(tmp_path / "results", page) == []
+    assert "- `table_1_faces`" in page.read_text()  # no record yet: the run was cut off
+    run = {"command": "python -m x", "seeds": [0, 1, 2], "device": "CPU", "torch": "2", "seconds": 5.0}
+    append_lines(place / "runs.jsonl", [json.dumps({**run, "started": "2026-01-01T00:00:00"})])
     assert make(tmp_path / "results", page) == ["table_1_faces"]
     text = page.read_text()
     assert "stands in for Lacuna-10; it is not VGGFace2" in text
     assert "0.11 ± 0.025 (*paper* 0.092)" in text
     assert "![Table 1 on faces10, in place of Lacuna-10.](figures/table_1_faces/images.svg)" in text
     assert (tmp_path / "docs" / "figures" / "table_1_faces" / "images.svg").exists()
+    assert "`python -m x` — 3 seeds, CPU, torch 2, 5 s, 2026-01-01." in text
     assert "## Not run at full size" in text
     assert "- `figure_1`" in text
 

@@ -1,6 +1,7 @@
 """Mixed-linear forgetting against dense solutions: the certificate must never be wrong."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -53,6 +54,31 @@ def test_user_weights_are_the_dense_ridge_solution(seed):
     found = fit_users(core, users, decay=0.01, scale=3.0, tolerance=1e-12)
     torch.testing.assert_close(found.trained.weights, dense_optimum(core, users, 0.01, 3.0), rtol=0, atol=1e-7)
     assert found.failure == ""
+
+
+@pytest.mark.parametrize("form", ["dual", "primal"])
+@pytest.mark.parametrize("wrapped", [True, False])
+def test_either_way_of_solving_gives_the_dense_solution(form, wrapped, monkeypatch):
+    monkeypatch.setattr("spotlessnet.training.mixed.cheaper_form", lambda *_: form)
+    core, users = core_and_users(5)
+    network = user_network(core, decay=0.01, scale=3.0)
+    if not wrapped:  # any network linear in its weights will do, not only ours around a core
+        network = replace(network, model=Plain(network.model))
+    found = settle(network, users, tolerance=1e-12)
+    torch.testing.assert_close(found.trained.weights, dense_optimum(core, users, 0.01, 3.0), rtol=0, atol=1e-7)
+    assert found.products > 0
+
+
+class Plain(nn.Module):
+    """A user network that does not say that it is one."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.user = nn.Parameter(inner.get_parameter("user").detach().clone())
+        self.inner = (inner,)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.func.functional_call(self.inner[0], {"user": self.user}, (x,))
 
 
 problems = given(

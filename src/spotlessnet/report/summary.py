@@ -23,6 +23,7 @@ class Line:
     - `difference`: from the retrained model of the **same** seed, with its interval; narrower than comparing the two
       means, since the seeds are paired.
     - `seconds`, `memory`: of the method, mean and maximum over seeds.
+    - `seeds`: how many gave a number; `broken` of them gave none, because a method or a readout broke down.
     - `censored`: how many seeds ran into a cap.
     """
 
@@ -39,6 +40,7 @@ class Line:
     memory: float
     censored: int = 0
     note: str = ""
+    broken: int = 0
 
     @property
     def miss(self) -> str:
@@ -56,8 +58,9 @@ def summarise(rows: Iterable[Row], *, level: float = 0.95) -> list[Line]:
     for row in rows:
         groups.setdefault((row.experiment, row.method, row.readout), []).append(row)
     lines = []
-    for (experiment, method, readout), group in groups.items():
-        retrained = groups.get((experiment, RETRAINED, readout), [])
+    for (experiment, method, readout), everything in groups.items():
+        group = _with_a_number(everything) or everything
+        retrained = _with_a_number(groups.get((experiment, RETRAINED, readout), []))
         partner = {row.seed: row.value for row in retrained}
         gaps = [row.value - partner[row.seed] for row in group if row.seed in partner]
         lines.append(
@@ -75,6 +78,7 @@ def summarise(rows: Iterable[Row], *, level: float = 0.95) -> list[Line]:
                 memory=max((row.memory for row in group if not math.isnan(row.memory)), default=math.nan),
                 censored=sum(row.censored for row in group),
                 note=group[0].note,
+                broken=sum(math.isnan(row.value) for row in everything),
             )
         )
     return lines
@@ -99,6 +103,10 @@ def as_text(lines: Iterable[Line]) -> str:
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in [head, *body]
     )
+
+
+def _with_a_number(rows: list[Row]) -> list[Row]:
+    return [row for row in rows if not math.isnan(row.value)]
 
 
 def _interval(values: list[float], level: float) -> Interval:

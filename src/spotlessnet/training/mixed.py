@@ -17,9 +17,8 @@ from spotlessnet.core.errors import SettingError, check_positive
 from spotlessnet.core.loss import Loss
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.trained import Trained, logits_of
-from spotlessnet.operators.gauss_newton import GaussNewton
 from spotlessnet.operators.gradient import gradient
-from spotlessnet.operators.solve import conjugate_gradient
+from spotlessnet.operators.linear_response import Known, Output, cheaper_form, solve_response
 from spotlessnet.training.fit import fit
 
 PASSES = 4
@@ -165,10 +164,10 @@ def user_network(core: Trained, *, decay: float, scale: float = 5.0) -> Trained:
 def settle(
     trained: Trained, data: Data, *, tolerance: float = 1e-6, max_iterations: int = 5000, batch: int = 256
 ) -> Settled:
-    r"""Go to the optimum of a quadratic objective from wherever the weights are, by conjugate gradients.
+    r"""Go to the optimum of a quadratic objective from wherever the weights are.
 
-    $u \leftarrow u - H^{-1} G(u)$ with $H = J^\top J + N\mu I$; the gradient is then measured anew, and the step
-    repeated on what is left of it.
+    $u \leftarrow u - H^{-1} G(u)$ with $H = J^\top J + N\mu I$, by the kernel or by conjugate gradients, whichever is
+    cheaper; the gradient is then measured anew, and the step repeated on what is left of it.
 
     **Arguments:**
 
@@ -180,16 +179,20 @@ def settle(
             "them with one (`fit_users(..., decay=1e-3)`)."
         )
     ridge, products, why = len(data) * trained.known_decay, 0, ""
-    H = _curvature(trained, data, ridge, batch)
+    # J of the core network is the same matrix, and half the work: no derivative of a derivative.
+    linear = trained.model.core_network() if isinstance(trained.model, UserNetwork) else trained
+    output: Output = "identity" if linear is not trained else "softmax"
+    form, known = cheaper_form(linear, data), Known()
     G = gradient(trained, data, ridge=ridge, batch=batch)
     first = size = float(G.double().norm())
     for _ in range(PASSES):
         if size <= tolerance * first:
             break
         share = min(0.5, tolerance * first / size)
-        found = conjugate_gradient(
-            H, -G, tolerance=share, max_iterations=max_iterations, on_failure="return", label="user weights"
-        )
+        found = solve_response(
+            linear, data, -G, ridge=ridge, output=output, form=form, known=known, batch=batch,
+            tolerance=share, max_iterations=max_iterations,
+        )  # fmt: skip
         moved = trained.at(trained.weights + found.x)
         G = gradient(moved, data, ridge=ridge, batch=batch)
         before, size = size, float(G.double().norm())
@@ -205,10 +208,3 @@ def settle(
     else:
         why = ""
     return Settled(trained, size, size / ridge, products, why)
-
-
-def _curvature(trained: Trained, data: Data, ridge: float, batch: int) -> GaussNewton:
-    if isinstance(trained.model, UserNetwork):
-        # J'J of the core network is the same matrix, and half the work: no derivative of a derivative.
-        return GaussNewton(trained.model.core_network(), data, "identity", ridge=ridge, batch=batch)
-    return GaussNewton(trained, data, ridge=ridge, batch=batch)

@@ -74,8 +74,8 @@ class Settings(Sized):
     @staticmethod
     def full() -> "Settings":
         """All-CNN on faces10, pre-trained on faces14."""
-        setting = Setting("faces10", "all-cnn", recipe=Recipe(epochs=30, decay=5e-4), pretrain="faces14")
-        return Settings(setting=setting, curvature_rows=2000, scales=(1e-3, 1e-2, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0))
+        setting = Setting("faces10", "all-cnn", recipe=Recipe(epochs=15, decay=5e-4), pretrain="faces14")
+        return Settings(setting=setting, curvature_rows=1000, scales=(1e-3, 1e-2, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0))
 
     @staticmethod
     def tiny() -> "Settings":

@@ -97,8 +97,8 @@ class Settings(Sized):
             setting = replace(setting, core=0.1, pretrain_recipe=Recipe(epochs=5, rate=0.05, decay=5e-4))
             return Settings(setting=setting, tuning=3, ntk=_NTK, curvature_rows=5000, relearn_rows=2000, cap=20)
         if part == "faces10":
-            setting = Setting("faces10", "all-cnn", recipe=recipe, pretrain="faces14")
-            return Settings(setting=setting, tuning=10, ntk=_NTK, curvature_rows=2000, relearn_rows=2000, cap=30)
+            setting = Setting("faces10", "all-cnn", recipe=recipe.but(epochs=15), pretrain="faces14")
+            return Settings(setting=setting, tuning=5, ntk=_NTK, curvature_rows=1000, relearn_rows=500, cap=30)
         setting = Setting("cifar10", "all-cnn", recipe=recipe.but(epochs=10), weights="allcnn-cifar100.safetensors")
         return Settings(
             setting=setting,
