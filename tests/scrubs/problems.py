@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, float64, nn
 
 from spotlessnet.core.data import Data
-from spotlessnet.core.loss import SquaredError
+from spotlessnet.core.loss import CrossEntropy, SquaredError
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
@@ -98,3 +98,53 @@ def unchecked(cls: type[Any], **settings: Any) -> Any:
             object.__setattr__(made, one.name, settings.get(one.name, one.default))
     made.__post_init__()
     return made
+
+
+class Ridge:
+    """A linear network with squared loss at its optimum on D, and the dense truth about it."""
+
+    def __init__(self, seed: int, decay: float = 0.1, rows: int = 14, gone: int = 4, inputs: int = 5, outputs: int = 3):
+        draw = torch.Generator().manual_seed(seed)
+        x = torch.randn(rows, inputs, dtype=float64, generator=draw)
+        y = torch.randn(rows, outputs, dtype=float64, generator=draw)
+        self.data = Data.of((x, y))
+        start = torch.randn(outputs * (inputs + 1), dtype=float64, generator=draw)
+        network = Trained.of(nn.Linear(inputs, outputs).double(), SquaredError(), decay=decay, start=start)
+        self.decay, self.start, self.any = decay, start, network
+        chosen = torch.randperm(rows, generator=draw)[:gone]
+        self.split = Split(forget=self.data.pick(chosen), kept=self.data.without(self.data.pick(chosen)))
+        self.trained = network.at(self.optimum(self.data))
+        self.retrained = self.optimum(self.split.retain)
+
+    def jacobian(self, data: Data) -> Tensor:
+        x, _ = data.source.fetch(data.rows)
+        J = torch.func.jacrev(lambda w: self.any.outputs(x, w))(self.any.weights)
+        return J.reshape(-1, self.any.size)
+
+    def targets(self, data: Data) -> Tensor:
+        return data.source.fetch(data.rows)[1].reshape(-1)
+
+    def optimum(self, data: Data, ridge: float | None = None) -> Tensor:
+        J, e = self.jacobian(data), self.targets(data) - self.jacobian(data) @ self.start
+        rho = len(data) * self.decay if ridge is None else ridge
+        return self.start + torch.linalg.solve(J.T @ J + rho * torch.eye(J.shape[1], dtype=float64), J.T @ e)
+
+
+def classifier(seed: int, decay: float = 0.05) -> tuple[Trained, Split]:
+    draw = torch.Generator().manual_seed(seed)
+    x = torch.randn(18, 4, dtype=float64, generator=draw)
+    data = Data.of((x, torch.randint(3, (18,), generator=draw)))
+    network = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 3)).double()
+    trained = Trained.of(network, CrossEntropy(), decay=decay)
+    trained = Trained.of(
+        network, CrossEntropy(), decay=decay, start=0.3 * torch.randn(trained.size, dtype=float64, generator=draw)
+    )
+    trained = trained.at(trained.anchor + 0.3 * torch.randn(trained.size, dtype=float64, generator=draw))
+    chosen = data.pick(torch.randperm(18, generator=draw)[:4])
+    return trained, Split(forget=chosen, kept=data.without(chosen))
+
+
+def inputs(data: Data) -> tuple[Tensor, Tensor]:
+    x, y = data.source.fetch(data.rows)
+    assert isinstance(x, Tensor)
+    return x, y

@@ -37,7 +37,7 @@ WHY = {
     "activation distance on forget": _LESS,
     "activation distance on forget, to the one on duplicates": _LESS,
     "length of the step": _LESS,
-    "factor of the trapezium": "it grows with the distance from the linear solution to where SGD ended, over the length of the step",
+    "factor of the trapezium": "it grows with the way from the linear solution to where SGD ended, over the step's own",
 }
 """Why a readout can differ, where it does."""
 
