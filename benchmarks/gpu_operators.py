@@ -57,7 +57,7 @@ def _wait(device: torch.device) -> None:
 
 def images(count: int, classes: int, device: torch.device) -> Data:
     generator = torch.Generator(device).manual_seed(0)
-    x = torch.randn(count, 3, 32, 32, generator=generator, device=device)
+    x = torch.randn(count, 3, 32, 32, generator=generator, device=device).contiguous(memory_format=torch.channels_last)
     return Data.of((x, torch.randint(classes, (count,), generator=generator, device=device)))
 
 

@@ -268,7 +268,8 @@ def test_the_published_code_is_judged_both_ways(measured):
     assert values[own, published_code.NEAR_DUPLICATES].value == 0.0
     assert values["retrained", published_code.NEAR].value == 0.0
     assert values["original", published_code.STEP].value == 0.0
-    assert "rows were trained on" in values["original", published_code.TRAIN_TEST].note
+    seen, _, of, *_ = values["original", published_code.TRAIN_TEST].note.split()
+    assert int(seen) < int(of)  # a few by chance, not the slice itself
     assert values[PUBLISHED, published_code.SCALE].value > 1.0
 
 

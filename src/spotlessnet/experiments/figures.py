@@ -95,12 +95,13 @@ def panel(axes: "Axes", lines: Sequence[Line], methods: Sequence[str], *, labell
             continue
         axes.plot(_limits(line.mean, top), [place, place], color=colour_of(line.method), lw=2)
         axes.plot(line.mean.value, place, ">" if line.censored else "o", color=colour_of(line.method), ms=5)
-    if unit == "nats":
+    wide = unit == "nats" and any(line.mean.value > 1 for line in lines)
+    if wide:
         axes.set_xscale("symlog", linthresh=1.0)
     axes.set_yticks(range(len(methods)), [*reversed(methods)] if labelled else [""] * len(methods))
     axes.set_ylim(-0.6, len(methods) - 0.4)
     axes.set_xlabel(unit, fontsize=8)
-    if unit == "nats":
+    if wide:
         axes.set_xlim(left=0)
         axes.tick_params(axis="x", labelsize=7)
     else:
