@@ -202,7 +202,10 @@ def test_an_interrupt_leaves_nothing_half_and_can_be_resumed(here, monkeypatch):
         patch.setattr(Fisher, "spread", interrupted)
         ended = spotless("scrub", *BASE, *QUICK, "--out", "run", "--quiet")
     assert ended.code == 130
-    assert ended.err == "interrupted: nothing half-written was left; run it again, with --resume where the command has it\n"
+    assert (
+        ended.err
+        == "interrupted: nothing half-written was left; run it again, with --resume where the command has it\n"
+    )
     assert [p.name for p in (here / "run").rglob("*")] == ["private", "salt"]
     assert spotless("scrub", *BASE, *QUICK, "--out", "run", "--resume").code == 0
 
@@ -223,5 +226,8 @@ def test_control_c_in_a_real_process_ends_with_130(here):
         time.sleep(0.2)
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 130
-        assert process.stderr.read() == "interrupted: nothing half-written was left; run it again, with --resume where the command has it\n"
+        assert (
+            process.stderr.read()
+            == "interrupted: nothing half-written was left; run it again, with --resume where the command has it\n"
+        )
     assert not (here / "run").exists()

@@ -84,7 +84,10 @@ def _meaning(error: Exception) -> tuple[int, str]:
 def _told(code: int) -> int:
     # Typer turns an interrupt into a mere code, so this is said in one place for all the ways it comes.
     if code == 130:
-        print("interrupted: nothing half-written was left; run it again, with --resume where the command has it", file=sys.stderr)
+        print(
+            "interrupted: nothing half-written was left; run it again, with --resume where the command has it",
+            file=sys.stderr,
+        )
     return code
 
 
