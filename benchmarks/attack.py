@@ -1,16 +1,18 @@
-"""What an attacker with shadows still finds after a scrub: U-LiRA on digits, beside retrained and untouched networks.
+"""What an attacker with shadows still finds after a scrub: U-LiRA, beside retrained and untouched networks.
 
     python benchmarks/attack.py --out results/attack-digits.jsonl --docs docs/which_method_when.md
+    python benchmarks/attack.py --data DIR --out results/attack-cifar.jsonl
 
-The demo's network and its 25 mislabelled rows, and as many that stay. Shadows are trained on random halves of both,
-then each is scrubbed with the same method and settings; the attacker knows the others when it judges one. 0.5 is
-chance. What it finds among the rows that stay should be what it found before the scrub.
+The demo's network and its 25 mislabelled digits; or with DIR, which holds shards and weights, 500 CIFAR-10 images,
+25 of them mislabelled, and a pre-trained ResNet-18 ×0.4. As many rows that stay are watched. Shadows are trained on
+random halves of both, then each is scrubbed with the same method and settings; the attacker knows the others when it
+judges one. 0.5 is chance. What it finds among the rows that stay should be what it found before the scrub.
 """
 
 import argparse
 import os
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import process_time
@@ -19,6 +21,9 @@ import torch
 
 from spotlessnet.core.files import write_whole
 from spotlessnet.core.scrub import Scrub, chain
+from spotlessnet.core.split import Split
+from spotlessnet.core.trained import Trained
+from spotlessnet.datasets import load
 from spotlessnet.demo import problem
 from spotlessnet.readouts import attack_shadows, train_shadows
 from spotlessnet.report.exports import as_json_lines
@@ -39,17 +44,29 @@ FORGOTTEN, RETAINED = "AUC on forgotten rows", "AUC on retained rows"
 BEGIN, END = "<!-- written by benchmarks/attack.py -->", "<!-- end of the attack -->"
 
 
-def measure(shadows: int, seed: int) -> Iterator[Row]:
+def small_cifar(folder: Path, epochs: int, seed: int) -> tuple[Trained, Split]:
+    """The mislabelled images of `benchmarks/frontier.py`, and the network that will learn them."""
+    # A script beside this one, found where this one was started from.
+    from frontier import RECIPE, split_of, start_of  # type: ignore[import-not-found]
+
+    device, pair = "cuda" if torch.cuda.is_available() else "cpu", load("cifar10", folder)
+    began = start_of("resnet", folder, seed, device)
+    recipe = RECIPE.but(epochs=epochs, patience=None)
+    return replace(began, recipe=recipe), split_of("wrong", pair.train, pair.test, seed, device)
+
+
+def measure(
+    name: str, began: Trained, split: Split, methods: Mapping[str, Scrub], shadows: int, seed: int
+) -> Iterator[Row]:
     """All methods against the same shadows."""
-    began, split = problem()
     targets = split.forgotten.nonzero().squeeze(1)
     others = (~split.forgotten).nonzero().squeeze(1)
     watched = others[torch.randperm(len(others), generator=torch.Generator().manual_seed(seed))[: len(targets)]]
     made = train_shadows(began, split.whole, targets, bystanders=watched.sort().values, shadows=shadows, seed=seed)
-    for method in ("original", *METHODS, "retrained"):
+    for method in ("original", *methods, "retrained"):
         clock = process_time()
-        if method in METHODS:
-            weights = made.scrubbed(METHODS[method])
+        if method in methods:
+            weights = made.scrubbed(methods[method])
         else:
             weights = made.weights if method == "original" else made.retrained()
         seconds = (process_time() - clock) / shadows
@@ -57,7 +74,7 @@ def measure(shadows: int, seed: int) -> Iterator[Row]:
         assert found.retained is not None  # bystanders were asked for
         for readout, attack in ((FORGOTTEN, found.forgotten), (RETAINED, found.retained)):
             value, low, high = attack.auc
-            yield Row("U-LiRA, digits", method, readout, seed, value, low, high, "AUC", "as retrained", seconds)
+            yield Row(f"U-LiRA, {name}", method, readout, seed, value, low, high, "AUC", "as retrained", seconds)
         print(f"{method}\n{found}\n", flush=True)
 
 
@@ -75,15 +92,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shadows", type=int, default=64)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--data", type=Path, help="folder with image shards and weights; digits without it")
+    parser.add_argument("--epochs", type=int, default=25, help="of each CIFAR-10 shadow")
+    parser.add_argument("--only", nargs="+", choices=METHODS, default=list(METHODS), metavar="METHOD")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--docs", type=Path, help="the page whose table is renewed")
     given = parser.parse_args()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     note = (
-        f"python benchmarks/attack.py --shadows {given.shadows} --seed {given.seed}; {platform.system()} "
+        f"python benchmarks/attack.py {f'--data DIR --epochs {given.epochs} ' if given.data else ''}"
+        f"--shadows {given.shadows} --seed {given.seed}; {platform.system()} "
         f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}"
     )
-    rows = [replace(row, note=note) for row in measure(given.shadows, given.seed)]
+    began, split = small_cifar(given.data, given.epochs, given.seed) if given.data else problem()
+    name, methods = "small CIFAR-10" if given.data else "digits", {m: METHODS[m] for m in given.only}
+    found = measure(name, began, split, methods, given.shadows, given.seed)
+    rows = [replace(row, note=note) for row in found]
     made = table(rows)
     print(made)
     if given.out:
