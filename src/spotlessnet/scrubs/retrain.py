@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from spotlessnet.core.errors import NeedError, check_not_negative
+from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.scrub import Notes, Scrub
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
@@ -33,13 +34,7 @@ class Retrain(Scrub):
         check_not_negative("Retrain.seed", self.seed)
 
     def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
-        recipe, start = trained.recipe, trained.start
-        if recipe is None or start is None:
-            missing = " and ".join(name for name, value in (("recipe", recipe), ("start", start)) if value is None)
-            raise NeedError(
-                f"Retraining needs the recipe and the start of the training, but there is no {missing}. Give both: "
-                "`Trained.of(model, recipe=..., start=...)`, or use `Finetune`."
-            )
+        recipe, start = history_of(trained, "Retraining", "Finetune")
         if not recipe.freeze_statistics:
             notes.assume(
                 "BatchNorm statistics of the retrained network are left behind; only weights come back",
@@ -47,3 +42,15 @@ class Retrain(Scrub):
             )
         order = split.whole if self.coupled else None
         return fit(trained.at(start), split.retain, recipe, seed=self.seed, order_of=order, label="retraining").weights
+
+
+def history_of(trained: Trained, who: str, instead: str) -> tuple[Recipe, Float[Tensor, " P"]]:
+    """How the network was trained and from where, or an error in the name of `who` needs to know."""
+    recipe, start = trained.recipe, trained.start
+    if recipe is None or start is None:
+        missing = " and ".join(name for name, value in (("recipe", recipe), ("start", start)) if value is None)
+        raise NeedError(
+            f"{who} needs the recipe and the start of the training, but there is no {missing}. Give both: "
+            f"`Trained.of(model, recipe=..., start=...)`, or use `{instead}`."
+        )
+    return recipe, start

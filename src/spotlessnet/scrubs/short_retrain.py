@@ -7,10 +7,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from spotlessnet.core.data import Data
-from spotlessnet.core.errors import NeedError, check_not_negative, check_positive
+from spotlessnet.core.errors import check_not_negative, check_positive
 from spotlessnet.core.scrub import Notes, Scrub
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
+from spotlessnet.scrubs.retrain import history_of
 from spotlessnet.training.fit import fit
 
 
@@ -47,13 +48,7 @@ class ShortRetrain(Scrub):
         check_not_negative("ShortRetrain.seed", self.seed)
 
     def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
-        recipe, start = trained.recipe, trained.start
-        if recipe is None or start is None:
-            missing = " and ".join(name for name, value in (("recipe", recipe), ("start", start)) if value is None)
-            raise NeedError(
-                f"A short retraining needs the recipe and the start of the training, but there is no {missing}. Give "
-                "both: `Trained.of(model, recipe=..., start=...)`, or use `chain(NTK(), Finetune(epochs=3))`."
-            )
+        recipe, start = history_of(trained, "A short retraining", "chain(NTK(), Finetune(epochs=3))")
         stage = recipe.but(
             epochs=max(1, round(self.effort * recipe.epochs)),
             rate=self.speed * recipe.rate,
