@@ -99,6 +99,17 @@ def test_compare_lines_methods_up_and_goes_on_where_it_stopped(here):
     assert "Comparing needs --start, --epochs and --rate" in spotless("compare", *BASE, "--out", "x").err
 
 
+def test_compare_says_which_method_broke_down_and_shows_the_others(here):
+    asked = ("compare", *BASE, *RECIPE, "--methods", "finetune,fisher", "--seeds", "2", "--out", "compared")
+    ended = spotless(*asked, "--set", "finetune.rate=1e30")
+    assert ended.code == 0, ended.err
+    assert "finetune: 2 of 2 trainings gave no number: The training loss must be finite" in ended.err
+    [own] = [line for line in ended.out.splitlines() if line.startswith("finetune")]
+    assert set(own.split()[1:]) == {"–"}
+    [other] = [line for line in ended.out.splitlines() if line.startswith("fisher")]
+    assert "–" not in other
+
+
 def test_list_shows_methods_with_settings_as_text_and_as_json():
     found = json.loads(spotless("list", "--json").out)
     assert found["methods"]["ntk"]["settings"]["tolerance"] == 1e-4

@@ -82,7 +82,8 @@ for i in range(10**6):
 """
 
 
-def _kill_at_random(tmp_path, times: int) -> None:
+@pytest.mark.parametrize("times", [5, pytest.param(200, marks=pytest.mark.slow)])
+def test_kill_at_random_times_leaves_a_whole_file(tmp_path, times):
     chance = random.Random(0)
     size = 200_000
     target = tmp_path / "model.safetensors"
@@ -102,15 +103,6 @@ def _kill_at_random(tmp_path, times: int) -> None:
         assert len(set(content)) == 1
     sweep(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]
-
-
-def test_kill_at_random_times_leaves_a_whole_file(tmp_path):
-    _kill_at_random(tmp_path, 5)
-
-
-@pytest.mark.slow
-def test_two_hundred_kills_leave_a_whole_file(tmp_path):
-    _kill_at_random(tmp_path, 200)
 
 
 def test_sweep_leaves_files_of_living_processes(tmp_path):

@@ -1,5 +1,6 @@
 """`spotless compare`: several methods on one request, beside the original and the retrained network."""
 
+import math
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Annotated
@@ -77,6 +78,10 @@ def compare(
     cells = {(line.method, line.readout): number(line.mean.value) for line in lines}
     table = [[m, *(cells.get((m, c), "") for c in columns)] for m in dict.fromkeys(line.method for line in lines)]
     talk.table(["method", *columns], table)
+    # A method that broke down shows as a dash, or only as fewer seeds: both must be said.
+    for method, why in dict.fromkeys((row.method, row.note) for row in rows if math.isnan(row.value)):
+        broken = {row.seed for row in rows if (row.method, row.note) == (method, why) and math.isnan(row.value)}
+        talk.say(f"{method}: {len(broken)} of {seeds} trainings gave {why}")
     talk.give({"status": "done", "rows": [vars(row) for row in rows]}, [str(case.out / "rows.jsonl")])
     return 0
 

@@ -23,7 +23,7 @@ class Line:
     - `difference`: from the retrained model of the **same** seed, with its interval; narrower than comparing the two
       means, since the seeds are paired.
     - `seconds`, `memory`: of the method, mean and maximum over seeds.
-    - `seeds`: how many gave a number; `broken` of them gave none, because a method or a readout broke down.
+    - `seeds`: how many gave a number; `broken` how many gave none, because a method or a readout broke down.
     - `censored`: how many seeds ran into a cap.
     """
 
