@@ -1,6 +1,6 @@
 """Serve a request from a memory: the rows that must go, and sums over the rest, are all it takes."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
@@ -13,15 +13,21 @@ from spotlessnet.core.memory import Memory
 from spotlessnet.core.scrub import Notes
 from spotlessnet.core.trained import Trained
 from spotlessnet.operators.fisher import fisher_diagonal, flat_loss
-from spotlessnet.operators.gauss_newton import GaussNewton
 from spotlessnet.operators.gradient import gradient
 from spotlessnet.operators.jacobian import Jacobian, jacobian_rows
+from spotlessnet.operators.kernel import kernel
 from spotlessnet.operators.linear_response import respond
-from spotlessnet.operators.low_rank import LowRank, Removal, low_rank, without_cohort
+from spotlessnet.operators.low_rank import LowRank, Removal, without_cohort
 from spotlessnet.operators.trust import dampings
 
 WIDEST = 400
-"""Directions of the cohort's own curvature that are looked at; a cohort has at most rows times outputs."""
+"""The most directions of the cohort's own curvature that are taken out."""
+
+SEEN = 2000
+"""Rows times outputs of the cohort that its curvature is taken from; of a larger cohort some rows stand for all."""
+
+TOGETHER = 16
+"""Rows of the cohort whose Jacobian is held at once."""
 
 BENEATH = 0.1
 """A cohort's directions below this share of the mean curvature that the memory left out are not looked at."""
@@ -174,24 +180,45 @@ def _removal(memory: Memory, then: Trained, fresh: Data, seed: int) -> Removal:
     nothing = 1.0  # a ridge that `_Request.answer` replaces
     if not len(fresh):
         return Removal(kept.plus_ridge(nothing), least=0.0, damped=0, dropped=0.0)
-    root = _own_root(then, fresh, seed)
     # Directions far weaker than what the memory left out are beneath its resolution, and cost as much as strong ones.
-    columns = int((torch.linalg.eigvalsh((root.T @ root).double()) > BENEATH * memory.outside).sum())
-    return without_cohort(kept, root, ridge=nothing, columns=max(1, columns))
+    root, dropped = own_root(then, fresh, WIDEST, beneath=BENEATH * memory.outside, seed=seed)
+    return replace(without_cohort(kept, root, ridge=nothing), dropped=dropped)
 
 
-def _own_root(then: Trained, fresh: Data, seed: int) -> Float[Tensor, "P m"]:
-    """`R` with `R Rᵀ = H_f`: row by row where that is few columns, the strongest directions otherwise."""
-    outputs = then.predict(fresh.pick([0]))[0]
-    width = len(fresh) * outputs.numel()
-    if width > WIDEST:
-        own = low_rank(GaussNewton(then, fresh), min(WIDEST, then.size), generator=torch.Generator().manual_seed(seed))
-        return own.root
-    loss, columns = flat_loss(then.loss, outputs.shape), []
-    for one in then.batches(fresh, 16):
-        S = loss.hessian_root(then.outputs(one.x).detach().flatten(1), one.y)
-        columns.append(torch.einsum("ncp,ncr->pnr", jacobian_rows(then, one.x), S).flatten(1))
-    return torch.cat(columns, dim=1).detach()
+def own_root(
+    then: Trained, rows: Data, most: int, *, beneath: float = 0.0, seed: int = 0
+) -> tuple[Float[Tensor, "P m"], float]:
+    r"""The strongest columns of $R$ with $R R^\top = H_f$, and the share of the trace that the others had.
+
+    With $S S^\top$ the output Hessians and $\Theta$ the kernel, $S^\top \Theta S = Y \Lambda Y^\top$ and
+    $R = J^\top S Y$: a pass through the network for the kernel and one for the columns, a few rows at a time. Products
+    alone would take one pass for every direction looked for.
+
+    **Arguments:**
+
+    - `most`: columns at most; the strongest, and at least one.
+    - `beneath`: columns with a curvature no larger than this are left out.
+    """
+    outputs = then.predict(rows.pick([0]))[0]
+    few = max(1, SEEN // outputs.numel())
+    drawn = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:few].sort().values
+    seen, scale = rows.pick(drawn), (len(rows) / len(drawn)) ** 0.5
+    loss = flat_loss(then.loss, outputs.shape)
+    with torch.no_grad():
+        S = [scale * loss.hessian_root(then.outputs(one.x).flatten(1), one.y) for one in then.batches(seen)]
+    roots = torch.cat(S)
+    n, C, r = roots.shape
+    theta = kernel(then, seen).reshape(n, C, n, C)
+    half = torch.einsum("ncmd,mds->ncms", theta, roots)
+    gram = torch.einsum("ncr,ncms->nrms", roots, half).reshape(n * r, n * r)
+    values, Y = torch.linalg.eigh(gram.double())
+    values, Y = values.flip(0).clamp(min=0), Y.flip(1)
+    columns = max(1, min(most, int((values > beneath).sum())))
+    u = torch.einsum("ncr,nrm->ncm", roots, Y[:, :columns].to(roots).reshape(n, r, columns))
+    root = torch.zeros(then.size, columns, dtype=then.dtype, device=then.device)
+    for one, part in zip(then.batches(seen, TOGETHER), u.split(TOGETHER), strict=True):
+        root.addmm_(jacobian_rows(then, one.x).detach().flatten(0, 1).T, part.flatten(0, 1))
+    return root, float(values[columns:].sum() / values.sum().clamp(min=1e-30))
 
 
 def fisher_after(memory: Memory, trained: Trained, forget: Data) -> Float[Tensor, " P"]:
