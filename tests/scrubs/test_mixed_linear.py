@@ -18,6 +18,8 @@ from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.scrub import Notes
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
+from spotlessnet.operators import linear_response
+from spotlessnet.operators.kernel import kernel
 from spotlessnet.scrubs.mixed_linear import MixedLinear
 from spotlessnet.training.mixed import CentredTargets, fit_mixed, fit_users, settle, user_network
 
@@ -45,6 +47,22 @@ def dense_optimum(core: Trained, data: Data, decay: float, scale: float = 5.0) -
     target = scale * (nn.functional.one_hot(y, 3).double() - 1 / 3)
     gap = (target - core.outputs(x)).reshape(-1)
     return torch.linalg.solve(J.T @ J + len(data) * decay * torch.eye(core.size, dtype=float64), J.T @ gap)
+
+
+@pytest.mark.parametrize("wrong_by", [0.3, 30.0])
+def test_a_kernel_that_is_off_by_more_than_the_ridge_does_not_decide(wrong_by, monkeypatch):
+    monkeypatch.setattr("spotlessnet.training.mixed.cheaper_form", lambda *_: "dual")
+
+    def coarse(trained: Trained, data: Data) -> Tensor:
+        theta = kernel(trained, data)
+        noise = torch.randn(theta.shape, generator=torch.Generator().manual_seed(0), dtype=theta.dtype)
+        return theta + wrong_by * (noise @ noise.T) / len(noise)
+
+    monkeypatch.setattr(linear_response, "kernel", coarse)
+    core, users = core_and_users(5)
+    found = fit_users(core, users, decay=0.001, scale=3.0, tolerance=1e-10)
+    torch.testing.assert_close(found.trained.weights, dense_optimum(core, users, 0.001, 3.0), rtol=0, atol=1e-6)
+    assert found.failure == ""
 
 
 @given(seed=seeds)

@@ -167,7 +167,8 @@ def settle(
     r"""Go to the optimum of a quadratic objective from wherever the weights are.
 
     $u \leftarrow u - H^{-1} G(u)$ with $H = J^\top J + N\mu I$, by the kernel or by conjugate gradients, whichever is
-    cheaper; the gradient is then measured anew, and the step repeated on what is left of it.
+    cheaper; the gradient is then measured anew, and the step repeated on what is left of it. Where the kernel turns out
+    too coarse, conjugate gradients take over.
 
     **Arguments:**
 
@@ -194,12 +195,17 @@ def settle(
             tolerance=share, max_iterations=max_iterations,
         )  # fmt: skip
         moved = trained.at(trained.weights + found.x)
-        G = gradient(moved, data, ridge=ridge, batch=batch)
-        before, size = size, float(G.double().norm())
+        left = gradient(moved, data, ridge=ridge, batch=batch)
+        before, after = size, float(left.double().norm())
         products, why = products + found.iterations, found.failure
-        trained = moved
-        if size > 0.5 * before:
+        if after < size:  # a step that leads away is not taken
+            trained, G, size = moved, left, after
+        if after <= 0.5 * before:
+            continue
+        if form != "dual":
             break
+        # A kernel in float32 that is off by more than the ridge misleads; products are true whatever the format.
+        form = "primal"
     if size > tolerance * first:
         why = why or (
             f"The gradient must fall to {tolerance:g} of {first:.3g}, but stays at {size:.2g}: "
