@@ -1,23 +1,24 @@
 """Forgetting from full CIFAR-10: requests served from a memory, short retraining and rivals, beside retraining.
 
     python benchmarks/large.py run   --data DIR --out results/large.jsonl --model all-cnn --decay 0.1 --seeds 0 1 2 3 4
-    python benchmarks/large.py count --data DIR --out results/large.jsonl --model all-cnn --decay 0.1 --seeds 0
     python benchmarks/large.py table --out results/large.jsonl
 
 50,000 images, a network pre-trained on CIFAR-100, SGD with decay toward the start. 100 images of class 0 must go, as
 they are (*some*) or with wrong labels (*wrong*), or all 5000 of it (*class*). *some* and *wrong* name the same rows, so
 that one retrained network is the reference for both; they are the same for every seed, which draws head and order. The
 gap closed is in mean margin and loss on the forgotten rows over paired seeds, and in activation distance, whose floor
-is another seed's retrained network. `count` repeats the methods under a counter of floating-point operations.
+is another seed's retrained network. The first cohort of the first seed is done twice, the second time under a counter
+of floating-point operations.
 """
 
 import argparse
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -53,6 +54,9 @@ RANK, SAMPLE, CORESET = 100, 2000, 5000
 
 DISTANCE = "activation distance on forget"
 OPERATIONS = "operations, in trainings"
+WRITING, TRAINING = "writing", "training"
+
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,64 +134,86 @@ def looks(name: str, method: str, seed: int, network: Trained, reference: Traine
         yield Row(name, method, error.name, seed, float(error(network, small)), unit=error.unit)
 
 
-def run(options: argparse.Namespace, *, count: bool) -> None:
-    """All seeds; rows that are there are not measured again, and each seed's are written when they are known."""
+def run(options: argparse.Namespace) -> None:
+    """All seeds; rows that are there are not measured again, and each cohort's are written when they are known."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    machine = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
-    about = f"torch {torch.__version__}, {machine}, TF32, {options.epochs} epochs"
-    done = {row.key for row in read_rows(options.out)}
     before: dict[str, Trained] = {}
     for seed in options.seeds:
         here = world(options, seed, device)
         retrained: dict[str, Trained] = {}
-        originals: dict[bool, Trained] = {}
+        originals: dict[bool, tuple[Trained, Memory]] = {}
         for cohort in options.cohorts:
-            split, name = here.splits[cohort], f"{options.model}, decay {options.decay:g}, {cohort}"
-            with matmul("tf32"), Meter(device) as training:
-                if (cohort == "wrong") not in originals:
-                    originals[cohort == "wrong"] = fit(here.start, split.whole, seed=seed)
-            original = originals[cohort == "wrong"]
-            kind = "class" if cohort == "class" else "rows"
-            with matmul("tf32"), Meter(device) as retraining:
-                if kind not in retrained:
-                    retrained[kind] = fit(here.start, split.retain, seed=seed, order_of=split.whole)
-            if kind not in before:
-                before[kind] = fit(here.start, split.retain, seed=seed + 1000, order_of=split.whole)
-            with matmul("tf32"), _counter(count) as counter, Meter(device) as writing:
-                memory = remember(original, split.whole, rank=options.rank, sample=options.sample, diagonal=None)
-            made = [Row(name, "memory", "writing", seed, writing.seconds, unit="seconds", seconds=writing.seconds)]
-            made += _counted(counter, name, "memory", seed, here.training)
-            seconds = max(training.seconds, retraining.seconds)  # the other may be shared with another cohort
-            for method, network in (("original", original), ("retrained", retrained[kind]), ("floor", before[kind])):
-                found = looks(name, method, seed, network, retrained[kind], split)
-                made += [replace(row, seconds=seconds) for row in found]
-            for method, apply in methods(memory).items():
-                if (name, method, OPERATIONS if count else DISTANCE, seed) in done:
-                    continue
-                try:
-                    with matmul("tf32"), _counter(count) as counter, Meter(device) as meter:
-                        network = apply(original, split)
-                except ArithmeticError as error:  # a method that breaks is a result too
-                    print(f"{name}, {method}, seed {seed}: {error}", flush=True)
-                    continue
-                if counter is None:
-                    found = looks(name, method, seed, network, retrained[kind], split)
-                    made += [replace(row, seconds=meter.seconds) for row in found]
-                made += _counted(counter, name, method, seed, here.training)
-            wanted = [row for row in made if row.key not in done and (row.readout == OPERATIONS or not count)]
-            append_rows(options.out, [replace(row, note=about) for row in wanted])
-            print(f"{name}, seed {seed} done", flush=True)
+            with matmul("tf32"):
+                one_cohort(options, here, cohort, seed, originals, retrained, before)
         before = retrained
 
 
-def _counter(count: bool) -> AbstractContextManager[FlopCounterMode | None]:
-    return FlopCounterMode(display=False) if count else nullcontext()
+def one_cohort(
+    options: argparse.Namespace,
+    here: World,
+    cohort: str,
+    seed: int,
+    originals: dict[bool, tuple[Trained, Memory]],
+    retrained: dict[str, Trained],
+    before: dict[str, Trained],
+) -> None:
+    """One request by every method. Originals, their memories and retrained networks are kept for the next cohort."""
+    split, device = here.splits[cohort], here.start.device
+    name = f"{options.model}, decay {options.decay:g}, {cohort}"
+    machine = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
+    about = f"torch {torch.__version__}, {machine}, TF32, {options.epochs} epochs, memory from {options.sample} rows"
+    done = {row.key for row in read_rows(options.out)}
+    made, count = [], cohort == options.cohorts[0] and seed == options.seeds[0]
+    if (cohort == "wrong") not in originals:
+        network = fit(here.start, split.whole, seed=seed)
+        writing, written = measured(lambda: write(options, network, split), device)
+        made.append(Row(name, "memory", WRITING, seed, writing, unit="seconds", seconds=writing))
+        if count:
+            made.append(counted(lambda: write(options, network, split), here, name, "memory", seed))
+        originals[cohort == "wrong"] = network, written
+    original, memory = originals[cohort == "wrong"]
+    kind = "class" if cohort == "class" else "rows"
+    if kind not in before:
+        before[kind] = fit(here.start, split.retain, seed=seed + 1000, order_of=split.whole)
+    if kind not in retrained:
+        took, retrained[kind] = measured(lambda: fit(here.start, split.retain, seed=seed, order_of=split.whole), device)
+        made.append(Row(name, "retrained", TRAINING, seed, took, unit="seconds", seconds=took))
+    for method, network in (("original", original), ("retrained", retrained[kind]), ("floor", before[kind])):
+        made += looks(name, method, seed, network, retrained[kind], split)
+    for method, apply in methods(memory).items():
+        if (name, method, DISTANCE, seed) in done:
+            continue
+        work = partial(apply, original, split)
+        try:
+            took, network = measured(work, device)
+        except ArithmeticError as error:  # a method that breaks is a result too
+            print(f"{name}, {method}, seed {seed}: {error}", flush=True)
+            continue
+        found = looks(name, method, seed, network, retrained[kind], split)
+        made += [replace(row, seconds=took) for row in found]
+        if count:
+            made.append(counted(work, here, name, method, seed))
+    append_rows(options.out, [replace(row, note=about) for row in made if row.key not in done])
+    print(f"{name}, seed {seed} done", flush=True)
 
 
-def _counted(counter: FlopCounterMode | None, name: str, method: str, seed: int, training: float) -> list[Row]:
-    if counter is None:
-        return []
-    return [Row(name, method, OPERATIONS, seed, counter.get_total_flops() / training, unit="trainings")]
+def write(options: argparse.Namespace, original: Trained, split: Split) -> Memory:
+    """The memory that requests are served from."""
+    return remember(original, split.whole, rank=options.rank, sample=options.sample, diagonal=None)
+
+
+def measured(work: Callable[[], Made], device: torch.device) -> tuple[float, Made]:
+    """How long it took, and what came of it."""
+    with Meter(device) as meter:
+        made = work()
+    return meter.seconds, made
+
+
+def counted(work: Callable[[], object], here: World, name: str, method: str, seed: int) -> Row:
+    """The same once more, under a counter of floating-point operations, in units of one training."""
+    with FlopCounterMode(display=False) as counter:
+        work()
+    return Row(name, method, OPERATIONS, seed, counter.get_total_flops() / here.training, unit="trainings")
 
 
 def table(path: Path) -> str:
@@ -238,7 +264,7 @@ def _gap(value: dict[tuple[str, str, str], dict[int, float]], name: str, method:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("run", "count", "table"))
+    parser.add_argument("what", choices=("run", "table"))
     parser.add_argument("--data", type=Path, help="folder with image shards and weights")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--model", choices=sorted(WEIGHTS), default="all-cnn")
@@ -251,8 +277,8 @@ def main() -> None:
     parser.add_argument("--forget", type=int, default=FORGET)
     parser.add_argument("--rows", type=int, help="the most training rows, for a rehearsal")
     options = parser.parse_args()
-    if options.what != "table":
-        run(options, count=options.what == "count")
+    if options.what == "run":
+        run(options)
     print(table(options.out))
 
 
