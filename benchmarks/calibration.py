@@ -24,10 +24,12 @@ from spotlessnet.core.statistics import clopper_pearson, permutation_pvalue, t_i
 from spotlessnet.core.trained import Trained
 from spotlessnet.datasets import digits
 from spotlessnet.models.mlp import MLP
+from spotlessnet.training.fit_many import fit_many
 from spotlessnet.training.pairs import train_pairs
 from spotlessnet.verdict import Audit, Evidence, ratio_interval, row_test
 
 RECIPE = Recipe(epochs=40, rate=0.1, momentum=0.9, batch=50, decay=1e-4)
+OTHERWISE = RECIPE.but(epochs=20, batch=25)
 
 
 def wrong_labels(count: int = 400, share: float = 0.15) -> Split:
@@ -46,7 +48,18 @@ def begin(seed: int) -> Trained:
 
 
 def pick(group: Evidence, which: np.ndarray[Any, Any]) -> Evidence:
-    return Evidence(group.margins[which], group.forget_error[which], group.test_error[which])
+    unseen = None if group.unseen is None else group.unseen.pick(torch.from_numpy(which))
+    return Evidence(group.margins[which], group.forget_error[which], group.test_error[which], unseen)
+
+
+def trained_on(split: Split, recipe: Recipe, kept: int, seeds: range) -> Evidence:
+    """Networks trained without the forgotten rows but for the first few, which were kept."""
+    keep = ~split.forgotten
+    keep[split.forgotten.nonzero().squeeze(1)[:kept]] = True
+    starts = torch.stack([begin(seed).weights for seed in seeds])
+    rows_of_each = keep.expand(len(seeds), -1)
+    weights = fit_many(begin(0), split.whole, recipe, seeds=list(seeds), keep=rows_of_each, starts=starts)
+    return Evidence.of([begin(0).at(w) for w in weights], split)
 
 
 def calibrate(pairs: int, draws: int, nulls: int, sets: int, seeds: int = 8) -> dict[str, Any]:
@@ -54,18 +67,26 @@ def calibrate(pairs: int, draws: int, nulls: int, sets: int, seeds: int = 8) -> 
     began, split = time.perf_counter(), wrong_labels()
     pool = train_pairs(begin, split, seeds=pairs)
     original, retrained, held_out = (Evidence.of(g, split) for g in (pool.original, pool.retrained, pool.held_out))
+    others = range(2 * pairs, 3 * pairs)
+    candidates = {
+        "retrained": retrained,
+        "original": original,
+        "trained otherwise": trained_on(split, OTHERWISE, 0, others),
+        "one row kept": trained_on(split, RECIPE, 1, others),
+        "three rows kept": trained_on(split, RECIPE, 3, others),
+    }
     trained_in, generator = time.perf_counter() - began, np.random.default_rng(0)
 
     def groups(many: int) -> list[np.ndarray[Any, Any]]:
         return np.split(generator.permutation(pairs)[: many * seeds], many)
 
-    words: dict[str, Counter[str]] = {"retrained": Counter(), "original": Counter()}
+    words: dict[str, Counter[str]] = {name: Counter() for name in candidates}
     for draw in range(draws):
         a, b = groups(2)
         audit, reference = Audit(seed=draw), (pick(original, a), pick(retrained, a))
         other = pick(held_out, groups(1)[0])
-        for name, candidate in (("retrained", pick(retrained, b)), ("original", pick(original, b))):
-            words[name][audit(reference[0], candidate, reference[1], other).word] += 1
+        for name, pool_of in candidates.items():
+            words[name][audit(reference[0], pick(pool_of, b), reference[1], other).word] += 1
     gap, by_mean, by_percentile = [], [], []
     for draw in range(nulls):
         ours, theirs = (retrained.margins[group] for group in groups(2))
@@ -81,17 +102,15 @@ def calibrate(pairs: int, draws: int, nulls: int, sets: int, seeds: int = 8) -> 
         base = retrained.margins[a].mean(1)
         share = ratio_interval(retrained.margins[b].mean(1) - base, original.margins[a].mean(1) - base, 0.95)
         covered["remembered share"] += share.low <= 0 <= share.high
-    passed, caught = (clopper_pearson(words[n][w], draws) for n, w in WANTED)
     return {
-        "networks": 3 * pairs,
+        "networks": 6 * pairs,
         "forgotten_rows": len(split.forget),
         "retained_rows": len(split.retain),
         "seeds_per_audit": seeds,
         "error_on_forgotten": {"original": _mean(original.forget_error), "retrained": _mean(retrained.forget_error)},
         "error_on_test": {"original": _mean(original.test_error), "retrained": _mean(retrained.test_error)},
         "margin_on_forgotten": {"original": _mean(original.margins), "retrained": _mean(retrained.margins)},
-        "retrained_pass": {"share": passed.value, "low": passed.low, "high": passed.high, **words["retrained"]},
-        "original_caught": {"share": caught.value, "low": caught.low, "high": caught.high, **words["original"]},
+        **{title: _rate(words[name], word, draws) for title, name, word in WANTED},
         "null_p_values": {
             name: {"draws": nulls, "ks_p": float(stats.kstest(p, "uniform").pvalue)}
             for name, p in (("mean margin", gap), ("rows, mean", by_mean), ("rows, 95th percentile", by_percentile))
@@ -101,7 +120,19 @@ def calibrate(pairs: int, draws: int, nulls: int, sets: int, seeds: int = 8) -> 
     }
 
 
-WANTED = (("retrained", "forgotten"), ("original", "not forgotten"))
+WANTED = (
+    ("retrained_pass", "retrained", "forgotten"),
+    ("original_caught", "original", "not forgotten"),
+    ("trained_otherwise_pass", "trained otherwise", "forgotten"),
+    ("one_row_kept_caught", "one row kept", "not forgotten"),
+    ("three_rows_kept_caught", "three rows kept", "not forgotten"),
+)
+"""The word that each kind of network should get."""
+
+
+def _rate(words: Counter[str], wanted: str, draws: int) -> dict[str, Any]:
+    share = clopper_pearson(words[wanted], draws)
+    return {"share": share.value, "low": share.low, "high": share.high, **words}
 
 
 def _distance(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> float:
@@ -125,7 +156,7 @@ def main() -> None:
     words = " ".join(f"--{name} {value}" for name, value in numbers.items())
     record = {
         "command": f"python benchmarks/calibration.py {words} --out results/calibration.json",
-        "seeds": f"trainings 0 to {2 * settings.pairs - 1}, labels 0, groups 0",
+        "seeds": f"trainings 0 to {3 * settings.pairs - 1}, labels 0, groups 0",
         "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, "
         f"{torch.get_num_threads()} threads, Python {platform.python_version()}, torch {torch.__version__}",
         "figures": figures,

@@ -10,6 +10,9 @@ def test_retrained_networks_pass_originals_are_caught_p_values_are_uniform_and_i
     assert figures["error_on_forgotten"]["original"] < 0.3 < 0.9 < figures["error_on_forgotten"]["retrained"]
     assert figures["retrained_pass"]["share"] >= 0.95
     assert figures["original_caught"]["share"] >= 0.95
+    assert figures["one_row_kept_caught"]["share"] >= 0.95
+    assert figures["three_rows_kept_caught"]["share"] >= 0.95
+    assert figures["trained_otherwise_pass"]["share"] >= 0.5
     for name, found in figures["null_p_values"].items():
         assert found["ks_p"] > 0.01, name
     for name in ("mean margin", "remembered share"):

@@ -27,3 +27,4 @@ def test_the_demo_ends_with_a_report_that_catches_the_original(tmp_path):
     assert story.judgement is not None
     assert story.judgement.power == "not forgotten"
     assert story.judgement.oracle == "forgotten"
+    assert story.judgement.word == "forgotten"

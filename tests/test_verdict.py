@@ -17,7 +17,10 @@ from spotlessnet.core.scrub import Notes, Scrub
 from spotlessnet.core.split import Split
 from spotlessnet.core.statistics import Interval, t_interval
 from spotlessnet.core.trained import Trained
+from spotlessnet.demo import problem as digits_problem
 from spotlessnet.readouts.attack import Attack
+from spotlessnet.readouts.strangers import Unseen
+from spotlessnet.scrubs import ShortRetrain
 from spotlessnet.training.pairs import train_pairs
 from spotlessnet.verdict import Audit, Check, Evidence, Verdict, attack_check, ratio_interval, row_test, verdict
 
@@ -255,3 +258,87 @@ def test_rows_that_differ_while_the_mean_does_not_are_called_that():
     assert Audit.reason([same, rows]).endswith("a few rows may be, or the training differed")
     assert "On the whole" not in Audit.reason([replace(same, state="different"), rows])
     assert "On the whole" not in Audit.reason([replace(same, state="unclear"), rows])
+
+
+def stranger_group(seed: int, forgotten: float = 0.0, doubt: float = 0.0, rows: slice = slice(None)) -> Evidence:
+    """`group`, with forty unseen rows of the same heights; `doubt` draws the margins of all toward their middle."""
+    made = group(seed, forgotten, rows=rows)
+    noise = torch.randn(8, 40, generator=torch.Generator().manual_seed(1000 + seed), dtype=float64)
+    own, others = (torch.linspace(-6, 2, count, dtype=float64) for count in (ROWS, 40))
+    unseen = (others - doubt * (others + 2) + 0.3 * noise).unsqueeze(2).expand(8, 40, 2)
+    labels = torch.zeros(ROWS, dtype=torch.long)
+    return replace(made, margins=made.margins - doubt * (own + 2), unseen=Unseen(unseen, labels))
+
+
+def among_strangers(candidate: Evidence) -> Verdict:
+    return QUICK(stranger_group(101, 6.0), candidate, stranger_group(102), stranger_group(103))
+
+
+def test_a_network_trained_otherwise_is_not_accused_of_memory():
+    otherwise = stranger_group(1, doubt=0.7)
+    found = among_strangers(otherwise)
+    assert found.word == "forgotten"
+    assert found.reason == (
+        "nothing is left beyond what retraining leaves; the network was trained otherwise, but remembers no more"
+    )
+    without = QUICK(group(101, 6.0), replace(otherwise, unseen=None), group(102), group(103))
+    assert state(without, "row by row") == "different"
+    assert without.word == "not forgotten"
+
+
+def test_strangers_excuse_no_memory():
+    for forgotten, rows in ((6.0, slice(None)), (3.0, slice(None)), (8.0, slice(2)), (-4.0, slice(None))):
+        candidate = stranger_group(1, forgotten, doubt=0.3, rows=rows)
+        found = among_strangers(candidate)
+        assert state(found, "row by row") == "different"
+        assert found.word == "not forgotten"
+
+
+def test_a_little_memory_of_every_row_is_no_excuse_however_far_strangers_go_astray():
+    blind = replace(QUICK, astray=100.0)  # single rows may keep most
+    groups = (stranger_group(101, 6.0), stranger_group(1, 2.5, doubt=0.3), stranger_group(102), stranger_group(103))
+    assert state(blind(*groups), "row by row") == "different"
+
+
+def test_one_row_that_was_kept_is_found_among_twenty_five_that_were_not():
+    began, split = digits_problem()
+    pairs = train_pairs(began, split, seeds=8)
+    kept = replace(split, forget=split.forget.pick(range(1, 25)), kept=split.retain.join(split.forget.pick([0])))
+    words = {}
+    for name, asked in (("all", split), ("all but one", kept)):
+        scrubbed = [network.at(ShortRetrain()(network, asked).mean) for network in pairs.original]
+        groups = (pairs.original, scrubbed, pairs.retrained, pairs.held_out)
+        words[name] = Audit()(*(Evidence.of(networks, split) for networks in groups)).word
+    assert words == {"all": "forgotten", "all but one": "not forgotten"}
+
+
+def test_an_error_that_comes_with_another_training_is_excused_and_one_that_comes_with_memory_is_not():
+    groups = [stranger_group(101, 6.0), stranger_group(1, doubt=0.3), stranger_group(102), stranger_group(103)]
+    other, kept = (replace(groups[1], forget_error=groups[1].forget_error + by) for by in (0.3, -0.3))
+    excused = QUICK(groups[0], other, *groups[2:])
+    assert state(excused, "forgotten rows") == "same"
+    [note] = [check.note for check in excused.checks if "forgotten rows" in check.name]
+    assert note == "trained otherwise, but remembers no more"
+    two_rows = kept.margins.clone()
+    two_rows[:, :2] += 8.0
+    caught = QUICK(groups[0], replace(kept, margins=two_rows), *groups[2:])
+    assert state(caught, "forgotten rows") == "different"
+    assert caught.word == "not forgotten"
+
+
+def test_every_pair_gets_a_draw_of_its_own():
+    seen: list[int] = []
+
+    @dataclass(frozen=True)
+    class Remembering(Scrub):
+        seed: int = 3
+
+        def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
+            seen.append(self.seed)
+            return trained.weights
+
+    split = problem()
+    pairs = train_pairs(Trained.of(nn.Linear(4, 2), recipe=Recipe(epochs=1, batch=8)), split, seeds=3)
+    verdict(Remembering(), pairs, split, audit=QUICK)
+    assert seen == [3 + 1000 * seed for seed in pairs.seeds]
+    assert len(set(seen)) == 3

@@ -13,6 +13,7 @@ from spotlessnet.bounds.per_query import per_query_by_set
 from spotlessnet.bounds.trade_off import trade_off
 from spotlessnet.bounds.white_box import WhiteBox
 from spotlessnet.compare import Context, reference_of
+from spotlessnet.core.data import Data
 from spotlessnet.core.gaussian import Gaussian
 from spotlessnet.core.meter import Meter
 from spotlessnet.core.progress import track
@@ -27,6 +28,7 @@ from spotlessnet.readouts.lira import LiRA
 from spotlessnet.readouts.margin import Margin, margins_of
 from spotlessnet.readouts.mean_loss import MeanLoss
 from spotlessnet.readouts.relearn_time import RelearnTime
+from spotlessnet.readouts.strangers import strangers
 from spotlessnet.readouts.u_lira import u_lira
 from spotlessnet.report.rows import Row
 from spotlessnet.report.story import Cost, Curves, Finding, Judgement, Story
@@ -35,7 +37,7 @@ from spotlessnet.scrubs.fisher import Fisher
 from spotlessnet.store.receipts import LIMITS, environment
 from spotlessnet.training.fit import fit
 from spotlessnet.training.pairs import Trainings, train_pairs
-from spotlessnet.verdict import Audit, Check, Evidence, attack_check
+from spotlessnet.verdict import DRAWS_APART, Audit, Check, Evidence, attack_check
 
 DELIVERED = "as delivered"
 RELEARN_CAP = 20
@@ -127,7 +129,7 @@ def _scrub_all(trainings: Trainings, split: Split, scrubs: Mapping[str, Scrub]) 
         pairs = list(zip(trainings.seeds, trainings.original, strict=True))
         for seed, network in track(pairs, f"scrubbing with {name}"):
             with Meter(network.device) as meter:
-                gaussian = scrub(network, split)
+                gaussian = scrub.reseeded(DRAWS_APART * seed)(network, split)
             gaussians[name].append(gaussian)
             scrubbed[name].append(network.at(gaussian.draw(torch.Generator().manual_seed(seed))))
             if name not in meters or meter.seconds < meters[name].seconds:
@@ -135,11 +137,11 @@ def _scrub_all(trainings: Trainings, split: Split, scrubs: Mapping[str, Scrub]) 
     return Networks(trainings, gaussians, scrubbed, meters)
 
 
-def _battery(trainings: Trainings, split: Split, i: int) -> list[Readout]:
+def _battery(trainings: Trainings, split: Split, others: Data | None, i: int) -> list[Readout]:
     """The readouts of one seed; references are the retrained partner and the held-out networks."""
     readouts: list[Readout] = [Error("retain"), Error("forget"), MeanLoss("forget"), Margin("forget")]
     if split.test is not None:
-        readouts += [Error("test"), EntropyAttack(), LiRA(tuple(trainings.held_out))]
+        readouts += [Error("test"), EntropyAttack(), LiRA(tuple(trainings.held_out), others)]
     return [
         *readouts,
         ActivationDistance(trainings.retrained[i]),
@@ -150,8 +152,9 @@ def _battery(trainings: Trainings, split: Split, i: int) -> list[Readout]:
 def _rows(found: Networks, split: Split, meters: Mapping[str, Meter]) -> Iterator[Row]:
     trainings = found.trainings
     methods = {ORIGINAL: trainings.original, **found.scrubbed, RETRAINED: trainings.retrained}
+    others = _others(trainings, split)
     for i, seed in enumerate(trainings.seeds):
-        for readout in _battery(trainings, split, i):
+        for readout in _battery(trainings, split, others, i):
             for method, networks in methods.items():
                 network = networks[i]
                 if method == RETRAINED and isinstance(readout, ActivationDistance):
@@ -182,8 +185,13 @@ def _bounds(found: Networks, split: Split, method: str, i: int, meter: Meter) ->
 
 
 def _delivered_rows(delivered: Trained, trainings: Trainings, split: Split) -> list[Row]:
-    meter = Meter()
-    return [_row(DELIVERED, readout, 0, delivered, split, meter) for readout in _battery(trainings, split, 0)]
+    meter, others = Meter(), _others(trainings, split)
+    return [_row(DELIVERED, readout, 0, delivered, split, meter) for readout in _battery(trainings, split, others, 0)]
+
+
+def _others(trainings: Trainings, split: Split) -> Data | None:
+    """Rows that an attacker compares the forgotten ones with, or none where there is no test data."""
+    return None if split.test is None else strangers(trainings.held_out, split)
 
 
 def _curves(found: Networks, split: Split, scrub: Scrub, name: str) -> Curves:
@@ -191,7 +199,8 @@ def _curves(found: Networks, split: Split, scrub: Scrub, name: str) -> Curves:
     shown = {ORIGINAL: trainings.original, name: found.scrubbed[name], RETRAINED: trainings.held_out}
     curve, leak = _noise_curves(trainings, split, scrub, name)
     confidence = {n: _label_probabilities(group[0], split) for n, group in shown.items()}
-    roc = {} if split.test is None else {n: _roc(group, trainings.retrained, split) for n, group in shown.items()}
+    others = _others(trainings, split)
+    roc = {} if others is None else {n: _roc(group, trainings.retrained, split, others) for n, group in shown.items()}
     return Curves(trade_off=curve, roc=roc, confidence=confidence, leak=leak)
 
 
@@ -228,21 +237,22 @@ def _noise_curves(
     return curves, leak
 
 
-def _roc(group: Sequence[Trained], references: Sequence[Trained], split: Split) -> tuple[list[float], list[float]]:
+def _roc(
+    group: Sequence[Trained], references: Sequence[Trained], split: Split, others: Data
+) -> tuple[list[float], list[float]]:
     """The per-example attack over all seeds: margins in units of the retrained networks' own spread, row by row."""
 
-    def scores(data: str) -> Float[Tensor, " M"]:
-        rows = split.forget if data == "forget" else split.tests
+    def scores(rows: Data) -> Float[Tensor, " M"]:
         seen, outside = margins_of(group, rows), margins_of(references, rows)
         # The spread within rows, pooled: a handful of networks knows no single row's variance.
         spread = outside.var(dim=0).mean().sqrt().clamp(min=1e-6)
         return ((seen - outside.mean(dim=0)) / spread).flatten()
 
-    members, strangers = scores("forget"), scores("test")
-    thresholds = strangers.sort(descending=True).values
+    members, unseen = scores(split.forget), scores(others)
+    thresholds = unseen.sort(descending=True).values
     # No rate is drawn that rests on fewer than ten strangers.
     thresholds = thresholds[9 :: max(1, len(thresholds) // 100)]
-    fpr = [float((strangers >= t).double().mean()) for t in thresholds]
+    fpr = [float((unseen >= t).double().mean()) for t in thresholds]
     tpr = [float((members >= t).double().mean()) for t in thresholds]
     return [*fpr, 1.0], [*tpr, 1.0]
 

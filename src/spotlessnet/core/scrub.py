@@ -1,7 +1,7 @@
 """`Scrub`: trained weights in, a Gaussian over scrubbed weights out."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from jaxtyping import Float
@@ -63,6 +63,11 @@ class Scrub(ABC):
         """Whether `spread` adds noise with these settings."""
         return False
 
+    def reseeded(self, by: int) -> "Scrub":
+        """The same method with its `seed`, if it has one, moved on: another draw of whatever it draws."""
+        own = vars(self).get("seed")
+        return replace(self, seed=own + by) if isinstance(own, int) else self  # type: ignore[type-var]  # a dataclass
+
     def __call__(self, trained: Trained, split: Split) -> Gaussian:
         """The distribution of the scrubbed weights, `N(h(w), Σ)`."""
         notes = Notes()
@@ -103,6 +108,9 @@ class Chain(Scrub):
     @property
     def is_noisy(self) -> bool:
         return self.links[-1].is_noisy
+
+    def reseeded(self, by: int) -> Scrub:
+        return Chain(tuple(link.reseeded(by) for link in self.links))
 
 
 def chain(*links: Scrub) -> Scrub:

@@ -16,6 +16,7 @@ from spotlessnet.readouts.mean_loss import MeanLoss
 from spotlessnet.readouts.relearn_time import RelearnTime, relearn_anchors
 from spotlessnet.readouts.rmia import RMIA
 from spotlessnet.readouts.shadows import Shadows, train_shadows
+from spotlessnet.readouts.strangers import strangers
 from spotlessnet.readouts.u_lira import ULiRA, attack_shadows, u_lira
 
 READOUTS: tuple[type[Readout], ...] = (
@@ -68,6 +69,7 @@ __all__ = [
     "margins",
     "margins_of",
     "relearn_anchors",
+    "strangers",
     "train_shadows",
     "u_lira",
 ]

@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.distributions import Normal, StudentT
 
+from spotlessnet.core.data import Data
 from spotlessnet.core.errors import DataError, NeedError, check_choice, check_positive
 from spotlessnet.core.readout import Ideal, Reading, Readout
 from spotlessnet.core.split import Split
@@ -94,16 +95,19 @@ def _density(phi: Float[Tensor, "S T"], mask: Bool[Tensor, "S T"], spread: Sprea
 
 @dataclass(frozen=True)
 class LiRA(Readout):
-    r"""Area under the curve of forgotten against test rows, each margin judged by networks that never saw the row.
+    r"""Area under the curve of forgotten against other rows, each margin judged by networks that never saw the row.
 
     $$z(x) = \frac{\varphi(x) - \bar\varphi_{out}(x)}{s_{out}(x)}$$
 
-    The references are networks retrained without $D_f$: they are non-members for $D_f$ and for the test rows alike, so
-    a further retrained network gives one half, whatever the difficulty or the labels of the rows.
+    The references are networks retrained without $D_f$: they are non-members for $D_f$ and for the other rows alike, so
+    a further retrained network gives one half, whatever the difficulty or the labels of the rows. A network that was
+    trained otherwise gives one half only beside `strangers` (see there): of a wrong label it is less unsure, of a right
+    one less sure.
 
     **Arguments:**
 
     - `references`: at least two networks trained without $D_f$, none of them the one under test.
+    - `others`: rows that nobody trained on; the test rows unless given.
     - `prior`: how many observations the pooled variance is worth.
     """
 
@@ -111,6 +115,7 @@ class LiRA(Readout):
     ideal: ClassVar[Ideal] = "as retrained"
 
     references: tuple[Trained, ...]
+    others: Data | None = None
     prior: float = 4.0
 
     def __post_init__(self) -> None:
@@ -122,11 +127,11 @@ class LiRA(Readout):
             )
 
     def __call__(self, network: Trained, split: Split) -> Reading:
-        forget, test = margins_of(self.references, split.forget), margins_of(self.references, split.tests)
-        outside = torch.cat([forget, test], dim=1)
+        others = split.tests if self.others is None else self.others
+        outside = torch.cat([margins_of(self.references, rows) for rows in (split.forget, others)], dim=1)
         everyone = torch.ones_like(outside, dtype=torch.bool)
         density = _density(outside, everyone, "student", self.prior)
-        seen = torch.cat([margins(network, split.forget), margins(network, split.tests)]).cpu()
+        seen = torch.cat([margins(network, rows) for rows in (split.forget, others)]).cpu()
         # All rows have the same degrees of freedom, so the standardised margin orders them as the tail does.
         z = (seen - density.loc) / density.scale
         return Reading(*auc_interval(z[: len(split.forget)], z[len(split.forget) :]))
