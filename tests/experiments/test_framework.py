@@ -1,6 +1,7 @@
 """The registry, settings, thinning, and the page that is made from rows."""
 
 import json
+import math
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from spotlessnet.experiments import EXPERIMENTS, Experiment, page
 from spotlessnet.experiments.__main__ import main
 from spotlessnet.experiments.experiment import Published, Sized, read_runs
 from spotlessnet.experiments.few import FromFew, OnFew, Remembered, WhiteBoxWithNoise, fewer
-from spotlessnet.experiments.page import judge, make, verdicts
+from spotlessnet.experiments.page import broken, judge, make, verdicts
 from spotlessnet.experiments.setting import Setting, find_weights
 from spotlessnet.readouts import Error
 from spotlessnet.report.rows import Row, append_lines, append_rows, read_rows
@@ -187,6 +188,22 @@ def test_judging():
     assert judge(summarise(rows(0.8, 0.1))[0], paper) == "same side"
     assert judge(summarise(rows(0.05, 0.1))[0], paper) == "differs"
     assert "1 agree, 0 lie on the same side of retraining, 1 differ" in verdicts(summarise(rows(0.05, 0.1)), paper)
+
+
+def test_what_broke_down_is_no_disagreement_and_its_reason_is_told():
+    why = "no number: The training loss must be finite, but it is nan in epoch {}. Lower `Recipe.rate`."
+    rows = [
+        Row("t", "climb", name, seed, math.nan, unit="x", note=why.format(seed)) for name in "abc" for seed in (1, 2)
+    ]
+    rows += [Row("t", "hide", "relearn time", seed, math.nan, unit="x", note=why.format(seed)) for seed in (1, 2)]
+    rows += [Row("t", "fine", "a", 1, 0.5, unit="x"), Row("u", "other", "a", 1, math.nan, note=why.format(1))]
+    assert broken("t", rows) == (
+        "- No number on some seeds: every readout of climb; relearn time of hide. "
+        "The training loss must be finite, but it is nan.\n"
+    )
+    assert broken("v", rows) == ""
+    paper = {("t", "climb", "a"): Published("t", "climb", "a", 0.5, "Table 1")}
+    assert "0 differ, 1 have no number of ours beside them." in verdicts(summarise(rows), paper)
 
 
 def test_the_page_is_made_from_rows(tmp_path):

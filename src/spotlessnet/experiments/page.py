@@ -1,6 +1,7 @@
 """The page `docs/reproduction.md`, made from the rows of full-size runs: published numbers beside ours."""
 
 import math
+import re
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -40,6 +41,8 @@ WHY = {
     "factor of the trapezium": "it grows with the way from the linear solution to where SGD ended, over the step's own",
 }
 """Why a readout can differ, where it does."""
+
+NO_NUMBER = "no number"
 
 HEAD = """# The papers' tables and figures, run again
 
@@ -82,7 +85,7 @@ def section(experiment: Experiment, rows: list[Row], place: Path, pictures: Iter
     for name in dict.fromkeys(line.experiment for line in lines):
         here = [line for line in lines if line.experiment == name]
         said.append(f"### {name}\n\n{table(here, published)}")
-        said += [text for text in (verdicts(here, published),) if text]
+        said += [text for text in (verdicts(here, published), broken(name, rows)) if text]
     return "\n".join(said)
 
 
@@ -104,14 +107,33 @@ def verdicts(lines: list[Line], published: Mapping[tuple[str, str, str], Publish
     judged = {(line.method, line.readout): judge(line, published) for line in lines if _key(line) in published}
     if not judged:
         return ""
-    counts = {word: sum(v == word for v in judged.values()) for word in ("agrees", "same side", "differs")}
+    words = ("agrees", "same side", "differs", NO_NUMBER)
+    counts = {word: sum(v == word for v in judged.values()) for word in words}
     text = f"Of {len(judged)} printed numbers, {counts['agrees']} agree, {counts['same side']} lie on the same side of "
-    text += f"retraining, {counts['differs']} differ.\n"
+    text += f"retraining, {counts['differs']} differ"
+    text += f", {counts[NO_NUMBER]} have no number of ours beside them.\n" if counts[NO_NUMBER] else ".\n"
     for readout in dict.fromkeys(readout for (_, readout), word in judged.items() if word == "differs"):
         methods = [method for (method, other), word in judged.items() if other == readout and word == "differs"]
         why = WHY.get(readout, "")
         text += f"\n- {readout}: {', '.join(methods)}.{' Why: ' + why + '.' if why else ''}"
     return text + "\n"
+
+
+def broken(experiment: str, rows: list[Row]) -> str:
+    """What gave no number on some seed, and the reason that the run wrote down."""
+    found: dict[str, dict[str, set[str]]] = {}
+    for row in rows:
+        if row.experiment == experiment and row.note.startswith(NO_NUMBER):
+            reason = re.sub(r" in epoch \d+", "", row.note.removeprefix(f"{NO_NUMBER}: ").split(". ")[0])
+            found.setdefault(reason, {}).setdefault(row.method, set()).add(row.readout)
+    lines = []
+    for reason, methods in found.items():
+        by_readout: dict[str, list[str]] = {}
+        for method, readouts in methods.items():
+            by_readout.setdefault("every readout" if len(readouts) > 2 else " and ".join(readouts), []).append(method)
+        told = "; ".join(f"{readout} of {', '.join(names)}" for readout, names in by_readout.items())
+        lines.append(f"- No number on some seeds: {told}. {reason.rstrip('.')}.\n")
+    return "".join(lines)
 
 
 def judge(line: Line, published: Mapping[tuple[str, str, str], Published]) -> str:
@@ -124,6 +146,8 @@ def judge(line: Line, published: Mapping[tuple[str, str, str], Published]) -> st
     'agrees'
     """
     value, ours = published[_key(line)].value, line.mean
+    if math.isnan(ours.value):
+        return NO_NUMBER
     if line.unit == "nats":
         close = ours.value > 0 and value > 0 and max(ours.value / value, value / ours.value) <= FACTOR
     else:
@@ -140,7 +164,7 @@ def judge(line: Line, published: Mapping[tuple[str, str, str], Published]) -> st
 
 def _cell(line: Line, published: Mapping[tuple[str, str, str], Published]) -> str:
     if math.isnan(line.mean.value):
-        return "no number"
+        return NO_NUMBER
     bound = "> " if line.censored else ""
     text = f"{bound}{line.mean.value:.3g}"
     if math.isfinite(line.mean.low) and line.seeds > 1:
