@@ -20,11 +20,12 @@ from spotlessnet.operators.layers import Layer, LinearLayer
 from spotlessnet.operators.per_sample import Plan, plan, pull_back, record_pass, rest_rows
 from spotlessnet.operators.sums import add_up, processes
 
-COLUMNS = 2**14
+COLUMNS = 2**15
 """The most columns of `J` that are written out at a time."""
 
-STRIPES = 8
-"""Into how many stripes of rows a symmetric block is cut; what lies above the diagonal is not computed."""
+STRIPES, LEAST = 8, 125
+"""Into how many stripes of rows a symmetric block is cut, and their least height, below which products are slow; what
+lies above the diagonal is not computed."""
 
 
 def kernel(
@@ -169,7 +170,7 @@ def _add_block(J: Tensor, K: Tensor, theta: Tensor, symmetric: bool) -> None:
     if not symmetric:
         theta.addmm_(J, K.T)
         return
-    stripe = -(-len(J) // STRIPES)
+    stripe = max(LEAST, -(-len(J) // STRIPES))
     for i in range(0, len(J), stripe):
         theta[i : i + stripe, : i + stripe].addmm_(J[i : i + stripe], J[: i + stripe].T)
 
