@@ -24,12 +24,13 @@ EVERY = st.sampled_from(sorted(NETWORKS))
     batch=st.integers(1, 9),
     memory=st.sampled_from([None, 1e-6]),
     columns=st.sampled_from([2**14, 8]),
+    least=st.sampled_from([125, 2]),
 )
 @settings(max_examples=18, deadline=None)
-def test_is_the_dense_kernel_and_symmetric_to_the_bit(name, seed, batch, memory, columns):
+def test_is_the_dense_kernel_and_symmetric_to_the_bit(name, seed, batch, memory, columns, least):
     trained, data = problem(name, seed, rows=6)
     J = dense_jacobian(trained, data).flatten(0, 1)
-    with patch.object(kernel_file, "COLUMNS", columns):
+    with patch.object(kernel_file, "COLUMNS", columns), patch.object(kernel_file, "LEAST", least):
         theta = kernel(trained, data, batch=batch, memory=memory)
     torch.testing.assert_close(theta, J @ J.T)
     assert torch.equal(theta, theta.T)
