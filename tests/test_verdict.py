@@ -300,6 +300,24 @@ def test_a_little_memory_of_every_row_is_no_excuse_however_far_strangers_go_astr
     assert state(blind(*groups), "row by row") == "different"
 
 
+def test_a_small_share_that_is_surely_there_is_not_excused():
+    """A tenth of the original's memory in every row, with hardly any noise: within the margin, but it is memory."""
+    rows = torch.linspace(-6, 2, ROWS, dtype=float64)
+    quiet = [stranger_group(seed, shift) for seed, shift in ((101, 6.0), (102, 0.0), (103, 0.0))]
+    kept = replace(quiet[1], margins=quiet[1].margins + 0.6 + 0.01 * rows.sin())
+    found = QUICK(quiet[0], kept, *quiet[1:])
+    assert state(found, "remembered share") == "same"
+    assert "trained otherwise" not in "".join(check.note for check in found.checks)
+
+
+def test_where_little_was_remembered_another_training_leaves_it_open():
+    """The original is hardly surer of the forgotten rows; another training moves all rows ten times as far."""
+    groups = [stranger_group(101, 0.4), stranger_group(102), stranger_group(103)]
+    otherwise = stranger_group(1, doubt=0.7)
+    found = QUICK.checks(groups[0], otherwise, *groups[1:])
+    assert QUICK.word(found) == "inconclusive"
+
+
 def test_one_row_that_was_kept_is_found_among_twenty_five_that_were_not():
     began, split = digits_problem()
     pairs = train_pairs(began, split, seeds=8)

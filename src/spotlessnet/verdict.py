@@ -131,9 +131,10 @@ class Audit:
     3. **rows**: margin-KL of each row, its mean and 95th percentile over rows, against shuffled networks.
     4. **error on test**, one-sided: a network that lost its wits has not forgotten.
 
-    Where 2. or 3. differ although 1. may not, strangers tell why: test rows that retrained networks find as likely to
-    have the label. A share is counted anew, of how much further than its strangers each row has moved. If that is as
-    small as 1. allows, and no single row goes `astray`, the network was trained otherwise and remembers no more.
+    Where any of them differs, strangers tell why: test rows with other labels that retrained networks find just as
+    likely. A share is counted anew, of how much further than its strangers each row has moved. If that holds zero and
+    is as small as 1. allows, and no single row goes `astray`, the network was trained otherwise and remembers no more;
+    if it is too wide, nothing can be told. Fewer errors on $D_f$ than retrained networks make are never excused.
 
     **Arguments:**
 
@@ -210,12 +211,13 @@ class Audit:
         """All comparisons of a candidate with the retrained networks; the held-out ones only tell the spread."""
         groups = (candidate, retrained, held_out)
         forget, test = ([group.forget_error for group in groups], [group.test_error for group in groups])
-        share = self._share(original, candidate, retrained)
-        error = self._error("error on forgotten rows", *forget)
-        rows = self._rows(candidate, retrained)
-        if share.state != "different" and (error.state, rows.state) != ("same", "same"):
-            error, rows = self._beside_strangers(error, rows, original, candidate, retrained)
-        found = [share, error, rows]
+        found = [
+            self._share(original, candidate, retrained),
+            self._error("error on forgotten rows", *forget),
+            self._rows(candidate, retrained),
+        ]
+        if any(check.state != "same" for check in found):
+            found = self._beside_strangers(found, original, candidate, retrained)
         if len(retrained.test_error):
             found.append(replace(self._error("error on test rows", *test, worse_only=True), guards=True))
         return tuple(found)
@@ -265,20 +267,26 @@ class Audit:
         return Check(ROWS, state, found.nats, math.nan, math.nan, math.nan, note)
 
     def _beside_strangers(
-        self, error: Check, rows: Check, original: Evidence, candidate: Evidence, retrained: Evidence
-    ) -> tuple[Check, Check]:
-        """Both checks again, in the light of rows that nobody trained on."""
-        net = beyond_strangers(original, candidate, retrained, 2 * self.level - 1)
+        self, checks: list[Check], original: Evidence, candidate: Evidence, retrained: Evidence
+    ) -> list[Check]:
+        """The checks again, in the light of rows that nobody trained on."""
+        net = beyond_strangers(original, candidate, retrained, 2 * self.level - 1, 1 - self.false_alarm)
         if net is None:
-            return error, rows
-        rows = replace(rows, note=f"{rows.note}; {net}")
-        one_row = min(max(self.share, self.astray * net.chance), MOST)
-        if not (-self.share <= net.share.low and net.share.high <= self.share and net.single <= one_row):
-            return error, rows
-        excused = [
-            c if c.state == "same" else replace(c, state="same", note=_and(c.note, OTHERWISE)) for c in (error, rows)
+            return checks
+        checks[-1] = replace(checks[-1], note=f"{checks[-1].note}; {net}")
+        knows_labels = checks[1].state == "different" and checks[1].value < 0
+        by_chance = self.astray * net.chance
+        one_row = max(self.share, by_chance)
+        if net.surely.low > 0 or net.surely.high < 0 or net.single > one_row or knows_labels:
+            return checks
+        state: State = "unclear"
+        note = "trained otherwise, and what it remembers is too little to tell"
+        if -self.share <= net.share.low and net.share.high <= self.share and net.single <= MOST:
+            state, note = "same", OTHERWISE
+        return [
+            c if c.state == "same" else replace(c, state=state, note=f"{c.note}: {note}" if c.note else note)
+            for c in checks
         ]
-        return excused[0], excused[1]
 
     @staticmethod
     def _state(inside: Interval, surely: Interval, margin: float, worse_only: bool = False) -> State:
@@ -293,11 +301,12 @@ class Net:
 
     **Arguments:**
 
-    - `share`: in the mean over rows, with Fieller's interval.
+    - `share`, `surely`: in the mean over rows, with Fieller's interval at two levels.
     - `single`, `chance`: of the row that kept most, and the standard deviation of strangers among themselves.
     """
 
     share: Interval
+    surely: Interval
     single: float
     chance: float
 
@@ -306,11 +315,9 @@ class Net:
         return f"beyond strangers {share}, of one row {self.single:.2g} ({self.chance:.2g} by chance)"
 
 
-def _and(note: str, more: str) -> str:
-    return f"{note}: {more}" if note else more
-
-
-def beyond_strangers(original: Evidence, candidate: Evidence, retrained: Evidence, level: float) -> Net | None:
+def beyond_strangers(
+    original: Evidence, candidate: Evidence, retrained: Evidence, level: float, surely: float
+) -> Net | None:
     """How much of its memory the original would recognise; nothing where there are no strangers.
 
     A row's own share is taken of what the original remembers of it or of a typical one, whichever is more.
@@ -325,8 +332,8 @@ def beyond_strangers(original: Evidence, candidate: Evidence, retrained: Evidenc
     if typical <= 0:
         return None
     scale = whole.rows.clamp(min=typical)
-    share = ratio_interval(ours.rows, whole.rows, level)
-    return Net(share, float((ours.rows / scale).max()), float((ours.strangers / scale).std()))
+    share, wide = (ratio_interval(ours.rows, whole.rows, which) for which in (level, surely))
+    return Net(share, wide, float((ours.rows / scale).max()), float((ours.strangers / scale).std()))
 
 
 def attack_check(attack: Attack, *, limit: float = 0.55) -> Check:

@@ -28,7 +28,7 @@ class Unseen:
     **Arguments:**
 
     - `margins`: of each test row under each label, one network per seed.
-    - `labels`: of the forgotten rows, which strangers are given.
+    - `labels`: of the forgotten rows.
     """
 
     margins: Float64[Tensor, "S U C"]
@@ -56,10 +56,24 @@ def margins_by_label(logits: Float64[Tensor, "N C"]) -> Float64[Tensor, "N C"]:
     return found.scatter(1, top.unsqueeze(1), margin(logits, top).unsqueeze(1))
 
 
-def matched(retrained: Float64[Tensor, "S T"], unseen: Unseen, each: int = EACH) -> Int64[Tensor, "each T"]:
-    """For each forgotten row, the test rows that retrained networks find as likely to have its label."""
-    apart = (unseen.margins.mean(dim=0)[:, unseen.labels] - retrained.mean(dim=0)).abs()
-    return apart.topk(min(each, len(apart)), dim=0, largest=False).indices
+def matched(
+    retrained: Float64[Tensor, "S T"], unseen: Unseen, each: int = EACH
+) -> tuple[Int64[Tensor, "each T"], Int64[Tensor, "each T"]]:
+    """For each forgotten row, test rows and **other** labels that retrained networks find just as likely.
+
+    Other labels, for what is known or avoided of a whole class shows in that class's test rows too, and would pass for
+    the way the network was trained.
+    """
+    base, own = unseen.margins.mean(dim=0), retrained.mean(dim=0)
+    rows, labels = [], []
+    for i, y in enumerate(unseen.labels.tolist()):
+        apart = (base - own[i]).abs()
+        apart[:, y] = torch.inf
+        few = min(each, len(base) * (base.shape[1] - 1))
+        nearest = apart.flatten().topk(few, largest=False).indices
+        rows.append(nearest // base.shape[1])
+        labels.append(nearest % base.shape[1])
+    return torch.stack(rows, dim=1), torch.stack(labels, dim=1)
 
 
 def strangers(networks: Sequence[Trained], split: Split, each: int = EACH) -> Data:
@@ -71,8 +85,8 @@ def strangers(networks: Sequence[Trained], split: Split, each: int = EACH) -> Da
     """
     unseen, test = Unseen.of(networks, split), _drawn(split.tests)
     assert unseen is not None  # `split.tests` has just said that there are some
-    near = matched(margins_of(networks, split.forget), unseen, each)
-    position, label = torch.stack([near, unseen.labels.expand_as(near)]).flatten(1).unique(dim=1)
+    pairs = torch.stack(matched(margins_of(networks, split.forget), unseen, each))
+    position, label = pairs.flatten(1).unique(dim=1)
     return Data(Arrays(test.fetch(test.rows[position]).x, label), torch.arange(len(label)))
 
 
@@ -107,7 +121,7 @@ def beyond(
     each: int = EACH,
 ) -> Beyond:
     """Forgotten rows beside their strangers, in one group of networks and the retrained ones."""
-    near = matched(retrained, retrained_unseen, each)
-    moved = (unseen.margins - retrained_unseen.margins).mean(dim=0)[:, unseen.labels].gather(0, near)
+    near, label = matched(retrained, retrained_unseen, each)
+    moved = (unseen.margins - retrained_unseen.margins).mean(dim=0)[near, label]
     fellows = (moved.sum(dim=0) - moved) / max(1, len(moved) - 1)
     return Beyond((margins - retrained).mean(dim=0) - moved.mean(dim=0), moved - fellows)
