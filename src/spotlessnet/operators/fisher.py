@@ -12,7 +12,7 @@ from spotlessnet.core.errors import NeedError, check_choice, check_positive
 from spotlessnet.core.loss import Loss, PerSample
 from spotlessnet.core.trained import Trained
 from spotlessnet.operators.layers import Layer
-from spotlessnet.operators.per_sample import Plan, plan, pull_back, record_pass, rest_rows, rows_of
+from spotlessnet.operators.per_sample import Plan, Record, plan, pull_back, record_pass, rest_rows, rows_of
 from spotlessnet.operators.sums import processes, sum_over
 
 KINDS = ("exact", "monte carlo", "empirical")
@@ -55,7 +55,7 @@ def fisher_diagonal(
         if not plans:
             plans.append(plan(trained, one.x))
         record = record_pass(trained, plans[0].layers, one.x)
-        columns = _cotangents(trained, record.outputs.detach(), one, kind, draw, draws)
+        columns = _cotangents(trained, record, one, kind, draw, draws)
         total = torch.zeros_like(trained.weights)
         into = trained.unflatten(total)
         for i, returned in enumerate(pull_back(record, columns)):
@@ -71,10 +71,10 @@ def fisher_diagonal(
 
 
 def _cotangents(
-    trained: Trained, outputs: Tensor, one: Batch, kind: str, draw: torch.Generator | None, draws: int
+    trained: Trained, record: Record, one: Batch, kind: str, draw: torch.Generator | None, draws: int
 ) -> Float[Tensor, "n C R"]:
     """The columns whose pulled-back squares add up to the diagonal."""
-    shape = trained.outputs(rows_of(one.x, slice(0, 1))).shape[1:]
+    outputs, shape = record.outputs.detach(), record.shape
     loss, y = flat_loss(trained.loss, shape), one.y
     if kind == "exact":
         return loss.hessian_root(outputs, y)

@@ -26,9 +26,13 @@ class Plan(NamedTuple):
 
 
 class Record(NamedTuple):
-    """One pass through the network: at each layer what entered, and where gradients return to."""
+    """One pass through the network: at each layer what entered, and where gradients return to.
+
+    Outputs are flat; `shape` is that of one row's before.
+    """
 
     outputs: Float[Tensor, "n C"]
+    shape: torch.Size
     weights: Float[Tensor, " P"]
     entered: list[Tensor | None]
     edges: list[GradientEdge | None]
@@ -75,11 +79,11 @@ def record_pass(trained: Trained, layers: list[Layer], x: Inputs) -> Record:
             handles.append(layer.module.register_forward_hook(partial(note, i)))
         with torch.enable_grad():
             w = trained.weights.detach().requires_grad_()
-            outputs = trained.outputs(x, w).flatten(1)
+            outputs = trained.outputs(x, w)
     finally:
         for handle in handles:
             handle.remove()
-    return Record(outputs, w, entered, edges)
+    return Record(outputs.flatten(1), outputs.shape[1:], w, entered, edges)
 
 
 def pull_back(record: Record, cotangents: Float[Tensor, "n C R"]) -> list[Float[Tensor, "n R ..."]]:
@@ -91,6 +95,8 @@ def pull_back(record: Record, cotangents: Float[Tensor, "n C R"]) -> list[Float[
         torch.autograd.grad(record.outputs, record.edges, column, retain_graph=r + 1 < len(columns))  # type: ignore[arg-type]  # edges are accepted, the stub lags
         for r, column in enumerate(columns)
     ]
+    if len(back) == 1:  # one column needs no copy
+        return [at_layer.unsqueeze(1) for at_layer in back[0]]
     return [torch.stack(at_layer, dim=1) for at_layer in zip(*back, strict=True)]
 
 
