@@ -275,8 +275,7 @@ class Audit:
             return checks
         checks[-1] = replace(checks[-1], note=f"{checks[-1].note}; {net}")
         knows_labels = checks[1].state == "different" and checks[1].value < 0
-        by_chance = self.astray * net.chance
-        one_row = max(self.share, by_chance)
+        one_row = max(self.share, self.astray * net.chance)
         if net.surely.low > 0 or net.surely.high < 0 or net.single > one_row or knows_labels:
             return checks
         state: State = "unclear"

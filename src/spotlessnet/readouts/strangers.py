@@ -65,15 +65,23 @@ def matched(
     the way the network was trained.
     """
     base, own = unseen.margins.mean(dim=0), retrained.mean(dim=0)
-    rows, labels = [], []
-    for i, y in enumerate(unseen.labels.tolist()):
-        apart = (base - own[i]).abs()
-        apart[:, y] = torch.inf
-        few = min(each, len(base) * (base.shape[1] - 1))
-        nearest = apart.flatten().topk(few, largest=False).indices
-        rows.append(nearest // base.shape[1])
-        labels.append(nearest % base.shape[1])
-    return torch.stack(rows, dim=1), torch.stack(labels, dim=1)
+    U, C = base.shape
+    few = min(each, U * (C - 1))
+    found = torch.empty(few, len(own), dtype=torch.long)
+    for y in unseen.labels.unique().tolist():
+        mine = (unseen.labels == y).nonzero().squeeze(1)
+        pairs = torch.arange(U * C)
+        pairs = pairs[pairs % C != y]
+        heights, order = base.flatten()[pairs].sort()
+        # The nearest lie within so many places to either side of where a row itself would stand.
+        place = torch.searchsorted(heights, own[mine].contiguous()).unsqueeze(0)
+        window = (place + torch.arange(-few, few).unsqueeze(1)).clamp(0, len(pairs) - 1)
+        # A place that was reached twice, at an end, counts once.
+        again = torch.cat([torch.zeros_like(place, dtype=torch.bool), window[1:] == window[:-1]])
+        apart = (heights[window] - own[mine]).abs().masked_fill(again, torch.inf)
+        nearest = window.gather(0, apart.topk(few, dim=0, largest=False).indices)
+        found[:, mine] = pairs[order[nearest]]
+    return found // C, found % C
 
 
 def strangers(networks: Sequence[Trained], split: Split, each: int = EACH) -> Data:
