@@ -6,13 +6,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import float64, nn
+from torch import Tensor, float64, nn
+from torch.nn.grad import conv2d_weight
 
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import NeedError, SettingError
 from spotlessnet.core.loss import BinaryCrossEntropy, PerSample, SquaredError
 from spotlessnet.core.trained import Trained
-from spotlessnet.operators import fisher
+from spotlessnet.operators import fisher, layers
 from spotlessnet.operators.fisher import fisher_diagonal
 from spotlessnet.operators.per_sample import Plan, plan
 from tests.reference import NETWORKS, dense_gauss_newton, dense_hessian, problem, random_weights, row
@@ -61,6 +62,57 @@ def test_the_plan_leaves_out_what_has_no_closed_form():
     assert rest["words"] == ["embed.weight"]
     # `a.bias` has a closed form, but goes the sure way along with the weight that has none.
     assert rest["outside"] == ["scale", "a.weight", "a.bias"]
+
+
+class OtherAxes(nn.Module):
+    """Layers that see positions before rows, and positions and rows along one axis."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(3, 4)
+        self.folded = nn.Linear(4, 4)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x.transpose(0, 1)).tanh().transpose(0, 1)
+        return self.head(self.folded(h.flatten(0, 1)).tanh().unflatten(0, x.shape[:2]).mean(dim=1))
+
+
+@pytest.mark.parametrize("positions", [1, 2, 3, 5])
+def test_layers_that_see_rows_along_another_axis_stay_per_sample(positions):
+    torch.manual_seed(0)
+    trained = Trained.of(OtherAxes().double())
+    data = Data.of((torch.randn(5, positions, 3, dtype=float64), torch.randint(3, (5,))))
+    found = fisher_diagonal(trained, data, kind="empirical")
+    torch.testing.assert_close(found, per_sample_squares(trained, data, torch.ones(5, dtype=float64)))
+    rest = plan(trained, data.fetch(data.rows).x).rest
+    assert {"first.weight", "first.bias"} <= set(rest)
+    assert "head.weight" not in rest
+
+
+@pytest.mark.parametrize(("dtype", "close"), [(float64, 1e-9), (torch.float32, 1e-4)])
+def test_convolutions_of_many_channels_stay_per_sample(dtype, close):
+    torch.manual_seed(0)
+    wide = nn.Conv2d(16, 16, (3, 2), stride=(1, 2), padding=(2, 1), dilation=(2, 1))
+    network = nn.Sequential(nn.Conv2d(2, 16, 3), nn.Tanh(), wide, nn.Tanh(), nn.Flatten(), nn.LazyLinear(3)).double()
+    data = Data.of((torch.randn(5, 2, 7, 7, dtype=float64), torch.randint(3, (5,))))
+    network(data.fetch(data.rows).x)
+    s = random_weights(5, 0)
+    truth = per_sample_squares(Trained.of(network), data, s)
+    trained = Trained.of(network.to(dtype))
+    with patch.object(layers, "CONVOLVED", 1), patch.object(layers, "conv2d_weight", wraps=conv2d_weight) as convolved:
+        found = fisher_diagonal(trained, data, kind="empirical", sample_weights=s.to(dtype))
+    torch.testing.assert_close(found.double(), truth, rtol=close, atol=close * float(truth.max()))
+    assert convolved.call_count == 1 + 4  # the plan looks at one row, and one of five rows has weight zero
+
+
+@pytest.mark.parametrize("name", ["residual", "grouped"])
+def test_images_unfolded_a_few_at_a_time_are_the_same(name):
+    trained, data = problem(name, 4)
+    whole = fisher_diagonal(trained, data)
+    for entries in (1, 200):
+        with patch.object(layers, "UNFOLDED", {"cpu": entries}):
+            torch.testing.assert_close(fisher_diagonal(trained, data), whole)
 
 
 def test_hooks_are_gone_afterwards():

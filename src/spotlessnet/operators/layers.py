@@ -4,6 +4,7 @@ For a layer that is linear in its weights, the gradient of one sample is a produ
 its output, so a whole batch of them costs one batched matrix product.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from dataclasses import dataclass
@@ -12,8 +13,15 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.grad import conv2d_weight
 
 from spotlessnet.core.trained import Trained
+
+UNFOLDED = {"cpu": 2**20, "cuda": 2**27}
+"""How many entries of unfolded images are written out at a time; on the CPU, what stays in the cache."""
+
+CONVOLVED = 2**16
+"""From how many entries of one unfolded image on a convolution per sample pays for being called so often."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,17 +77,35 @@ class ConvLayer(Layer):
         self, entered: Float[Tensor, "n *a"], returned: Float[Tensor, "n R *b"], part: slice
     ) -> Float[Tensor, "n R *w"]:
         m, (n, R) = self.module, returned.shape[:2]
-        A = entered.unflatten(1, (m.groups, -1))[:, :, part]
-        k = A.shape[2]
+        A = entered.unflatten(1, (m.groups, -1))[:, :, part].flatten(1, 2)
+        shape = (m.out_channels, A.shape[1] // m.groups, *m.kernel_size)
+        unfolded = A[0].numel() * math.prod(m.kernel_size)
+        if R == 1 and unfolded >= CONVOLVED and self._convolves(A):
+            rows = A.new_empty(n, 1, *shape)
+            for i in range(n):
+                rows[i, 0] = conv2d_weight(A[i : i + 1], shape, returned[i], m.stride, m.padding, m.dilation)
+            return rows
+        G = returned.unflatten(2, (m.groups, -1)).transpose(1, 2).reshape(n * m.groups, R * shape[0] // m.groups, -1)
+        rows = A.new_empty(*G.shape[:2], math.prod(shape[1:]))
+        step = max(1, UNFOLDED.get(A.device.type, 2**20) // unfolded)
+        for i in range(0, n, step):
+            few = slice(i * m.groups, (i + step) * m.groups)
+            torch.bmm(G[few], self._unfolded(A[i : i + step]).transpose(1, 2), out=rows[few])
+        return rows.reshape(n, m.groups, R, -1, rows.shape[-1]).transpose(1, 2).reshape(n, R, *shape)
+
+    def _convolves(self, A: Float[Tensor, "n c h w"]) -> bool:
+        """Whether the backward convolution of one sample, which unfolds nothing, is as fast as a product."""
+        m = self.module
+        # oneDNN is made for channels in blocks of 16; with others it can be sixty times slower than unfolding.
+        blocks = A.shape[1] % 16 == 0 and m.out_channels % 16 == 0
+        return A.device.type == "cpu" and m.groups == 1 and m.kernel_size != (1, 1) and blocks
+
+    def _unfolded(self, A: Float[Tensor, "n c h w"]) -> Float[Tensor, "n_groups c_kernel T"]:
+        m, each = self.module, len(A) * self.module.groups
         if m.kernel_size == (1, 1) and m.padding == (0, 0):
-            U = A[..., :: m.stride[0], :: m.stride[1]].reshape(n * m.groups, k, -1)
-        else:
-            U = nn.functional.unfold(A.flatten(1, 2), m.kernel_size, m.dilation, m.padding, m.stride)
-            U = U.reshape(n * m.groups, -1, U.shape[-1])
-        G = returned.reshape(n, R, m.groups, -1, U.shape[-1]).transpose(1, 2)
-        rows = torch.bmm(G.reshape(n * m.groups, -1, U.shape[-1]), U.transpose(1, 2))
-        rows = rows.reshape(n, m.groups, R, -1, rows.shape[-1]).transpose(1, 2)
-        return rows.reshape(n, R, m.out_channels, k, *m.kernel_size)
+            return A[..., :: m.stride[0], :: m.stride[1]].reshape(each, A.shape[1] // m.groups, -1)
+        U = nn.functional.unfold(A, m.kernel_size, m.dilation, m.padding, m.stride)
+        return U.reshape(each, -1, U.shape[-1])
 
     def bias_rows(self, returned: Float[Tensor, "n R *b"]) -> Float[Tensor, "n R *w"]:
         return returned.flatten(3).sum(dim=3)

@@ -41,20 +41,22 @@ class Record(NamedTuple):
 def plan(trained: Trained, x: Inputs) -> Plan:
     """Layers whose closed form reproduces autograd on the first two rows of `x`; the other parameters are `rest`.
 
-    So modules called twice, weights used outside their module and anything else unforeseen go the slow, sure way.
+    So modules called twice, weights used outside their module, layers that see the rows along another axis and anything
+    else unforeseen go the slow, sure way.
     """
     layers = layers_of(trained)
     record = record_pass(trained, layers, rows_of(x, slice(0, 2)))
     generator = torch.Generator().manual_seed(0)
     cotangent = torch.randn(record.outputs.shape, generator=generator, dtype=torch.float64).to(record.outputs)
-    truth = torch.autograd.grad(record.outputs, record.weights, cotangent, retain_graph=True)[0]
+    cotangent[1:] = 0  # only the first row is asked for, so nothing may come back to the second
     edges = [edge for edge in record.edges if edge is not None]
-    back = torch.autograd.grad(record.outputs, edges, cotangent, allow_unused=True) if edges else ()
+    places = [record.weights, *edges]
+    truth, *back = torch.autograd.grad(record.outputs, places, cotangent, allow_unused=True)  # type: ignore[arg-type]  # edges are accepted, the stub lags
     returned = iter(back)
     good = [
         layer
         for layer, entered, edge in zip(layers, record.entered, record.edges, strict=True)
-        if edge is not None and _agrees(layer, entered, next(returned), trained.unflatten(truth))
+        if edge is not None and _agrees(layer, entered, next(returned), trained.unflatten(truth), len(cotangent))
     ]
     done = {name for layer in good for name in (layer.weight, layer.bias)}
     return Plan(good, [name for name in trained.names if name not in done])
@@ -129,16 +131,19 @@ def _as_batch(single: Inputs) -> Inputs:
     return single.unsqueeze(0)
 
 
-def _agrees(layer: Layer, entered: Tensor | None, returned: Tensor | None, truth: dict[str, Tensor]) -> bool:
+def _agrees(layer: Layer, entered: Tensor | None, returned: Tensor | None, truth: dict[str, Tensor], rows: int) -> bool:
+    """Whether the first row's gradient is `truth` in closed form, and the first axis is that of the rows."""
     if entered is None or returned is None:
         return False
+    if len(entered) != rows or len(returned) != rows or returned[1:].any():
+        return False  # the first axis holds positions, or rows and positions together
     pairs = []
+    entered, returned = entered[:1], returned[:1].unsqueeze(1)
     try:
         if layer.weight is not None:
-            rows = layer.weight_rows(entered, returned.unsqueeze(1), slice(None))
-            pairs.append((rows.sum(dim=(0, 1)), truth[layer.weight]))
+            pairs.append((layer.weight_rows(entered, returned, slice(None))[0, 0], truth[layer.weight]))
         if layer.bias is not None:
-            pairs.append((layer.bias_rows(returned.unsqueeze(1)).sum(dim=(0, 1)), truth[layer.bias]))
+            pairs.append((layer.bias_rows(returned)[0, 0], truth[layer.bias]))
     except RuntimeError:
         return False  # the layer was fed in a shape that the closed form does not know, such as no batch axis
     close = {torch.float64: 1e-8, torch.float32: 1e-3}.get(returned.dtype, 5e-2)
