@@ -7,11 +7,14 @@
 they are (*some*) or with wrong labels (*wrong*), or all 5000 of it (*class*). *some* and *wrong* name the same rows, so
 that one retrained network is the reference for both; they are the same for every seed, which draws head and order. The
 gap closed is in mean margin and loss on the forgotten rows over paired seeds, and in activation distance, whose floor
-is another seed's retrained network. The first cohort of the first seed is done twice, the second time under a counter
-of floating-point operations.
+is another seed's retrained network. Half of the test images may be looked at by a method, the other half judges it.
+On the first seed what is done within an epoch is done again under a counter of floating-point operations. Margins of a
+hundred forgotten rows are kept beside the rows, for an attack on single examples: an attacker who has seen both kinds
+of network with the other seeds tells a scrubbed from a retrained one, 0.5 is chance.
 """
 
 import argparse
+import json
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -28,11 +31,12 @@ from spotlessnet.core.data import Arrays, Data
 from spotlessnet.core.memory import Memory
 from spotlessnet.core.meter import Meter
 from spotlessnet.core.recipe import Recipe
-from spotlessnet.core.scrub import Scrub, chain
+from spotlessnet.core.scrub import Scrub
 from spotlessnet.core.split import Split
+from spotlessnet.core.statistics import t_interval
 from spotlessnet.core.trained import Trained
 from spotlessnet.datasets import load
-from spotlessnet.experiments.few import FromFew, fewer, some
+from spotlessnet.experiments.few import some
 from spotlessnet.experiments.setting import on_device
 from spotlessnet.models.all_cnn import AllCNN
 from spotlessnet.models.pretrained import RESNET_NAMES, load_pretrained
@@ -40,21 +44,27 @@ from spotlessnet.models.resnet import ResNet
 from spotlessnet.operators.precision import matmul
 from spotlessnet.operators.remember import remember
 from spotlessnet.readouts import ActivationDistance, Error, Margin, MeanLoss
+from spotlessnet.readouts.margin import margins_of
 from spotlessnet.report.rows import Row, append_rows, read_rows
-from spotlessnet.scrubs import NTK, Finetune, NegGradPlus, ShortRetrain
+from spotlessnet.scrubs import NTK, Finetune, NegGradPlus, ShortRetrain, Unlabel
 from spotlessnet.training.fit import fit
+from spotlessnet.training.tutors import Tutors, train_tutors
 from spotlessnet.verdict import ratio_interval
 
 COHORTS = ("some", "wrong", "class")
 WEIGHTS = {"all-cnn": "allcnn-cifar100.safetensors", "resnet": "resnet18w04-cifar100.safetensors"}
-RECIPE = Recipe(epochs=10, rate=0.01, momentum=0.9, batch=128)
+RECIPE = Recipe(epochs=6, rate=0.01, momentum=0.9, batch=128, schedule="cosine")
 FORGET = 100
-RANK, SAMPLE, CORESET = 100, 2000, 5000
-"""Of the memory: directions, rows that its curvature is taken from, and retained rows it may polish on."""
+RANK, SAMPLE = 100, 2000
+"""Of the memory: directions, and rows that its curvature is taken from."""
+
+HUNDREDTH, TENTH = "unlabel, from tutors, a hundredth", "unlabel, from tutors, a tenth"
+ALONE, MEMORY, TUTORS = "unlabel, alone, a hundredth", "from the memory", "tutors"
 
 DISTANCE = "activation distance on forget"
 OPERATIONS = "operations, in trainings"
 WRITING, TRAINING = "writing", "training"
+COLUMNS = ("method", "margin", "loss", "distance", "attack", "D_r / test error", "seconds", "operations")
 
 Made = TypeVar("Made")
 
@@ -81,48 +91,60 @@ def world(options: argparse.Namespace, seed: int, device: torch.device) -> World
     pair = load("cifar10", options.data)
     train, test = (some(data, options.rows) for data in (pair.train, pair.test))
     labels = train.labels()
-    of_class = (labels == 0).nonzero().squeeze(1)
+    of_class = (labels == options.label).nonzero().squeeze(1)
     forget = of_class[torch.randperm(len(of_class), generator=torch.Generator().manual_seed(0))[: options.forget]]
     wrong = labels.clone()
-    wrong[forget] = torch.randint(1, 10, (len(forget),), generator=torch.Generator().manual_seed(1))
+    other = torch.randint(1, 10, (len(forget),), generator=torch.Generator().manual_seed(1))
+    wrong[forget] = (options.label + other) % 10
     x = train.fetch(train.rows).x
     assert isinstance(x, torch.Tensor)
     right, false = (on_device(Data(Arrays(x, y), torch.arange(len(y))), device) for y in (labels, wrong))
-    tests, gone = on_device(test, device), forget.tolist()
+    # Half of the images that nobody trains on may be looked at by a method, the other half judges it.
+    held, tests = (on_device(test.pick(torch.arange(i, len(test), 2)), device) for i in (0, 1))
+    gone = forget.tolist()
     network = AllCNN(10, seed=seed) if options.model == "all-cnn" else ResNet(10, width=0.4, seed=seed)
     rename = RESNET_NAMES if options.model == "resnet" else None
     network = load_pretrained(network, options.data / WEIGHTS[options.model], rename=rename).to(device)
     recipe = RECIPE.but(decay=options.decay, epochs=options.epochs)
     splits = {
-        "some": by_number(gone)(right, tests),
-        "wrong": by_number(gone, mislabelled=True)(false, tests),
-        "class": by_number(of_class.tolist())(right, tests),
+        "some": by_number(gone)(right, tests, validation=held),
+        "wrong": by_number(gone, mislabelled=True)(false, tests, validation=held),
+        "class": by_number(of_class.tolist())(right, tests, validation=held),
     }
     return World(splits, Trained.of(network, start=network, recipe=recipe))
 
 
-def methods(memory: Memory) -> dict[str, Callable[[Trained, Split], Trained]]:
-    """Every method as a function of the original and the split."""
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A trained network with what was made once for all requests."""
 
-    def scrubbed(scrub: Scrub) -> Callable[[Trained, Split], Trained]:
-        return lambda original, split: original.at(scrub(original, split).mean)
+    network: Trained
+    tutors: Tutors
+    memory: Memory | None
 
-    def recalled(original: Trained, split: Split) -> Trained:
-        # Nothing but the forgotten rows is at hand.
-        return original.at(NTK(memory=memory)(original, Split(forget=split.forget)).mean)
 
-    def polished(original: Trained, split: Split) -> Trained:
-        return scrubbed(Finetune(epochs=1))(recalled(original, split), fewer(split, CORESET))
-
-    step = FromFew(NTK(solution="primal", tolerance=1e-2, max_iterations=20), 1000, thin=False)
-    return {
-        "from the memory": recalled,
-        "from the memory, then a tenth of an epoch": polished,
-        "a step on 1000 rows, then an epoch": scrubbed(chain(step, Finetune(epochs=1))),
-        "fine-tune, an epoch": scrubbed(Finetune(epochs=1)),
-        "negative gradient +, an epoch": scrubbed(NegGradPlus(epochs=1)),
-        "short retraining, in stages": scrubbed(ShortRetrain()),
+def methods(options: argparse.Namespace, made: Prepared) -> dict[str, Scrub]:
+    """Every method by its name."""
+    few = Unlabel(
+        rows=options.few, epochs=options.rounds, speed=options.speed, share=options.share, batch=options.small_batch
+    )
+    many = replace(few, rows=options.many, batch=None)
+    found: dict[str, Scrub] = {
+        HUNDREDTH: replace(few, tutors=made.tutors),
+        TENTH: replace(many, tutors=made.tutors),
+        ALONE: few,
+        "fine-tune, an epoch": Finetune(epochs=1),
+        "negative gradient +, an epoch": NegGradPlus(epochs=1),
+        "short retraining, in stages": ShortRetrain(),
     }
+    if made.memory is not None:
+        found[MEMORY] = NTK(memory=made.memory)
+    return {name: scrub for name, scrub in found.items() if name not in options.without}
+
+
+def scrubbed(scrub: Scrub, method: str, original: Trained, split: Split) -> Trained:
+    """The network after a scrub; one that works from a memory is shown nothing but the forgotten rows."""
+    return original.at(scrub(original, Split(forget=split.forget) if method == MEMORY else split).mean)
 
 
 def looks(name: str, method: str, seed: int, network: Trained, reference: Trained, split: Split) -> Iterator[Row]:
@@ -141,7 +163,7 @@ def run(options: argparse.Namespace) -> None:
     for seed in options.seeds:
         here = world(options, seed, device)
         retrained: dict[str, Trained] = {}
-        originals: dict[bool, tuple[Trained, Memory]] = {}
+        originals: dict[bool, Prepared] = {}
         for cohort in options.cohorts:
             with matmul("tf32"):
                 one_cohort(options, here, cohort, seed, originals, retrained, before)
@@ -153,48 +175,78 @@ def one_cohort(
     here: World,
     cohort: str,
     seed: int,
-    originals: dict[bool, tuple[Trained, Memory]],
+    originals: dict[bool, Prepared],
     retrained: dict[str, Trained],
     before: dict[str, Trained],
 ) -> None:
-    """One request by every method. Originals, their memories and retrained networks are kept for the next cohort."""
+    """One request by every method. What was made once, and retrained networks, are kept for the next cohort."""
     split, device = here.splits[cohort], here.start.device
     name = f"{options.model}, decay {options.decay:g}, {cohort}"
     machine = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
-    about = f"torch {torch.__version__}, {machine}, TF32, {options.epochs} epochs, memory from {options.sample} rows"
+    about = f"torch {torch.__version__}, {machine}, TF32, {options.epochs} epochs; {settings(options)}"
     done = {row.key for row in read_rows(options.out)}
-    made, count = [], cohort == options.cohorts[0] and seed == options.seeds[0]
+    made, count = [], seed == options.seeds[0]
     if (cohort == "wrong") not in originals:
-        network = fit(here.start, split.whole, seed=seed)
-        writing, written = measured(lambda: write(options, network, split), device)
-        made.append(Row(name, "memory", WRITING, seed, writing, unit="seconds", seconds=writing))
-        if count:
-            made.append(counted(lambda: write(options, network, split), here, name, "memory", seed))
-        originals[cohort == "wrong"] = network, written
-    original, memory = originals[cohort == "wrong"]
+        originals[cohort == "wrong"], rows = prepare(options, here, split, name, seed)
+        made += rows
+    ready = originals[cohort == "wrong"]
     kind = "class" if cohort == "class" else "rows"
     if kind not in before:
         before[kind] = fit(here.start, split.retain, seed=seed + 1000, order_of=split.whole)
     if kind not in retrained:
         took, retrained[kind] = measured(lambda: fit(here.start, split.retain, seed=seed, order_of=split.whole), device)
         made.append(Row(name, "retrained", TRAINING, seed, took, unit="seconds", seconds=took))
-    for method, network in (("original", original), ("retrained", retrained[kind]), ("floor", before[kind])):
+    seen = {"original": ready.network, "retrained": retrained[kind], "floor": before[kind]}
+    for method, network in seen.items():
         made += looks(name, method, seed, network, retrained[kind], split)
-    for method, apply in methods(memory).items():
-        if (name, method, DISTANCE, seed) in done:
-            continue
-        work = partial(apply, original, split)
+    for method, scrub in methods(options, ready).items():
+        work = partial(scrubbed, scrub, method, ready.network, split)
         try:
             took, network = measured(work, device)
         except ArithmeticError as error:  # a method that breaks is a result too
             print(f"{name}, {method}, seed {seed}: {error}", flush=True)
             continue
-        found = looks(name, method, seed, network, retrained[kind], split)
-        made += [replace(row, seconds=took) for row in found]
-        if count:
+        seen[method] = network
+        made += [replace(row, seconds=took) for row in looks(name, method, seed, network, retrained[kind], split)]
+        if count and method in (HUNDREDTH, TENTH, ALONE, MEMORY):
             made.append(counted(work, here, name, method, seed))
     append_rows(options.out, [replace(row, note=about) for row in made if row.key not in done])
+    keep_margins(options.out, name, seed, seen, some(split.forget, FORGET))
     print(f"{name}, seed {seed} done", flush=True)
+
+
+def settings(options: argparse.Namespace) -> str:
+    """What the methods were told, for the record."""
+    return (
+        f"speed {options.speed:g}, share {options.share:g}, {options.rounds} rounds of {options.few} or {options.many} "
+        f"rows, batches of {options.small_batch} for the former"
+    )
+
+
+def prepare(options: argparse.Namespace, here: World, split: Split, name: str, seed: int) -> tuple[Prepared, list[Row]]:
+    """The original, its tutors and, where asked for, its memory, with what they took."""
+    device = here.start.device
+    network = fit(here.start, split.whole, seed=seed)
+    took, tutors = measured(lambda: train_tutors(network, split.whole, seed=seed), device)
+    rows = [Row(name, TUTORS, WRITING, seed, took, unit="seconds", seconds=took)]
+    if not options.memory:
+        return Prepared(network, tutors, None), rows
+    took, memory = measured(lambda: write(options, network, split), device)
+    rows.append(Row(name, "memory", WRITING, seed, took, unit="seconds", seconds=took))
+    return Prepared(network, tutors, memory), rows
+
+
+def keep_margins(out: Path, name: str, seed: int, seen: dict[str, Trained], rows: Data) -> None:
+    """One line per cohort and seed: margins of the same forgotten rows under every network."""
+    found = margins_of(seen.values(), rows)
+    line = {m: [round(float(v), 3) for v in row] for m, row in zip(seen, found, strict=True)}
+    with margins_file(out).open("a", encoding="utf-8") as file:
+        file.write(json.dumps({"experiment": name, "seed": seed, "margins": line}) + "\n")
+
+
+def margins_file(out: Path) -> Path:
+    """Where margins are kept beside the rows."""
+    return out.with_name(f"{out.stem}-margins.jsonl")
 
 
 def write(options: argparse.Namespace, original: Trained, split: Split) -> Memory:
@@ -227,22 +279,47 @@ def table(path: Path) -> str:
     lines = []
     for name in dict.fromkeys(key[0] for key in value):
         here = [method for experiment, method, readout in value if (experiment, readout) == (name, DISTANCE)]
-        lines += [f"**{name}**\n", "| method | margin | loss | distance | D_r / test error | seconds | operations |"]
-        lines.append("|---|---:|---:|---:|---:|---:|---:|")
+        lines += [f"**{name}**\n", f"| {' | '.join(COLUMNS)} |"]
+        lines.append("|---|---:|---:|---:|---:|---:|---:|---:|")
+        trained = value[name.replace("wrong", "some"), "retrained", TRAINING]
         for method in here:
             gaps = [_gap(value, name, method, readout) for readout in ("margin on forget", "loss on forget", DISTANCE)]
             errors = [_mean(value[name, method, f"error on {part}"]) for part in ("retain", "test")]
-            cost = _mean(seconds[name, method]) / _mean(seconds[name, "retrained"])
+            cost = _mean(seconds[name, method]) / _mean(trained)
             counted = _mean(value[name, method, OPERATIONS])
-            cells = [*gaps, f"{100 * errors[0]:.1f} / {100 * errors[1]:.1f} %", f"{cost:.1%}"]
-            lines.append(f"| {method} | {' | '.join(cells)} | {'' if math.isnan(counted) else f'{counted:.1%}'} |")
-        written, took = _mean(value[name, "memory", "writing"]), _mean(seconds[name, "retrained"])
-        operations = _mean(value[name, "memory", OPERATIONS])
+            both = " / ".join(f"{100 * error:.1f}" for error in errors)
+            shares = ["" if math.isnan(share) else f"{share:.1%}" for share in (cost, counted)]
+            cells = [method, *gaps, attack(path, name, method), f"{both} %", *shares]
+            lines.append(f"| {' | '.join(cells)} |")
+        once = value[name, TUTORS, WRITING] or value[name.replace("class", "some"), TUTORS, WRITING]
         lines.append(
-            f"\nOne training takes {took:.1f} s, writing the memory {written / took:.2f} trainings by the clock and "
-            f"{operations:.2f} by operations. {len(seconds[name, 'retrained'])} seeds.\n"
+            f"\nOne training takes {_mean(trained):.1f} s, the tutors, made once, {_mean(once):.1f} s. "
+            f"{len(value[name, 'original', DISTANCE])} seeds.\n"
         )
     return "\n".join(lines)
+
+
+def attack(path: Path, name: str, method: str) -> str:
+    """AUC of telling a scrubbed from a retrained network by one row's margin, with an interval over seeds.
+
+    The attacker knows each row's mean margin under both kinds of network with the other seeds, and their spread.
+    """
+    lines = [json.loads(line) for line in margins_file(path).read_text(encoding="utf-8").splitlines()]
+    known = {line["seed"]: line["margins"] for line in lines if line["experiment"] == name}
+    pairs = [(line[method], line["retrained"]) for line in known.values() if method in line]
+    if method in ("retrained", "floor") or len(pairs) < 3:
+        return ""
+    ours, theirs = (torch.tensor(group, dtype=torch.float64) for group in zip(*pairs, strict=True))
+    aucs = []
+    for s in range(len(pairs)):
+        others = [i for i in range(len(pairs)) if i != s]
+        spread = torch.cat([group[others] - group[others].mean(dim=0) for group in (ours, theirs)]).std()
+        gap, middle = ours[others].mean(0) - theirs[others].mean(0), (ours[others].mean(0) + theirs[others].mean(0)) / 2
+        scores = [gap * (group[s] - middle) / spread**2 for group in (ours, theirs)]  # log of the likelihood ratio
+        above = scores[0].unsqueeze(1) - scores[1].unsqueeze(0)
+        aucs.append(float((above > 0).double().mean() + 0.5 * (above == 0).double().mean()))
+    found = t_interval(aucs)
+    return f"{found.value:.2f} [{found.low:.2f}, {found.high:.2f}]"
 
 
 def _mean(values: dict[int, float]) -> float:
@@ -275,7 +352,16 @@ def main() -> None:
     parser.add_argument("--sample", type=int, default=SAMPLE, help="rows that the memory's curvature is taken from")
     parser.add_argument("--rank", type=int, default=RANK, help="directions that the memory keeps")
     parser.add_argument("--forget", type=int, default=FORGET)
+    parser.add_argument("--label", type=int, default=0, help="the class that is forgotten, in part or whole")
     parser.add_argument("--rows", type=int, help="the most training rows, for a rehearsal")
+    parser.add_argument("--memory", action="store_true", help="write a memory too, and serve requests from it")
+    parser.add_argument("--without", nargs="+", default=[], metavar="METHOD", help="methods to leave out")
+    parser.add_argument("--few", type=int, default=130, help="rows of a round, for a hundredth of a training")
+    parser.add_argument("--many", type=int, default=1500, help="rows of a round, for a tenth of a training")
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--small-batch", type=int, default=48)
+    parser.add_argument("--speed", type=float, default=0.2)
+    parser.add_argument("--share", type=float, default=0.25)
     options = parser.parse_args()
     if options.what == "run":
         run(options)

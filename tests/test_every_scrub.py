@@ -34,6 +34,7 @@ from spotlessnet.scrubs import (
     ShortRetrain,
     SparseFinetune,
     Student,
+    Unlabel,
     Variational,
     WithinBudget,
 )
@@ -72,6 +73,7 @@ CASES = {
     "saliency": Case(Saliency(epochs=1)),
     "selective dampening": Case(SelectiveDampening()),
     "sparse fine-tuning": Case(SparseFinetune(epochs=1)),
+    "unlabel": Case(Unlabel(epochs=2, speed=1.0), whole_class=True),
     "chain": Case(chain(Newton(), Finetune(epochs=2), Fisher()), nears=True),
 }
 

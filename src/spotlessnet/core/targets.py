@@ -34,6 +34,16 @@ class Weighted(Loss):
 
 
 @dataclass(frozen=True)
+class WeightedDistillation(Loss):
+    """Distillation with labels `[teacher's logits, weight]`."""
+
+    name: ClassVar[str] = "weighted distillation"
+
+    def __call__(self, outputs: Float[Tensor, "N C"], y: Shaped[Tensor, "N D"]) -> Float[Tensor, " N"]:
+        return y[:, -1].to(outputs.dtype) * Distillation()(outputs, y[:, :-1].to(outputs.dtype))
+
+
+@dataclass(frozen=True)
 class TaughtAndTold(Loss):
     r"""$\alpha\, KL(teacher \| f) + \gamma\, \ell(f, class)$ with labels `[teacher's logits, class]`."""
 
@@ -60,6 +70,6 @@ class Negated(Loss):
         return self.loss.mistakes(outputs, y)
 
 
-def with_weights(labels: Shaped[Tensor, " N"], weights: Float[Tensor, " N"]) -> Float[Tensor, "N 2"]:
-    """Labels for `Weighted`."""
-    return torch.stack([labels.to(weights), weights], dim=1)
+def with_weights(labels: Shaped[Tensor, "N *d"], weights: Float[Tensor, " N"]) -> Float[Tensor, "N D"]:
+    """Labels for `Weighted` and `WeightedDistillation`."""
+    return torch.cat([labels.to(weights).reshape(len(weights), -1), weights.unsqueeze(1)], dim=1)

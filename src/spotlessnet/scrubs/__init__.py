@@ -18,6 +18,7 @@ from spotlessnet.scrubs.selective_dampening import SelectiveDampening
 from spotlessnet.scrubs.short_retrain import ShortRetrain
 from spotlessnet.scrubs.sparse_finetune import SparseFinetune
 from spotlessnet.scrubs.student import Student
+from spotlessnet.scrubs.unlabel import Unlabel
 from spotlessnet.scrubs.variational import Variational
 from spotlessnet.scrubs.within_budget import WithinBudget
 
@@ -39,6 +40,7 @@ SCRUBS: tuple[type[Scrub], ...] = (
     Newton,
     RandomLabels,
     Retrain,
+    Unlabel,
     Variational,
     WithinBudget,
 )
@@ -63,6 +65,7 @@ __all__ = [
     "ShortRetrain",
     "SparseFinetune",
     "Student",
+    "Unlabel",
     "Variational",
     "WithinBudget",
 ]

@@ -1,0 +1,140 @@
+"""Unlabel: answer the forgotten rows as a network would that was never told their labels, and all others as before."""
+
+from dataclasses import dataclass, field, replace
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from spotlessnet.core.data import Data
+from spotlessnet.core.errors import NeedError, SettingError, check_positive
+from spotlessnet.core.recipe import Recipe
+from spotlessnet.core.scrub import Notes
+from spotlessnet.core.split import Split, joined
+from spotlessnet.core.targets import WeightedDistillation, with_weights
+from spotlessnet.core.trained import Trained
+from spotlessnet.scrubs.tuning import Tuning
+from spotlessnet.training.fit import fit
+from spotlessnet.training.tutors import Tutors
+
+NEVER = -1e4
+"""The logit of an answer that is struck out."""
+
+
+@dataclass(frozen=True)
+class Unlabel(Tuning):
+    r"""Distil from answers that know nothing of the forgotten rows' labels, in a fraction of an epoch.
+
+    $$\min_w\; \beta\,\overline{KL}(t \,\|\, f_w)_{D_f} + (1 - \beta)\,\overline{KL}(f_{w_0} \,\|\, f_w)_{D_r}$$
+
+    The answers $t$ are those of the tutors that never saw each row. Without tutors they are the network's own with what
+    the label told it taken out. In either case:
+
+    - where no retained row has the label, it is struck out, for a retrained network would never give it;
+    - so is, without tutors, a label that was wrong: what is left is what the network makes of the picture itself;
+    - other margins become those of held-out rows with the same label, where there are any, the surest row taking the
+      largest.
+
+    It changes answers. It does not follow the path that retraining takes, so it says nothing about traces in the
+    weights, and tutors, which are kept, still know the rows that they were trained on.
+
+    **Arguments** beside those of `Tuning`:
+
+    - `tutors`: what `train_tutors` gave.
+    - `share`: $\beta$, the weight of the forgotten rows.
+    - `speed`: the first rate, in units of the training's; it falls to zero.
+    - `epochs`: rounds; in each every forgotten row is visited.
+    - `rows`: at most so many retained, and as many forgotten, rows are visited in a round, others in the next one;
+      `None` for all of them.
+    """
+
+    epochs: int = 5
+    share: float = 0.25
+    speed: float = 0.2
+    rows: int | None = None
+    tutors: Tutors | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive("Unlabel.speed", self.speed)
+        if not 0 < self.share < 1:
+            raise SettingError(f"`Unlabel.share` must lie between 0 and 1, but got {self.share}.")
+        if self.rows is not None:
+            check_positive("Unlabel.rows", self.rows)
+
+    def recipe(self, trained: Trained, notes: Notes) -> Recipe:
+        known = super().recipe(trained, notes)
+        return known.but(rate=self.speed * known.rate if self.rate is None else self.rate, schedule="cosine")
+
+    def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
+        if not trained.loss.is_classification:
+            raise SettingError(
+                f"`Unlabel` takes out what labels told, but the loss {trained.loss.name!r} has no classes. Use `NTK()`."
+            )
+        if not self.epochs:
+            return trained.weights
+        (D_f, f), (D_r, r) = (self._visited(data) for data in (split.forget, split.retain))
+        taught, known = self._untold(trained, D_f, split, notes), trained.predict(D_r).cpu()
+        # Weights that make the mean over all visits the objective above.
+        share = self.share * (len(f) + len(r)) / len(f), (1 - self.share) * (len(f) + len(r)) / len(r)
+        weights = torch.cat([torch.full((len(data),), weight) for data, weight in zip((D_f, D_r), share, strict=True)])
+        told = joined(D_f, D_r).relabel(with_weights(torch.cat([taught, known]), weights.to(known)))
+        notes.fact(forgotten_read=len(D_f), retained_read=len(D_r), visits=len(f) + len(r))
+        pupil, recipe = replace(trained, loss=WeightedDistillation()), self.recipe(trained, notes).but(epochs=1)
+        visits = told.pick(torch.cat([f, len(D_f) + r]))
+        return fit(pupil, visits, recipe, seed=self.seed, label="unlabelling").weights
+
+    def _visited(self, data: Data) -> tuple[Data, Int[Tensor, " V"]]:
+        """The rows of all rounds, each once, and for every visit which of them it is to."""
+        drawn = torch.randperm(len(data), generator=torch.Generator().manual_seed(self.seed))
+        visits = self.epochs * min(len(data), self.rows or len(data))
+        seen, which = drawn.repeat(-(-visits // len(data)))[:visits].unique(return_inverse=True)
+        return data.pick(seen), which
+
+    def _untold(self, trained: Trained, D_f: Data, split: Split, notes: Notes) -> Float[Tensor, "k C"]:
+        """Logits for the forgotten rows that do not rest on their labels."""
+        labels = D_f.labels().cpu().long()
+        answers = trained.predict(D_f).cpu() if self.tutors is None else self.tutors.answers(trained, D_f)
+        struck = ~torch.isin(labels, split.retain.labels().cpu().unique())
+        if split.request.mislabelled and self.tutors is None:
+            struck = torch.ones_like(struck)
+        answers[struck] = answers[struck].scatter(1, labels[struck].unsqueeze(1), NEVER)
+        ordinary = ~struck if not split.request.mislabelled else torch.zeros_like(struck)
+        notes.fact(struck_out=int(struck.sum()), as_held_out=0)
+        if not bool(ordinary.any()):
+            return answers
+        if split.validation is not None:
+            notes.fact(as_held_out=int(ordinary.sum()))
+            return self._as_held_out(trained, answers, labels, ordinary, split.validation)
+        if self.tutors is None:
+            raise NeedError(
+                "`Unlabel` learns from tutors or from held-out rows how sure it may be of ordinary rows, but there are "
+                "neither. Give the split `validation`, or the method `tutors=train_tutors(...)`."
+            )
+        return answers
+
+    def _as_held_out(
+        self,
+        trained: Trained,
+        answers: Float[Tensor, "k C"],
+        labels: Int[Tensor, " k"],
+        ordinary: Bool[Tensor, " k"],
+        held: Data,
+    ) -> Float[Tensor, "k C"]:
+        """Answers with the margins of held-out rows of the same label, in the same order of sureness."""
+        known = held.labels().cpu()
+        for c in labels[ordinary].unique():
+            mine, alike = ordinary & (labels == c), (known == c).nonzero().squeeze(1)
+            if not len(alike):
+                raise NeedError(f"`Unlabel` needs held-out rows of every forgotten class, but none has class {int(c)}.")
+            now, unseen = margin(answers[mine], c), margin(trained.predict(held.pick(alike)).cpu(), c)
+            rank = (now.argsort().argsort().to(unseen) + 0.5) / len(now)
+            answers[mine, c] += unseen.quantile(rank) - now
+        return answers
+
+
+def margin(answers: Float[Tensor, "k C"], label: Int[Tensor, ""]) -> Float[Tensor, " k"]:
+    """By how much the logit of one class exceeds all others together."""
+    others = answers.clone()
+    others[:, label] = -torch.inf
+    return answers[:, label] - others.logsumexp(dim=1)

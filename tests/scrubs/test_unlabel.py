@@ -1,0 +1,122 @@
+"""Unlabel: what it takes for the answers of a network that was never told, and the step that it makes of them."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import float64, nn
+
+from spotlessnet.core.data import Data
+from spotlessnet.core.errors import NeedError, SettingError
+from spotlessnet.core.loss import CrossEntropy, SquaredError
+from spotlessnet.core.recipe import Recipe
+from spotlessnet.core.split import Request, Split
+from spotlessnet.core.trained import Trained
+from spotlessnet.operators.gradient import gradient
+from spotlessnet.readouts.margin import margins
+from spotlessnet.scrubs import Unlabel
+from spotlessnet.scrubs.unlabel import NEVER, margin
+from spotlessnet.training.fit import fit
+from spotlessnet.training.tutors import train_tutors
+
+RATE = 0.1
+
+
+def problem(mislabelled: bool = False, whole: bool = False) -> tuple[Trained, Split]:
+    """One batch holds everything, so an epoch is a single plain step."""
+    torch.manual_seed(0)
+    x, y = torch.randn(30, 4, dtype=float64), torch.randint(3, (30,))
+    y[:6], y[6:] = (0, y[6:].clamp(min=1)) if whole else (y[:6], y[6:])
+    data, held = Data.of((x, y)), Data.of((torch.randn(60, 4, dtype=float64), torch.arange(60) % 3))
+    began = Trained.of(nn.Linear(4, 3).double(), recipe=Recipe(epochs=10, rate=RATE, momentum=0.0, batch=100))
+    trained = fit(replace(began, start=began.weights), data)
+    request = Request(mislabelled=mislabelled)
+    return trained, Split(data.pick(range(6)), data.pick(range(6, 30)), validation=held, request=request)
+
+
+def slope(trained: Trained, data: Data, answers: torch.Tensor) -> torch.Tensor:
+    """Of the mean of KL from answers to the network's: the gradient of cross-entropy with those shares as labels."""
+    p, found = answers.softmax(dim=1), torch.zeros_like(trained.weights)
+    for i in range(len(data)):
+        for c in range(p.shape[1]):
+            found += p[i, c] * gradient(trained, data.pick([i]).relabel(torch.tensor([c]))) / len(data)
+    return found
+
+
+@pytest.mark.parametrize("kind", ["wrong", "class", "ordinary", "tutors"])
+def test_one_epoch_is_one_step_toward_the_untold_answers(kind: str) -> None:
+    trained, split = problem(mislabelled=kind == "wrong", whole=kind == "class")
+    labels = split.forget.labels()
+    answers = trained.predict(split.forget)
+    tutors = None
+    if kind in ("wrong", "class"):
+        answers = answers.scatter(1, labels.unsqueeze(1), NEVER)
+    elif kind == "tutors":
+        split, tutors = replace(split, validation=None), train_tutors(trained, split.whole)
+        answers = tutors.answers(trained, split.forget)
+    else:
+        for c in labels.unique():
+            mine, held = labels == c, split.validation
+            assert held is not None
+            unseen = margins(trained, held.pick((held.labels() == c).nonzero().squeeze(1)))
+            now = margins(trained, split.forget)[mine]
+            for rank, i in enumerate(now.argsort().tolist()):
+                at = mine.nonzero().squeeze(1)[i]
+                answers[at, c] += torch.quantile(unseen, (rank + 0.5) / len(now)) - now[i]
+    # The retained rows' own answers have no slope at the trained weights.
+    expected = trained.weights - 0.5 * RATE * 0.3 * slope(trained, split.forget, answers)
+    found = Unlabel(epochs=1, share=0.3, speed=0.5, tutors=tutors)(trained, split)
+    torch.testing.assert_close(found.mean, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_in_the_end_the_forgotten_rows_are_answered_without_their_labels():
+    trained, split = problem(whole=True)
+    found = trained.at(Unlabel(epochs=400, share=0.5, speed=10.0, batch=30)(trained, split).mean)
+    answers = trained.predict(split.forget).scatter(1, split.forget.labels().unsqueeze(1), NEVER)
+    gaps = [
+        (network.predict(split.forget).softmax(1) - answers.softmax(1)).abs().mean() for network in (trained, found)
+    ]
+    assert gaps[1] < 0.4 * gaps[0]  # a linear network cannot answer each row as it likes
+
+
+def test_tutors_are_believed_about_wrong_labels_and_struck_out_where_a_class_is_gone():
+    trained, split = problem(mislabelled=True)
+    tutors = train_tutors(trained, split.whole)
+    facts = Unlabel(epochs=1, tutors=tutors)(trained, split).about
+    assert (facts["struck_out"], facts["as_held_out"]) == (0, 0)
+    trained, split = problem(whole=True)
+    facts = Unlabel(epochs=1, tutors=train_tutors(trained, split.whole))(trained, split).about
+    assert (facts["struck_out"], facts["as_held_out"]) == (6, 0)
+    trained, split = problem()
+    facts = Unlabel(epochs=1, tutors=train_tutors(trained, split.whole))(trained, split).about
+    assert (facts["struck_out"], facts["as_held_out"]) == (0, 6)
+
+
+def test_it_visits_no_more_rows_than_it_may_and_others_in_every_round():
+    trained, split = problem(whole=True)
+    facts = Unlabel(epochs=1, rows=4)(trained, split).about
+    assert (facts["forgotten_read"], facts["retained_read"], facts["visits"]) == (4, 4, 8)
+    facts = Unlabel(epochs=3, rows=7)(trained, split).about
+    assert (facts["forgotten_read"], facts["retained_read"], facts["visits"]) == (6, 21, 39)
+    torch.testing.assert_close(Unlabel(epochs=0)(trained, split).mean, trained.weights, rtol=0, atol=0)
+
+
+def test_the_margin_is_that_of_the_readout():
+    trained, split = problem(whole=True)
+    found = margin(trained.predict(split.forget), torch.tensor(0))
+    torch.testing.assert_close(found, margins(trained, split.forget))
+
+
+def test_what_it_cannot_do_is_said():
+    trained, split = problem()
+    with pytest.raises(NeedError, match=r"neither. Give the split `validation`, or the method `tutors=train_tutors"):
+        Unlabel()(trained, replace(split, validation=None))
+    assert split.validation is not None
+    ones = (split.validation.labels() == 1).nonzero().squeeze(1)
+    with pytest.raises(NeedError, match="held-out rows of every forgotten class, but none has class"):
+        Unlabel()(trained, replace(split, validation=split.validation.pick(ones)))
+    with pytest.raises(SettingError, match="the loss 'squared error' has no classes"):
+        Unlabel()(replace(trained, loss=SquaredError()), split)
+    with pytest.raises(SettingError, match=r"`Unlabel.share` must lie between 0 and 1, but got 1"):
+        Unlabel(share=1)
+    assert isinstance(trained.loss, CrossEntropy)
