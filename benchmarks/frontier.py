@@ -244,6 +244,7 @@ def table(path: str) -> None:
 
 
 PAGE = Path(__file__).with_name("frontier.md")
+ATTACK = "results/attack-cifar.jsonl"
 CPU = "results/frontier-cpu.jsonl"
 """Some settings on a processor alone, where a step costs what it computes and not what it takes to launch."""
 
@@ -280,6 +281,9 @@ def error_table(rows: list[Row], settings: list[str]) -> str:
 
 def write_page(path: str) -> None:
     """`docs/frontier.md` and its figure, from the rows alone."""
+    # A script beside this one, found where this one was started from.
+    from attack import table as attack_table  # type: ignore[import-not-found]
+
     from spotlessnet.report.figures import MARKS, PALETTE, STYLE
 
     found = {full.partition(" | ")[0]: by_setting for full, by_setting in gaps(path).items()}
@@ -293,6 +297,7 @@ def write_page(path: str) -> None:
         errors=error_table(rows, settings),
         here=gap_table(CPU, on_cpu) + "\n\n" + error_table(read_rows(CPU), on_cpu),
         there=read_rows(CPU)[0].note.split(";")[0].removesuffix(", TF32"),
+        attack=attack_table(read_rows(ATTACK)),
         command=f"python benchmarks/frontier.py confirm --data DIR --out {path} --chosen results/frontier-choose.jsonl",
     )
     Path("docs/frontier.md").write_text(text)

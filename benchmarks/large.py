@@ -2,6 +2,7 @@
 
     python benchmarks/large.py run   --data DIR --out results/large.jsonl --model all-cnn --decay 0.1 --seeds 0 1 2 3 4
     python benchmarks/large.py table --out results/large.jsonl
+    python benchmarks/large.py page  --out results/large.jsonl   # docs/full_size.md
 
 50,000 images, a network pre-trained on CIFAR-100, SGD with decay toward the start. 100 images of class 0 must go, as
 they are (*some*) or with wrong labels (*wrong*), or all 5000 of it (*class*). *some* and *wrong* name the same rows, so
@@ -61,6 +62,7 @@ RANK, SAMPLE = 100, 2000
 HUNDREDTH, TENTH = "unlabel, from tutors, a hundredth", "unlabel, from tutors, a tenth"
 ALONE, MEMORY, TUTORS = "unlabel, alone, a hundredth", "from the memory", "tutors"
 
+PAGE = Path(__file__).with_suffix(".md")
 DISTANCE = "activation distance on forget"
 OPERATIONS = "operations, in trainings"
 WRITING, TRAINING = "writing", "training"
@@ -299,6 +301,21 @@ def table(path: Path) -> str:
     return "\n".join(lines)
 
 
+def write_page(path: Path) -> None:
+    """`docs/full_size.md`, from the rows alone."""
+    rows = read_rows(path)
+    machine, _, told = rows[0].note.partition("; ")
+    machine, _, epochs = machine.rpartition(", ")
+    text = PAGE.read_text(encoding="utf-8").format(
+        epochs=epochs.removesuffix(" epochs"),
+        decay=rows[0].experiment.split(", ")[1].removeprefix("decay "),
+        machine=f"{machine}; {told}",
+        seeds=len({row.seed for row in rows}),
+        tables=table(path),
+    )
+    Path("docs/full_size.md").write_text(text, encoding="utf-8")
+
+
 def attack(path: Path, name: str, method: str) -> str:
     """AUC of telling a scrubbed from a retrained network by one row's margin, with an interval over seeds.
 
@@ -341,7 +358,7 @@ def _gap(value: dict[tuple[str, str, str], dict[int, float]], name: str, method:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("run", "table"))
+    parser.add_argument("what", choices=("run", "table", "page"))
     parser.add_argument("--data", type=Path, help="folder with image shards and weights")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--model", choices=sorted(WEIGHTS), default="all-cnn")
@@ -365,7 +382,10 @@ def main() -> None:
     options = parser.parse_args()
     if options.what == "run":
         run(options)
-    print(table(options.out))
+    if options.what == "page":
+        write_page(options.out)
+    else:
+        print(table(options.out))
 
 
 if __name__ == "__main__":

@@ -53,6 +53,7 @@ _PLACES = {
         "ShortRetrain",
         "SparseFinetune",
         "Student",
+        "Unlabel",
         "Variational",
         "WithinBudget",
     ),
@@ -75,6 +76,7 @@ _PLACES = {
     # training, and what it leaves for later requests
     "training.fit": ("fit",),
     "training.fit_many": ("fit_many",),
+    "training.tutors": ("train_tutors",),
     "operators.remember": ("remember",),
     # evidence
     "audit": ("audit",),
@@ -142,6 +144,7 @@ if TYPE_CHECKING:
         ShortRetrain,
         SparseFinetune,
         Student,
+        Unlabel,
         Variational,
         WithinBudget,
     )
@@ -150,6 +153,7 @@ if TYPE_CHECKING:
     from spotlessnet.store.receipts import NoiseSeed
     from spotlessnet.training.fit import fit
     from spotlessnet.training.fit_many import fit_many
+    from spotlessnet.training.tutors import train_tutors
 
 __all__ = [
     "NTK",
@@ -195,6 +199,7 @@ __all__ = [
     "Story",
     "Student",
     "Trained",
+    "Unlabel",
     "Variational",
     "WhiteBox",
     "WithinBudget",
@@ -216,6 +221,7 @@ __all__ = [
     "some_of_class",
     "summarise",
     "trade_off",
+    "train_tutors",
     "true_positives",
     "u_lira",
     "where",

@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 import benchmarks.attack
+import benchmarks.large
 import benchmarks.requests
 import pytest
 import torch
@@ -145,3 +146,9 @@ def test_measured_tables_are_those_of_their_rows(module, rows, page):
     text = (DOCS / page).read_text(encoding="utf-8")
     assert module.table(read_rows(ROOT / "results" / rows)).strip() in text
     assert text.count(module.BEGIN) == text.count(module.END) == 1
+
+
+def test_tables_of_large_and_attacked_networks_are_those_of_their_rows():
+    full, frontier = ((DOCS / page).read_text(encoding="utf-8") for page in ("full_size.md", "frontier.md"))
+    assert benchmarks.large.table(ROOT / "results" / "large.jsonl") in full
+    assert benchmarks.attack.table(read_rows(ROOT / "results" / "attack-cifar.jsonl")) in frontier

@@ -21,6 +21,7 @@ from spotlessnet.scrubs import (
     Newton,
     Retrain,
     ShortRetrain,
+    Unlabel,
     Variational,
     WithinBudget,
 )
@@ -147,6 +148,11 @@ def _work(scrub: Scrub, trained: Trained, split: Split) -> Work:
     if isinstance(scrub, ShortRetrain):
         passes = trained.recipe.epochs if trained.recipe else 0
         return Work(scrub.effort * passes * n, passes * n)
+    if isinstance(scrub, Unlabel):
+        most = scrub.rows or n + k
+        visits = scrub.epochs * (min(n, most) + min(k, most))
+        answers = (min(n, scrub.epochs * most) + k) / 3  # forth, and not back
+        return Work(visits + answers, visits + answers)
     if isinstance(scrub, Tuning):
         rows = n if isinstance(scrub, Finetune) else n + k
         return Work(scrub.epochs * rows, scrub.epochs * rows)
