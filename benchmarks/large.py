@@ -104,7 +104,7 @@ def world(options: argparse.Namespace, seed: int, device: torch.device) -> World
     # Half of the images that nobody trains on may be looked at by a method, the other half judges it.
     held, tests = (on_device(test.pick(torch.arange(i, len(test), 2)), device) for i in (0, 1))
     gone = forget.tolist()
-    network = AllCNN(10, seed=seed) if options.model == "all-cnn" else ResNet(10, width=0.4, seed=seed)
+    network: torch.nn.Module = AllCNN(10, seed=seed) if options.model == "all-cnn" else ResNet(10, width=0.4, seed=seed)
     rename = RESNET_NAMES if options.model == "resnet" else None
     network = load_pretrained(network, options.data / WEIGHTS[options.model], rename=rename).to(device)
     recipe = RECIPE.but(decay=options.decay, epochs=options.epochs)

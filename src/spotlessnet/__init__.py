@@ -89,6 +89,7 @@ _PLACES = {
     "store.checkpoints": ("load_into", "read_weights", "write_weights"),
     "store.memories": ("read_memory", "write_memory"),
     "store.receipts": ("NoiseSeed",),
+    "store.tutors": ("read_tutors", "write_tutors"),
 }
 """Where each public name lives. They are looked up late, so that importing the package costs little beyond torch."""
 
@@ -151,6 +152,7 @@ if TYPE_CHECKING:
     from spotlessnet.store.checkpoints import load_into, read_weights, write_weights
     from spotlessnet.store.memories import read_memory, write_memory
     from spotlessnet.store.receipts import NoiseSeed
+    from spotlessnet.store.tutors import read_tutors, write_tutors
     from spotlessnet.training.fit import fit
     from spotlessnet.training.fit_many import fit_many
     from spotlessnet.training.tutors import train_tutors
@@ -215,6 +217,7 @@ __all__ = [
     "load_into",
     "page",
     "read_memory",
+    "read_tutors",
     "read_weights",
     "remember",
     "rows",
@@ -227,6 +230,7 @@ __all__ = [
     "where",
     "whole_class",
     "write_memory",
+    "write_tutors",
     "write_weights",
 ]
 

@@ -49,6 +49,7 @@ class Case:
     max_error_increase: float | None = None
     reference: Path | None = None
     memory: Path | None = None
+    tutors: Path | None = None
     start: Path | None = None
     decay: float | None = None
     epochs: int | None = None
@@ -83,7 +84,7 @@ class Case:
             raise SettingError(f"`seed` must be a whole number from 0 below 2⁶³, but got {self.seed}.")
         if self.device not in ("auto", "cpu", "cuda"):
             raise SettingError(f"`device` must be auto, cpu or cuda, but got {self.device!r}.")
-        for name in ("weights", "forget", "start", "reference", "memory"):
+        for name in ("weights", "forget", "start", "reference", "memory", "tutors"):
             path = getattr(self, name)
             if path is not None and not path.exists():
                 raise DataError(f"There is no file {path} for {as_flag(name)}. Check the path.")

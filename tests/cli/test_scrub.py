@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 
 import spotlessnet as sn
 from spotlessnet.core.files import sha256
+from spotlessnet.training.tutors import Tutors
 from tests.cli.workshop import BASE, DATA, FORGET, QUICK, RECIPE, spotless
 
 INPUTS = ("nets.py", "mydata.py", "forget.csv", "model.safetensors", "start.safetensors")
@@ -185,6 +186,49 @@ def test_a_memory_is_written_used_and_handed_on(here):
     assert receipt["about"]["wear"] == 1
     assert sn.read_memory(here / "x/memory.safetensors").ridge == receipt["about"]["memory_ridge"] > 0
     assert any("The memory keeps the weights from before all requests" in limit for limit in receipt["limits"])
+
+
+def test_tutors_are_trained_once_and_asked_by_every_request(here):
+    rows = ("--model", "nets.py:build", "--weights", "model.safetensors", "--data", "mydata.py:train")
+    ended = spotless("remember", *rows, *RECIPE, "--rank", "0", "--parts", "2", "--out", "memory")
+    assert ended.code == 0, ended.err
+    assert ended.out == "memory/memory.safetensors\nmemory/tutors.safetensors\n"
+    tutors = sn.read_tutors(here / "memory/tutors.safetensors")
+    assert tutors.weights.shape == (2, 51)
+    assert tutors.rows.tolist() == list(range(60))
+    asked = ("scrub", *BASE, *RECIPE, "--tutors", "memory/tutors.safetensors")
+    ended = spotless(*asked, "--out", "first")
+    assert ended.code == 0, ended.err
+    receipt = json.loads((here / "first/receipt.json").read_text())["predicate"]
+    assert receipt["method"] == "unlabel"
+    assert receipt["inputs"]["tutors"]["digest"]["sha256"] == sha256(here / "memory/tutors.safetensors")
+    assert any("The tutors were trained on forgotten rows too" in limit for limit in receipt["limits"])
+    (here / "forget.csv").write_text("id\nperson-2\n")
+    second = [{"model.safetensors": "first/scrubbed.safetensors"}.get(word, word) for word in asked]
+    assert spotless(*second, "--out", "second").code == 0
+    ended = spotless("inspect", "memory/tutors.safetensors", "--json")
+    assert json.loads(ended.out)["kind"] == "tutors"
+    ended = spotless(*asked, "--method", "ntk", "--out", "x")
+    assert ended.code == 2
+    assert "--tutors was given, but no part of the method asks them. Name the method unlabel, or none." in ended.err
+
+
+def test_tutors_that_do_not_fit_are_refused_before_any_work(here):
+    asked = ("scrub", *BASE, *RECIPE, "--out", "x", "--tutors")
+    ended = spotless(*asked, "model.safetensors")
+    assert ended.code == 3
+    assert "model.safetensors must hold tutors, but does not say so" in ended.err
+    rows, part = torch.arange(60), torch.arange(60) % 2
+    sn.write_tutors(here / "other.safetensors", Tutors(torch.zeros(2, 7), rows, part))
+    assert "The tutors have 7 weights, the network 51" in spotless(*asked, "other.safetensors").err
+    sn.write_tutors(here / "few.safetensors", Tutors(torch.zeros(2, 51), rows[:4], part[:4]))
+    assert "Tutors know only the rows they were trained beside" in spotless(*asked, "few.safetensors").err
+    sn.write_tutors(here / "broken.safetensors", Tutors(torch.zeros(2, 51), rows, part + 1))
+    assert "rows and parts do not belong together" in spotless(*asked, "broken.safetensors").err
+    with pytest.raises(sn.SpotlessError, match="A tutor's weights are not finite, so nothing was written"):
+        sn.write_tutors(here / "nan.safetensors", Tutors(torch.full((2, 51), torch.nan), rows, part))
+    assert not (here / "x").exists()
+    assert not (here / "nan.safetensors").exists()
 
 
 def test_a_worn_memory_is_said_aloud(here):

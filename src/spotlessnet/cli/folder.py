@@ -122,7 +122,7 @@ def _lock(handle: int, path: Path) -> None:
 
 def inputs_of(case: Case) -> dict[str, Path]:
     """Every file and folder that a case reads, by the field that names it."""
-    named = {name: getattr(case, name) for name in ("weights", "forget", "start", "reference", "memory")}
+    named = {name: getattr(case, name) for name in ("weights", "forget", "start", "reference", "memory", "tutors")}
     for name in ("model", "data", "test", "validation", "core", "loss"):
         spec = getattr(case, name)
         if spec is not None:

@@ -80,7 +80,7 @@ def plan_of(case: Case) -> Plan:
     """Everything short of the work: imports, checks, estimate, and the refusal of what would not fit."""
     scrub_of(case)  # a misspelt setting should not cost the reading of the data
     opened = open_case(case)
-    scrub = scrub_of(case, opened.memory, opened.reference)
+    scrub = scrub_of(case, opened.memory, opened.reference, opened.tutors)
     scrub.check_enough_is_kept(opened.split)
     cost = estimate(opened.trained, opened.split, scrub, case.memory_limit)
     cost.check_memory()
@@ -197,6 +197,10 @@ def limits_of(opened: Opened, gaussian: Gaussian, story: Story | None) -> list[s
         limits.append(
             "The memory keeps the weights from before all requests, which know the forgotten rows: guard it as you "
             "guard the original network, and destroy both once a network has been retrained."
+        )
+    if opened.tutors is not None:
+        limits.append(
+            "The tutors were trained on forgotten rows too, each on a part of them: destroy or retrain those that were."
         )
     if opened.case.seed is not None and not gaussian.is_still:
         limits.append("The noise came from a published seed: anyone can take it away again.")

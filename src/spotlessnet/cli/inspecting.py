@@ -54,9 +54,10 @@ def _tensors(path: Path) -> dict[str, Any]:
     tensors = read_weights(path)
     text = read_metadata(path) if path.suffix == ".safetensors" else {}
     floating = [value for value in tensors.values() if value.is_floating_point()]
-    is_memory = text.get("format", "").startswith("spotlessnet memory")
+    said = text.get("format", "")
+    kinds = [kind for kind in ("memory", "tutors") if said.startswith(f"spotlessnet {kind}")]
     return {
-        "kind": "memory" if is_memory else "checkpoint",
+        "kind": kinds[0] if kinds else "checkpoint",
         "tensors": len(tensors),
         "numbers": sum(value.numel() for value in tensors.values()),
         "finite": all(bool(value.isfinite().all()) for value in floating),

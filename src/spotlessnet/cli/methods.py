@@ -12,7 +12,8 @@ from spotlessnet.case import Case
 from spotlessnet.core.errors import NeedError, SettingError
 from spotlessnet.core.memory import Memory
 from spotlessnet.core.scrub import Scrub, chain
-from spotlessnet.scrubs import SCRUBS, Fisher, WithinBudget
+from spotlessnet.scrubs import SCRUBS, Fisher, Unlabel, WithinBudget
+from spotlessnet.training.tutors import Tutors
 
 BEST = "short-retrain"
 """The method where none is named, if start and recipe are known and the retained rows are at hand: nothing that an
@@ -20,6 +21,9 @@ attacker could find is left, for a fraction of a retraining (`docs/which_method_
 
 FALLBACK = "ntk+finetune"
 """The method otherwise: the step that retraining would take, then a polish."""
+
+TAUGHT = "unlabel"
+"""The method if tutors are given, for nothing else can ask them."""
 
 POLISH = 3
 """Epochs of that polish."""
@@ -39,11 +43,13 @@ METHODS = {name_of(kind): kind for kind in SCRUBS if kind is not WithinBudget}
 """Every method that a name can ask for; budgets have flags of their own."""
 
 
-def scrub_of(case: Case, memory: Memory | None = None, reference: Any = None) -> Scrub:
+def scrub_of(case: Case, memory: Memory | None = None, reference: Any = None, tutors: Tutors | None = None) -> Scrub:
     """The method that a case asks for, budgets included."""
     scrub = named(case.method or default(case), case.settings or {}, is_default=case.method is None)
     if memory is not None:
         scrub = _with_memory(scrub, memory)
+    if case.tutors is not None:
+        scrub = _with_tutors(scrub, tutors)
     if case.max_nats is None and case.max_error_increase is None:
         return scrub
     if not scrub.is_noisy:
@@ -54,6 +60,8 @@ def scrub_of(case: Case, memory: Memory | None = None, reference: Any = None) ->
 
 def default(case: Case) -> str:
     """What is done where no method is named."""
+    if case.tutors is not None:
+        return TAUGHT
     known = case.start is not None and case.recipe() is not None and case.memory is None
     return BEST if known else FALLBACK
 
@@ -162,6 +170,14 @@ def _with_memory(scrub: Scrub, memory: Memory) -> Scrub:
             "--memory was given, but no part of the method reads one. End it with +fisher, or leave the memory out."
         )
     fed = [replace(link, memory=memory) if yes else link for link, yes in zip(links, able, strict=True)]
+    return fed[0] if len(fed) == 1 else chain(*fed)
+
+
+def _with_tutors(scrub: Scrub, tutors: Tutors | None) -> Scrub:
+    links = getattr(scrub, "links", (scrub,))
+    if not any(isinstance(link, Unlabel) for link in links):
+        raise NeedError("--tutors was given, but no part of the method asks them. Name the method unlabel, or none.")
+    fed = [replace(link, tutors=tutors) if isinstance(link, Unlabel) else link for link in links]
     return fed[0] if len(fed) == 1 else chain(*fed)
 
 

@@ -17,6 +17,8 @@ from spotlessnet.core.split import Request, Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.store.checkpoints import fit_names, load_into, read_weights
 from spotlessnet.store.memories import read_memory
+from spotlessnet.store.tutors import read_tutors
+from spotlessnet.training.tutors import Tutors
 
 LOSSES: dict[str, type[Loss]] = {
     "cross-entropy": CrossEntropy,
@@ -43,6 +45,7 @@ class Opened:
     ids: frozenset[str]
     memory: Memory | None = None
     reference: Any = None
+    tutors: Tutors | None = None
 
 
 def open_case(case: Case, *, needs_forget: bool = True) -> Opened:
@@ -68,7 +71,10 @@ def open_case(case: Case, *, needs_forget: bool = True) -> Opened:
     if memory is not None:
         memory.check_belongs_to(trained)
     reference = None if case.reference is None else trained.vector(_named(trained, case.reference))
-    return Opened(case, trained, split, wanted, memory, reference)
+    tutors = None if case.tutors is None else read_tutors(case.tutors)
+    if tutors is not None:
+        tutors.check_belong_to(trained, split.forget)
+    return Opened(case, trained, split, wanted, memory, reference, tutors)
 
 
 def _cohort(case: Case) -> tuple[Any, frozenset[str]]:

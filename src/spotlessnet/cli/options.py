@@ -37,6 +37,7 @@ GROUPS = {
         "max_error_increase": "Add as much noise as raises the error by at most this share.",
         "reference": "Weights retrained without the rows, to measure the nats against.",
         "memory": "A memory that `spotless remember` wrote for these weights.",
+        "tutors": "Tutors that `spotless remember --parts 2` trained, for the method unlabel.",
         "seed": "FOR EXPERIMENTS ONLY: a seed that can be run again protects nobody.",
     },
     "how it was trained": {

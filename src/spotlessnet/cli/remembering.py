@@ -13,7 +13,12 @@ from spotlessnet.cli.talk import Talk
 from spotlessnet.core.errors import check_choice
 from spotlessnet.core.progress import quiet as no_bars
 
+TUTORS = "tutors.safetensors"
+
 Rank = Annotated[int, typer.Option("--rank", help="Directions of curvature to keep; 0 keeps none.", min=0)]
+Parts = Annotated[
+    int, typer.Option("--parts", help="Train this many tutors too, each without one part of the rows.", min=0)
+]
 Diagonal = Annotated[str, typer.Option("--diagonal", help="exact, monte carlo, empirical or none.")]
 
 
@@ -22,6 +27,7 @@ def remember(
     wish: Wish,
     rank: Rank = 200,
     diagonal: Diagonal = "monte carlo",
+    parts: Parts = 0,
     json: AsJson = False,
     quiet: Quiet = False,
     debug: Debug = False,
@@ -35,6 +41,8 @@ def remember(
     """
     from spotlessnet.operators.remember import remember as write_down
     from spotlessnet.store.memories import write_memory
+    from spotlessnet.store.tutors import write_tutors
+    from spotlessnet.training.tutors import train_tutors
 
     check_choice("diagonal", diagonal, ("exact", "monte carlo", "empirical", "none"))
     talk, case = Talk(json, quiet), wish.case
@@ -56,5 +64,10 @@ def remember(
         with folder.claimed():
             memory = write_down(opened.trained, data, rank=rank, diagonal=kind, seed=case.seed or 0)  # type: ignore[arg-type]  # checked above
             digest = write_memory(case.out / MEMORY, memory, replace=wish.resume)
-    talk.give({"status": "done", "memory": case.out / MEMORY, "sha256": digest}, [str(case.out / MEMORY)])
+            told = {"status": "done", "memory": case.out / MEMORY, "sha256": digest}
+            if parts:
+                tutors = train_tutors(opened.trained, data, parts=parts, seed=case.seed or 0)
+                write_tutors(case.out / TUTORS, tutors, replace=wish.resume)
+                told["tutors"] = case.out / TUTORS
+    talk.give(told, [str(told[name]) for name in ("memory", "tutors") if name in told])
     return 0

@@ -68,8 +68,8 @@ def audited(plan: Plan, delivered: Trained | None, seeds: int, strong: bool) -> 
     from spotlessnet.cli.methods import described, scrub_of
 
     opened = plan.opened
-    # A memory and a reference belong to the one network; the audit trains others.
-    scrub = scrub_of(opened.case)
+    # A memory and a reference belong to the one network; the audit trains others. Tutors teach them all.
+    scrub = scrub_of(opened.case, tutors=opened.tutors)
     return measure(
         opened.trained,
         opened.split,

@@ -27,12 +27,19 @@ class Tutors:
     rows: Int64[Tensor, " N"]
     part: Int64[Tensor, " N"]
 
+    def check_belong_to(self, network: Trained, data: Data) -> None:
+        """Raise unless they are networks of this kind, trained beside these rows."""
+        if self.weights.shape[1] != network.size:
+            raise MismatchError(
+                f"The tutors have {self.weights.shape[1]} weights, the network {network.size}. Train tutors for it."
+            )
+        if not bool(torch.isin(data.rows, self.rows).all()):
+            raise MismatchError("Tutors know only the rows they were trained beside, but others were asked about.")
+
     def answers(self, network: Trained, data: Data) -> Float[Tensor, "n C"]:
         """What is said of each row by the tutor that never saw it, on the CPU."""
-        place = torch.searchsorted(self.rows, data.rows).clamp(max=len(self.rows) - 1)
-        if not bool((self.rows[place] == data.rows).all()):
-            raise MismatchError("Tutors know only the rows they were trained beside, but others were asked about.")
-        part, said = self.part[place], []
+        self.check_belong_to(network, data)
+        part, said = self.part[torch.searchsorted(self.rows, data.rows)], []
         for k, weights in enumerate(self.weights):
             mine = (part == k).nonzero().squeeze(1)
             if len(mine):

@@ -1,0 +1,35 @@
+"""Tutors on disk: one safetensors file, written whole."""
+
+from pathlib import Path
+
+from safetensors.torch import save as to_bytes
+
+from spotlessnet.core.errors import DataError, NumericsError
+from spotlessnet.core.files import write_whole
+from spotlessnet.store.checkpoints import read_metadata, read_weights
+from spotlessnet.training.tutors import Tutors
+
+FORMAT = "spotlessnet tutors 1"
+
+
+def write_tutors(path: str | Path, tutors: Tutors, *, replace: bool = False) -> str:
+    """Write tutors and give the file's SHA-256."""
+    if not bool(tutors.weights.isfinite().all()):
+        raise NumericsError("A tutor's weights are not finite, so nothing was written. Check the training run.")
+    named = {"weights": tutors.weights, "rows": tutors.rows, "part": tutors.part}
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in named.items()}
+    return write_whole(Path(path), to_bytes(tensors, {"format": FORMAT}), replace=replace)
+
+
+def read_tutors(path: str | Path) -> Tutors:
+    """Read tutors; nothing in the file is executed."""
+    path = Path(path)
+    tensors = read_weights(path)
+    text = read_metadata(path) if path.suffix == ".safetensors" else {}
+    if text.get("format") != FORMAT or not {"weights", "rows", "part"} <= tensors.keys():
+        raise DataError(f"{path} must hold tutors, but does not say so. `spotless remember --parts 2` writes them.")
+    weights, rows, part = (tensors[name] for name in ("weights", "rows", "part"))
+    fits = weights.ndim == 2 and rows.ndim == 1 and rows.shape == part.shape and bool((rows[1:] > rows[:-1]).all())
+    if not fits or not bool(((part >= 0) & (part < len(weights))).all()):
+        raise DataError(f"The tutors in {path} are damaged: rows and parts do not belong together. Train them anew.")
+    return Tutors(weights, rows, part)
