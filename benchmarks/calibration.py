@@ -20,13 +20,14 @@ from scipy import stats
 from spotlessnet.core.cohorts import rows
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.split import Split
-from spotlessnet.core.statistics import clopper_pearson, permutation_pvalue, t_interval
+from spotlessnet.core.statistics import clopper_pearson, permutation_pvalue, ratio_interval, t_interval
 from spotlessnet.core.trained import Trained
 from spotlessnet.datasets import digits
+from spotlessnet.evidence import Evidence, row_test
 from spotlessnet.models.mlp import MLP
 from spotlessnet.training.fit_many import fit_many
 from spotlessnet.training.pairs import train_pairs
-from spotlessnet.verdict import Audit, Evidence, ratio_interval, row_test
+from spotlessnet.verdict import Audit
 
 RECIPE = Recipe(epochs=40, rate=0.1, momentum=0.9, batch=50, decay=1e-4)
 OTHERWISE = RECIPE.but(epochs=20, batch=25)

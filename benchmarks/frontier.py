@@ -32,6 +32,7 @@ from spotlessnet.core.meter import Meter
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.scrub import Scrub, chain
 from spotlessnet.core.split import Split
+from spotlessnet.core.statistics import ratio_interval
 from spotlessnet.core.trained import Trained
 from spotlessnet.datasets import load
 from spotlessnet.models.all_cnn import AllCNN
@@ -49,8 +50,9 @@ from spotlessnet.scrubs.selective_dampening import SelectiveDampening
 from spotlessnet.scrubs.short_retrain import ShortRetrain
 from spotlessnet.scrubs.sparse_finetune import SparseFinetune
 from spotlessnet.scrubs.student import Student
+from spotlessnet.scrubs.unlabel import Unlabel
 from spotlessnet.training.fit import fit
-from spotlessnet.verdict import ratio_interval
+from spotlessnet.training.tutors import train_tutors
 
 MODELS = ("all-cnn", "resnet")
 COHORTS = ("some", "wrong", "class")
@@ -59,6 +61,9 @@ PER_CLASS, CLASSES, FORGET = 100, 5, 25
 COST_LIMIT = 0.25
 LEAST_PRIZE = 0.1
 OURS = "ours"
+TAUGHT = "unlabel, from tutors"
+PARTS = 3
+"""Tutors, each without a third of the rows: they take two trainings, once for all requests."""
 
 
 def grid() -> dict[str, dict[str, Scrub]]:
@@ -79,8 +84,15 @@ def grid() -> dict[str, dict[str, Scrub]]:
     rivals = {
         name: {f"ep={e} speed={v:g}": make(e, v) for e in (3, 5) for v in (1.0, 3.0)} for name, make in tuned.items()
     }
+    taught = {
+        f"ep={e} speed={v:g} share={b:g}": Unlabel(epochs=e, speed=v, share=b)
+        for e in (3, 5)
+        for v in (0.2, 0.4)
+        for b in (0.15, 0.3)
+    }
     return {
         OURS: ours,
+        TAUGHT: taught,
         "short retraining, in stages": {"": ShortRetrain()},
         "NTK, published formula": {"": NTK(variant="published", solution="dual")},
         "NTK, then 3 epochs": {"": chain(NTK(solution="dual", damping=0.0), Finetune(epochs=3))},
@@ -175,7 +187,10 @@ def run(options: argparse.Namespace, methods: dict[str, Scrub]) -> None:
                         epochs = f"{about}; {original.recipe.epochs if original.recipe else 0} epochs"
                         found = list(measure(experiment, method, seed, network, retrained, split, meter, epochs))
                         append_rows(options.out, [row for row in found if row.key not in done])
-                    for method, scrub in methods.items():
+                    ready = methods
+                    if any(method.startswith(TAUGHT) for method in methods):
+                        ready = taught_by_tutors(methods, original, split, experiment, seed, about, options.out)
+                    for method, scrub in ready.items():
                         if (experiment, method, "activation distance on forget", seed) in done:
                             continue
                         try:
@@ -188,6 +203,20 @@ def run(options: argparse.Namespace, methods: dict[str, Scrub]) -> None:
                         found = list(measure(experiment, method, seed, network, retrained, split, meter, about))
                         append_rows(options.out, found)
                 print(f"{experiment} seed {seed} done", flush=True)
+
+
+def taught_by_tutors(
+    methods: dict[str, Scrub], original: Trained, split: Split, experiment: str, seed: int, about: str, out: str
+) -> dict[str, Scrub]:
+    """The methods, with tutors of this training for those that ask them; what the tutors took is a row of its own."""
+    try:
+        with Meter(original.device) as meter:
+            tutors = train_tutors(original, split.whole, parts=PARTS, seed=seed)
+    except ArithmeticError as error:  # without them nothing can be asked
+        print(f"{experiment} tutors of seed {seed}: {error}", flush=True)
+        return {method: scrub for method, scrub in methods.items() if not isinstance(scrub, Unlabel)}
+    append_rows(out, [Row(experiment, "tutors", "writing", seed, meter.seconds, unit="seconds", note=about)])
+    return {m: replace(s, tutors=tutors) if isinstance(s, Unlabel) else s for m, s in methods.items()}
 
 
 Distances = tuple[list[float], list[float], list[float]]
@@ -270,7 +299,7 @@ def error_table(rows: list[Row], settings: list[str]) -> str:
     for row in rows:
         errors[row.method.partition(" | ")[0], row.experiment, row.readout].append(100 * row.value)
     lines = ["| method | " + " | ".join(settings) + " |", "|---" * (len(settings) + 1) + "|"]
-    for method in sorted({row.method.partition(" | ")[0] for row in rows} - {"floor"}):
+    for method in sorted({row.method.partition(" | ")[0] for row in rows} - {"floor", "tutors"}):
         cells = [
             " / ".join(f"{statistics.mean(errors[method, s, f'error on {part}']):.1f}" for part in ("retain", "test"))
             for s in settings

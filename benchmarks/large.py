@@ -34,7 +34,7 @@ from spotlessnet.core.meter import Meter
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.scrub import Scrub
 from spotlessnet.core.split import Split
-from spotlessnet.core.statistics import t_interval
+from spotlessnet.core.statistics import ratio_interval, t_interval
 from spotlessnet.core.trained import Trained
 from spotlessnet.datasets import load
 from spotlessnet.experiments.few import some
@@ -50,7 +50,6 @@ from spotlessnet.report.rows import Row, append_rows, read_rows
 from spotlessnet.scrubs import NTK, Finetune, NegGradPlus, ShortRetrain, Unlabel
 from spotlessnet.training.fit import fit
 from spotlessnet.training.tutors import Tutors, train_tutors
-from spotlessnet.verdict import ratio_interval
 
 COHORTS = ("some", "wrong", "class")
 WEIGHTS = {"all-cnn": "allcnn-cifar100.safetensors", "resnet": "resnet18w04-cifar100.safetensors"}
@@ -229,7 +228,7 @@ def prepare(options: argparse.Namespace, here: World, split: Split, name: str, s
     """The original, its tutors and, where asked for, its memory, with what they took."""
     device = here.start.device
     network = fit(here.start, split.whole, seed=seed)
-    took, tutors = measured(lambda: train_tutors(network, split.whole, seed=seed), device)
+    took, tutors = measured(lambda: train_tutors(network, split.whole, parts=options.parts, seed=seed), device)
     rows = [Row(name, TUTORS, WRITING, seed, took, unit="seconds", seconds=took)]
     if not options.memory:
         return Prepared(network, tutors, None), rows
@@ -376,6 +375,7 @@ def main() -> None:
     parser.add_argument("--few", type=int, default=130, help="rows of a round, for a hundredth of a training")
     parser.add_argument("--many", type=int, default=1500, help="rows of a round, for a tenth of a training")
     parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--parts", type=int, default=2, help="tutors, each trained without one part of the rows")
     parser.add_argument("--small-batch", type=int, default=48)
     parser.add_argument("--speed", type=float, default=0.2)
     parser.add_argument("--share", type=float, default=0.25)

@@ -15,14 +15,15 @@ from spotlessnet.core.errors import DataError, MismatchError, NeedError, Setting
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.scrub import Notes, Scrub
 from spotlessnet.core.split import Split
-from spotlessnet.core.statistics import Interval, t_interval
+from spotlessnet.core.statistics import Interval, ratio_interval, t_interval
 from spotlessnet.core.trained import Trained
 from spotlessnet.demo import problem as digits_problem
+from spotlessnet.evidence import Evidence, row_test
 from spotlessnet.readouts.attack import Attack
 from spotlessnet.readouts.strangers import Unseen
 from spotlessnet.scrubs import ShortRetrain
 from spotlessnet.training.pairs import train_pairs
-from spotlessnet.verdict import Audit, Check, Evidence, Verdict, attack_check, ratio_interval, row_test, verdict
+from spotlessnet.verdict import Audit, Check, Verdict, attack_check, verdict
 
 ROWS = 20
 QUICK = Audit(permutations=399)

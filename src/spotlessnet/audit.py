@@ -21,6 +21,7 @@ from spotlessnet.core.readout import Readout
 from spotlessnet.core.scrub import Scrub, chain
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
+from spotlessnet.evidence import Evidence
 from spotlessnet.readouts.activation_distance import ActivationDistance
 from spotlessnet.readouts.entropy_attack import EntropyAttack
 from spotlessnet.readouts.error import Error
@@ -37,7 +38,7 @@ from spotlessnet.scrubs.fisher import Fisher
 from spotlessnet.store.receipts import LIMITS, environment
 from spotlessnet.training.fit import fit
 from spotlessnet.training.pairs import Trainings, train_pairs
-from spotlessnet.verdict import DRAWS_APART, Audit, Check, Evidence, attack_check
+from spotlessnet.verdict import DRAWS_APART, Audit, Check, attack_check
 
 DELIVERED = "as delivered"
 RELEARN_CAP = 20

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from jaxtyping import Float
 from scipy import optimize, stats
 from torch import Tensor
 
@@ -214,3 +215,22 @@ def _checked(level: float) -> float:
     if not 0 < level < 1:
         raise SettingError(f"`level` must lie between 0 and 1, but got {level}. Usual is 0.95.")
     return level
+
+
+def ratio_interval(a: Float[Tensor, " S"], b: Float[Tensor, " S"], level: float) -> Interval:
+    r"""Fieller's interval of $\bar a / \bar b$ from paired values, for positive $\bar b$.
+
+    All $\rho$ with $(\bar a - \rho\bar b)^2 \le t^2 (s_{aa} - 2\rho s_{ab} + \rho^2 s_{bb}) / n$: exact for Gaussian
+    values, and the t-interval of $\bar a$ where $b = 1$. Unbounded where $\bar b$ itself may be zero or below.
+    """
+    n = len(a)
+    if n < 2:
+        return Interval(float(a.mean() / b.mean()), -math.inf, math.inf)
+    s = np.cov(np.stack([a.double().cpu().numpy(), b.double().cpu().numpy()])) / n
+    mean_a, mean_b = float(a.double().mean()), float(b.double().mean())
+    t2 = float(stats.t.ppf((1 + level) / 2, n - 1)) ** 2
+    square, cross, free = mean_b**2 - t2 * s[1, 1], mean_a * mean_b - t2 * s[0, 1], mean_a**2 - t2 * s[0, 0]
+    if square <= 0 or mean_b <= 0:
+        return Interval(mean_a / mean_b if mean_b else math.nan, -math.inf, math.inf)
+    reach = math.sqrt(max(cross**2 - square * free, 0.0))
+    return Interval(mean_a / mean_b, (cross - reach) / square, (cross + reach) / square)
