@@ -219,14 +219,14 @@ def test_tutors_that_do_not_fit_are_refused_before_any_work(here):
     assert ended.code == 3
     assert "model.safetensors must hold tutors, but does not say so" in ended.err
     rows, part = torch.arange(60), torch.arange(60) % 2
-    sn.write_tutors(here / "other.safetensors", Tutors(torch.zeros(2, 7), rows, part))
+    sn.write_tutors(here / "other.safetensors", Tutors(torch.zeros(2, 7), rows, part, torch.zeros(7)))
     assert "The tutors have 7 weights, the network 51" in spotless(*asked, "other.safetensors").err
-    sn.write_tutors(here / "few.safetensors", Tutors(torch.zeros(2, 51), rows[:4], part[:4]))
+    sn.write_tutors(here / "few.safetensors", Tutors(torch.zeros(2, 51), rows[:4], part[:4], torch.zeros(51)))
     assert "Tutors know only the rows they were trained beside" in spotless(*asked, "few.safetensors").err
-    sn.write_tutors(here / "broken.safetensors", Tutors(torch.zeros(2, 51), rows, part + 1))
+    sn.write_tutors(here / "broken.safetensors", Tutors(torch.zeros(2, 51), rows, part + 1, torch.zeros(51)))
     assert "rows and parts do not belong together" in spotless(*asked, "broken.safetensors").err
     with pytest.raises(sn.SpotlessError, match="A tutor's weights are not finite, so nothing was written"):
-        sn.write_tutors(here / "nan.safetensors", Tutors(torch.full((2, 51), torch.nan), rows, part))
+        sn.write_tutors(here / "nan.safetensors", Tutors(torch.full((2, 51), torch.nan), rows, part, torch.zeros(51)))
     assert not (here / "x").exists()
     assert not (here / "nan.safetensors").exists()
 
@@ -238,7 +238,7 @@ def test_a_worn_memory_is_said_aloud(here):
     sn.write_memory(here / "worn.safetensors", worn)
     ended = spotless("scrub", *BASE, "--method", "ntk", "--memory", "worn.safetensors", "--out", "run")
     assert ended.code == 0
-    assert "retrain now: the memory no longer serves" in ended.err
+    assert "retrain now: what was kept no longer serves" in ended.err
 
 
 def test_statistics_that_carry_the_rows_are_named_in_the_limits(here):

@@ -10,6 +10,7 @@ from typing import Any
 import benchmarks.attack
 import benchmarks.large
 import benchmarks.requests
+import benchmarks.tutored
 import pytest
 import torch
 from benchmarks.methods import BEGIN, END, put_into, table
@@ -140,6 +141,7 @@ def test_the_site_builds_without_a_warning(tmp_path):
     [
         (benchmarks.attack, "attack-digits.jsonl", "which_method_when.md"),
         (benchmarks.requests, "requests.jsonl", "requests.md"),
+        (benchmarks.tutored, "tutored.jsonl", "requests.md"),
     ],
 )
 def test_measured_tables_are_those_of_their_rows(module, rows, page):

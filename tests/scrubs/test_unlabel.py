@@ -92,6 +92,41 @@ def test_tutors_are_believed_about_wrong_labels_and_struck_out_where_a_class_is_
     assert (facts["struck_out"], facts["as_held_out"]) == (0, 6)
 
 
+def test_later_requests_hold_retained_rows_to_what_was_said_of_them_first():
+    first, split = problem()
+    split = replace(split, validation=None)
+    tutors = train_tutors(first, split.whole)
+    moved = first.at(first.weights + 0.1)
+    away = slope(moved, split.forget, tutors.answers(moved, split.forget))
+    home = slope(moved, split.retain, first.predict(split.retain))
+    expected = moved.weights - 0.5 * RATE * (0.3 * away + 0.7 * home)
+    found = Unlabel(epochs=1, share=0.3, speed=0.5, tutors=tutors)(moved, split)
+    torch.testing.assert_close(found.mean, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_a_network_that_has_lost_more_than_tutors_lack_must_be_retrained():
+    first, split = problem()
+    tutors = train_tutors(first, split.whole)
+    scrub = Unlabel(epochs=1, speed=1e-3, tutors=tutors)
+    facts = scrub(first, split).about
+    assert not facts["retrain_now"]
+    assert facts["wear"] < 0.1
+    wrecked = first.at(first.weights + 5 * torch.randn_like(first.weights))
+    facts = scrub(wrecked, split).about
+    assert facts["retrain_now"]
+    ours, theirs, said = (
+        answers.softmax(dim=1)
+        for answers in (
+            wrecked.at(scrub(wrecked, split).mean).predict(split.retain),
+            tutors.answers(first, split.retain),
+            first.predict(split.retain),
+        )
+    )
+    moved, off = ((a - said).abs().sum(dim=1).mean() for a in (ours, theirs))
+    assert facts["wear"] == pytest.approx(float(moved / off))
+    assert any("retrain now and train new tutors" in text for text in facts["lost"])
+
+
 def test_it_visits_no_more_rows_than_it_may_and_others_in_every_round():
     trained, split = problem(whole=True)
     facts = Unlabel(epochs=1, rows=4)(trained, split).about

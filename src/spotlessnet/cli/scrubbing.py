@@ -106,7 +106,7 @@ def _told(served: Served, talk: Talk, *, audited: bool) -> int:
         # The price of the budget must not hide in the receipt.
         talk.say(f"result  {about['nats']:.3g} nats are left; the error rises by {about['error_increase']:.1%}")
     if about.get("retrain_now"):
-        talk.say(f"result  retrain now: the memory no longer serves (departure {about['departure']:.0%})")
+        talk.say(f"result  retrain now: what was kept no longer serves (departure {about['departure']:.0%})")
     for limit in receipt["limits"]:
         talk.say(f"limit   {limit}")
     told = {

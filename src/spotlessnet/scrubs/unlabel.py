@@ -17,6 +17,9 @@ from spotlessnet.scrubs.tuning import Tuning
 from spotlessnet.training.fit import fit
 from spotlessnet.training.tutors import Tutors
 
+WATCHED = 256
+"""Retained rows on which it is seen whether the network is still whole."""
+
 NEVER = -1e4
 """The logit of an answer that is struck out."""
 
@@ -27,16 +30,18 @@ class Unlabel(Tuning):
 
     $$\min_w\; \beta\,\overline{KL}(t \,\|\, f_w)_{D_f} + (1 - \beta)\,\overline{KL}(f_{w_0} \,\|\, f_w)_{D_r}$$
 
-    The answers $t$ are those of the tutors that never saw each row. Without tutors they are the network's own with what
-    the label told it taken out. In either case:
+    with $w_0$ the network as it is, or as it was when its tutors were trained. The answers $t$ are those of the tutors
+    that never saw each row. Without tutors they are the network's own with what the label told it taken out. In either
+    case:
 
     - where no retained row has the label, it is struck out, for a retrained network would never give it;
     - so is, without tutors, a label that was wrong: what is left is what the network makes of the picture itself;
     - other margins become those of held-out rows with the same label, where there are any, the surest row taking the
       largest.
 
-    It changes answers. It does not follow the path that retraining takes, so it says nothing about traces in the
-    weights, and tutors, which are kept, still know the rows that they were trained on.
+    With tutors it says *retrain now* once retained rows are further from what was said of them at first than tutors are
+    that never saw them. It changes answers. It does not follow the path that retraining takes, so it says nothing about
+    traces in the weights, and tutors, which are kept, still know the rows that they were trained on.
 
     **Arguments** beside those of `Tuning`:
 
@@ -74,15 +79,36 @@ class Unlabel(Tuning):
         if not self.epochs:
             return trained.weights
         (D_f, f), (D_r, r) = (self._visited(data) for data in (split.forget, split.retain))
-        taught, known = self._untold(trained, D_f, split, notes), trained.predict(D_r).cpu()
+        before = trained if self.tutors is None else trained.at(self.tutors.origin.to(trained.weights))
+        taught, known = self._untold(trained, D_f, split, notes), before.predict(D_r).cpu()
         # Weights that make the mean over all visits the objective above.
         share = self.share * (len(f) + len(r)) / len(f), (1 - self.share) * (len(f) + len(r)) / len(r)
-        weights = torch.cat([torch.full((len(data),), weight) for data, weight in zip((D_f, D_r), share, strict=True)])
-        told = joined(D_f, D_r).relabel(with_weights(torch.cat([taught, known]), weights.to(known)))
+        counts = torch.cat([torch.full((len(data),), each) for data, each in zip((D_f, D_r), share, strict=True)])
+        told = joined(D_f, D_r).relabel(with_weights(torch.cat([taught, known]), counts.to(known)))
         notes.fact(forgotten_read=len(D_f), retained_read=len(D_r), visits=len(f) + len(r))
         pupil, recipe = replace(trained, loss=WeightedDistillation()), self.recipe(trained, notes).but(epochs=1)
         visits = told.pick(torch.cat([f, len(D_f) + r]))
-        return fit(pupil, visits, recipe, seed=self.seed, label="unlabelling").weights
+        weights = fit(pupil, visits, recipe, seed=self.seed, label="unlabelling").weights
+        if self.tutors is not None:
+            self._watch(trained.at(weights), D_r.pick(range(min(len(D_r), WATCHED))), known[:WATCHED], notes)
+        return weights
+
+    def _watch(self, after: Trained, some: Data, known: Float[Tensor, "n C"], notes: Notes) -> None:
+        """How far retained rows have gone from what was said of them at first, beside how far off tutors are."""
+        assert self.tutors is not None  # looked at by the caller
+        first = known.softmax(dim=1)
+        moved, off = (
+            float((answers.softmax(dim=1) - first).abs().sum(dim=1).mean())
+            for answers in (after.predict(some).cpu(), self.tutors.answers(after, some))
+        )
+        worn = moved > off
+        notes.fact(departure=moved, wear=moved / max(off, 1e-30), retrain_now=worn)
+        if worn:
+            notes.assume(
+                f"retained rows have moved by {moved:.2g} from what was said of them first; tutors that never saw them "
+                f"are off by {off:.2g}",
+                "retrain now and train new tutors: the network has lost more than a part of its rows is worth",
+            )
 
     def _visited(self, data: Data) -> tuple[Data, Int[Tensor, " V"]]:
         """The rows of all rounds, each once, and for every visit which of them it is to."""

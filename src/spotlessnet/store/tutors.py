@@ -10,13 +10,14 @@ from spotlessnet.store.checkpoints import read_metadata, read_weights
 from spotlessnet.training.tutors import Tutors
 
 FORMAT = "spotlessnet tutors 1"
+NAMES = ("weights", "rows", "part", "origin")
 
 
 def write_tutors(path: str | Path, tutors: Tutors, *, replace: bool = False) -> str:
     """Write tutors and give the file's SHA-256."""
-    if not bool(tutors.weights.isfinite().all()):
+    if not bool(tutors.weights.isfinite().all() & tutors.origin.isfinite().all()):
         raise NumericsError("A tutor's weights are not finite, so nothing was written. Check the training run.")
-    named = {"weights": tutors.weights, "rows": tutors.rows, "part": tutors.part}
+    named = {name: getattr(tutors, name) for name in NAMES}
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in named.items()}
     return write_whole(Path(path), to_bytes(tensors, {"format": FORMAT}), replace=replace)
 
@@ -26,10 +27,11 @@ def read_tutors(path: str | Path) -> Tutors:
     path = Path(path)
     tensors = read_weights(path)
     text = read_metadata(path) if path.suffix == ".safetensors" else {}
-    if text.get("format") != FORMAT or not {"weights", "rows", "part"} <= tensors.keys():
+    if text.get("format") != FORMAT or not set(NAMES) <= tensors.keys():
         raise DataError(f"{path} must hold tutors, but does not say so. `spotless remember --parts 2` writes them.")
-    weights, rows, part = (tensors[name] for name in ("weights", "rows", "part"))
-    fits = weights.ndim == 2 and rows.ndim == 1 and rows.shape == part.shape and bool((rows[1:] > rows[:-1]).all())
+    weights, rows, part, origin = (tensors[name] for name in NAMES)
+    fits = weights.ndim == 2 and rows.ndim == 1 and rows.shape == part.shape and origin.shape == weights.shape[1:]
+    fits = fits and bool((rows[1:] > rows[:-1]).all())
     if not fits or not bool(((part >= 0) & (part < len(weights))).all()):
         raise DataError(f"The tutors in {path} are damaged: rows and parts do not belong together. Train them anew.")
-    return Tutors(weights, rows, part)
+    return Tutors(weights, rows, part, origin)

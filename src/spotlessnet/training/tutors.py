@@ -21,11 +21,14 @@ class Tutors:
     - `weights`: of each tutor.
     - `rows`: the numbers of all rows, in rising order.
     - `part`: for each of them, which tutor never saw it.
+    - `origin`: the weights of the network itself when they were trained. What it said of retained rows then is what
+      they are held to at every request, so that many requests do not wear it away.
     """
 
     weights: Float[Tensor, "K P"]
     rows: Int64[Tensor, " N"]
     part: Int64[Tensor, " N"]
+    origin: Float[Tensor, " P"]
 
     def check_belong_to(self, network: Trained, data: Data) -> None:
         """Raise unless they are networks of this kind, trained beside these rows."""
@@ -66,4 +69,4 @@ def train_tutors(network: Trained, data: Data, *, parts: int = 2, seed: int = 0)
         others = data.pick((drawn != k).nonzero().squeeze(1))
         weights.append(fit(begun, others, seed=seed + k, label=f"tutor {k + 1} of {parts}").weights)
     order = data.rows.argsort()
-    return Tutors(torch.stack(weights), data.rows[order], drawn[order])
+    return Tutors(torch.stack(weights), data.rows[order], drawn[order], network.weights.clone())
