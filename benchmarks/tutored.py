@@ -10,6 +10,7 @@ import argparse
 import os
 import platform
 import statistics
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
@@ -29,34 +30,21 @@ from spotlessnet.scrubs import Unlabel
 from spotlessnet.training.fit import fit
 from spotlessnet.training.tutors import train_tutors
 
-if __package__:
-    from benchmarks.requests import (
-        CALLED,
-        DECAYS,
-        DISTANCE,
-        EACH,
-        JOINT,
-        KINDS,
-        LOOK,
-        METHODS,
-        ONE_BY_ONE,
-        WRONG,
-        problem,
-    )
-else:  # started as a script, with its own folder in front
-    from requests import (  # type: ignore[no-redef]
-        CALLED,
-        DECAYS,
-        DISTANCE,
-        EACH,
-        JOINT,
-        KINDS,
-        LOOK,
-        METHODS,
-        ONE_BY_ONE,
-        WRONG,
-        problem,
-    )
+# Started as a script, its own folder comes first, and `requests` would be anyone's.
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from benchmarks.requests import (
+    CALLED,
+    DECAYS,
+    DISTANCE,
+    EACH,
+    JOINT,
+    KINDS,
+    LOOK,
+    METHODS,
+    ONE_BY_ONE,
+    WRONG,
+    problem,
+)
 
 SCRUB = Unlabel(rows=130, epochs=8, batch=48, speed=0.2, share=0.1)
 """As for a hundredth of a training on full CIFAR-10, but gentler, for ten rows at a time; chosen on seed 10."""
