@@ -4,6 +4,7 @@ import json
 import stat
 import tomllib
 from dataclasses import replace
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -211,6 +212,34 @@ def test_tutors_are_trained_once_and_asked_by_every_request(here):
     ended = spotless(*asked, "--method", "ntk", "--out", "x")
     assert ended.code == 2
     assert "--tutors was given, but no part of the method asks them. Name the method unlabel, or none." in ended.err
+
+
+def test_tutors_that_cannot_be_trained_are_refused_before_the_memory_is_written(here):
+    rows = ("--model", "nets.py:build", "--weights", "model.safetensors", "--data", "mydata.py:train")
+    ended = spotless("remember", *rows, "--parts", "2", "--out", "memory")
+    assert ended.code == 2
+    assert "Tutors are trained like the network, but its start or recipe is not known. Give both." in ended.err
+    ended = spotless("remember", *rows, *RECIPE, "--parts", "1", "--out", "memory")
+    assert "Tutors' `parts` must be at least 2 and at most one per row, but got 1." in ended.err
+    assert not (here / "memory").exists()
+    ended = spotless("remember", *rows, *RECIPE, "--parts", "3", "--dry-run")
+    assert "and train 3 tutors: as long as 2 trainings" in ended.out
+
+
+def test_an_audit_holds_each_of_its_networks_to_what_it_said_itself(here, monkeypatch):
+    rows = ("--model", "nets.py:build", "--weights", "model.safetensors", "--data", "mydata.py:train")
+    assert spotless("remember", *rows, *RECIPE, "--rank", "0", "--parts", "2", "--out", "memory").code == 0
+    seen: list[Any] = []
+
+    def measure(trained: Any, split: Any, scrub: Any, **about: Any) -> None:
+        seen.append(scrub)
+        raise sn.SpotlessError("Enough was seen.")
+
+    monkeypatch.setattr(import_module("spotlessnet.audit"), "audit", measure)
+    asked = ("audit", *BASE, *RECIPE, "--test", "mydata.py:test", "--tutors", "memory/tutors.safetensors")
+    spotless(*asked, "--out", "x")
+    assert seen[0].tutors is not None
+    assert seen[0].tutors.origin is None
 
 
 def test_tutors_that_do_not_fit_are_refused_before_any_work(here):

@@ -102,6 +102,9 @@ def test_later_requests_hold_retained_rows_to_what_was_said_of_them_first():
     expected = moved.weights - 0.5 * RATE * (0.3 * away + 0.7 * home)
     found = Unlabel(epochs=1, share=0.3, speed=0.5, tutors=tutors)(moved, split)
     torch.testing.assert_close(found.mean, expected, rtol=1e-9, atol=1e-12)
+    # A network that is its own origin, as those of an audit, is held to its own answers, which have no slope.
+    found = Unlabel(epochs=1, share=0.3, speed=0.5, tutors=replace(tutors, origin=None))(moved, split)
+    torch.testing.assert_close(found.mean, moved.weights - 0.5 * RATE * 0.3 * away, rtol=1e-9, atol=1e-12)
 
 
 def test_a_network_that_has_lost_more_than_tutors_lack_must_be_retrained():

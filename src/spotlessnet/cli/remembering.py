@@ -42,7 +42,7 @@ def remember(
     from spotlessnet.operators.remember import remember as write_down
     from spotlessnet.store.memories import write_memory
     from spotlessnet.store.tutors import write_tutors
-    from spotlessnet.training.tutors import train_tutors
+    from spotlessnet.training.tutors import begin_tutors, train_tutors
 
     check_choice("diagonal", diagonal, ("exact", "monte carlo", "empirical", "none"))
     talk, case = Talk(json, quiet), wish.case
@@ -53,6 +53,9 @@ def remember(
         data, P = opened.split.retain, opened.trained.size
         size = (min(rank, P) + 3) * P * opened.trained.weights.element_size()
         plan = f"remember {len(data)} rows of a network with {P} weights in about {size / 2**20:.3g} MiB"
+        if parts:
+            begin_tutors(opened.trained, data, parts)  # before the memory, which takes long
+            plan += f", and train {parts} tutors: as long as {parts - 1} trainings"
         talk.say(plan)
         if wish.dry_run:
             talk.give({"status": "planned", "bytes": size}, [plan])

@@ -1,6 +1,7 @@
 """`spotless scrub`: forget rows, and write the network with its receipt."""
 
 from contextlib import nullcontext
+from dataclasses import replace
 from math import isfinite
 from typing import Annotated
 
@@ -68,8 +69,10 @@ def audited(plan: Plan, delivered: Trained | None, seeds: int, strong: bool) -> 
     from spotlessnet.cli.methods import described, scrub_of
 
     opened = plan.opened
-    # A memory and a reference belong to the one network; the audit trains others. Tutors teach them all.
-    scrub = scrub_of(opened.case, tutors=opened.tutors)
+    # A memory and a reference belong to the one network; the audit trains others. Tutors teach them all, each held to
+    # what it said itself.
+    tutors = None if opened.tutors is None else replace(opened.tutors, origin=None)
+    scrub = scrub_of(opened.case, tutors=tutors)
     return measure(
         opened.trained,
         opened.split,

@@ -79,7 +79,8 @@ class Unlabel(Tuning):
         if not self.epochs:
             return trained.weights
         (D_f, f), (D_r, r) = (self._visited(data) for data in (split.forget, split.retain))
-        before = trained if self.tutors is None else trained.at(self.tutors.origin.to(trained.weights))
+        origin = None if self.tutors is None else self.tutors.origin
+        before = trained if origin is None else trained.at(origin.to(trained.weights))
         taught, known = self._untold(trained, D_f, split, notes), before.predict(D_r).cpu()
         # Weights that make the mean over all visits the objective above.
         share = self.share * (len(f) + len(r)) / len(f), (1 - self.share) * (len(f) + len(r)) / len(r)

@@ -15,10 +15,10 @@ NAMES = ("weights", "rows", "part", "origin")
 
 def write_tutors(path: str | Path, tutors: Tutors, *, replace: bool = False) -> str:
     """Write tutors and give the file's SHA-256."""
-    if not bool(tutors.weights.isfinite().all() & tutors.origin.isfinite().all()):
-        raise NumericsError("A tutor's weights are not finite, so nothing was written. Check the training run.")
     named = {name: getattr(tutors, name) for name in NAMES}
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in named.items()}
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in named.items() if tensor is not None}
+    if not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
+        raise NumericsError("A tutor's weights are not finite, so nothing was written. Check the training run.")
     return write_whole(Path(path), to_bytes(tensors, {"format": FORMAT}), replace=replace)
 
 
@@ -27,10 +27,12 @@ def read_tutors(path: str | Path) -> Tutors:
     path = Path(path)
     tensors = read_weights(path)
     text = read_metadata(path) if path.suffix == ".safetensors" else {}
-    if text.get("format") != FORMAT or not set(NAMES) <= tensors.keys():
+    if text.get("format") != FORMAT or not set(NAMES[:3]) <= tensors.keys():
         raise DataError(f"{path} must hold tutors, but does not say so. `spotless remember --parts 2` writes them.")
-    weights, rows, part, origin = (tensors[name] for name in NAMES)
-    fits = weights.ndim == 2 and rows.ndim == 1 and rows.shape == part.shape and origin.shape == weights.shape[1:]
+    weights, rows, part = (tensors[name] for name in NAMES[:3])
+    origin = tensors.get("origin")
+    fits = weights.ndim == 2 and rows.ndim == 1 and rows.shape == part.shape
+    fits = fits and (origin is None or origin.shape == weights.shape[1:])
     fits = fits and bool((rows[1:] > rows[:-1]).all())
     if not fits or not bool(((part >= 0) & (part < len(weights))).all()):
         raise DataError(f"The tutors in {path} are damaged: rows and parts do not belong together. Train them anew.")

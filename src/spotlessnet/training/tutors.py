@@ -22,13 +22,14 @@ class Tutors:
     - `rows`: the numbers of all rows, in rising order.
     - `part`: for each of them, which tutor never saw it.
     - `origin`: the weights of the network itself when they were trained. What it said of retained rows then is what
-      they are held to at every request, so that many requests do not wear it away.
+      they are held to at every request, so that many requests do not wear it away. `None` for tutors of networks that
+      have not been asked before, which are their own origin.
     """
 
     weights: Float[Tensor, "K P"]
     rows: Int64[Tensor, " N"]
     part: Int64[Tensor, " N"]
-    origin: Float[Tensor, " P"]
+    origin: Float[Tensor, " P"] | None = None
 
     def check_belong_to(self, network: Trained, data: Data) -> None:
         """Raise unless they are networks of this kind, trained beside these rows."""
@@ -51,18 +52,23 @@ class Tutors:
         return torch.cat([answers for _, answers in said])[back]
 
 
+def begin_tutors(network: Trained, data: Data, parts: int) -> Trained:
+    """Where every tutor's training begins; an error, before any work, where none can be trained."""
+    if network.recipe is None or network.start is None:
+        raise NeedError("Tutors are trained like the network, but its start or recipe is not known. Give both.")
+    if not 2 <= parts <= len(data):
+        raise SettingError(f"Tutors' `parts` must be at least 2 and at most one per row, but got {parts}.")
+    # Only weights are kept, so statistics that moved would be lost.
+    recipe = network.recipe.but(freeze_statistics=True, patience=None)
+    return replace(network.at(network.start), recipe=recipe)
+
+
 def train_tutors(network: Trained, data: Data, *, parts: int = 2, seed: int = 0) -> Tutors:
     r"""Train `parts` tutors by the network's own recipe from its start, each without one part of the rows.
 
     That takes as long as `parts - 1` trainings: with two parts, each tutor sees half of the rows.
     """
-    if network.recipe is None or network.start is None:
-        raise NeedError("Tutors are trained like the network, but its start or recipe is not known. Give both.")
-    if not 2 <= parts <= len(data):
-        raise SettingError(f"`train_tutors.parts` must be at least 2 and at most one per row, but got {parts}.")
-    # Only weights are kept, so statistics that moved would be lost.
-    recipe = network.recipe.but(freeze_statistics=True, patience=None)
-    begun = replace(network.at(network.start), recipe=recipe)
+    begun = begin_tutors(network, data, parts)
     drawn = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed)) % parts
     weights = []
     for k in range(parts):
