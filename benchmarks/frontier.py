@@ -25,6 +25,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from spotlessnet.core.cohorts import rows
 from spotlessnet.core.data import Data
@@ -60,10 +61,15 @@ RECIPE = Recipe(epochs=60, rate=0.01, momentum=0.9, batch=128, decay=0.1, patien
 PER_CLASS, CLASSES, FORGET = 100, 5, 25
 COST_LIMIT = 0.25
 LEAST_PRIZE = 0.1
+WRITING, OPERATIONS = "writing", "operations, in retrainings"
 OURS = "ours"
 TAUGHT = "unlabel, from tutors"
-PARTS = 3
-"""Tutors, each without a third of the rows: they take two trainings, once for all requests."""
+SMALL = "unlabel, from tutors, in half batches"
+PARTS, DIVISIONS = 3, 2
+"""Of the tutors: six networks, each without a third of the rows, which take four trainings, once for all requests."""
+
+PART = 0.2
+"""Of the epochs of the training, for the methods above."""
 
 
 def grid() -> dict[str, dict[str, Scrub]]:
@@ -84,15 +90,10 @@ def grid() -> dict[str, dict[str, Scrub]]:
     rivals = {
         name: {f"ep={e} speed={v:g}": make(e, v) for e in (3, 5) for v in (1.0, 3.0)} for name, make in tuned.items()
     }
-    taught = {
-        f"ep={e} speed={v:g} share={b:g}": Unlabel(epochs=e, speed=v, share=b)
-        for e in (3, 5)
-        for v in (0.2, 0.4)
-        for b in (0.15, 0.3)
-    }
     return {
         OURS: ours,
-        TAUGHT: taught,
+        TAUGHT: {"": Unlabel(speed=0.5, share=0.12)},
+        SMALL: {"": Unlabel(speed=0.3, share=0.1, batch=RECIPE.batch // 2)},
         "short retraining, in stages": {"": ShortRetrain()},
         "NTK, published formula": {"": NTK(variant="published", solution="dual")},
         "NTK, then 3 epochs": {"": chain(NTK(solution="dual", damping=0.0), Finetune(epochs=3))},
@@ -188,7 +189,7 @@ def run(options: argparse.Namespace, methods: dict[str, Scrub]) -> None:
                         found = list(measure(experiment, method, seed, network, retrained, split, meter, epochs))
                         append_rows(options.out, [row for row in found if row.key not in done])
                     ready = methods
-                    if any(method.startswith(TAUGHT) for method in methods):
+                    if any(isinstance(scrub, Unlabel) for scrub in methods.values()):
                         ready = taught_by_tutors(methods, original, split, experiment, seed, about, options.out)
                     for method, scrub in ready.items():
                         if (experiment, method, "activation distance on forget", seed) in done:
@@ -208,15 +209,30 @@ def run(options: argparse.Namespace, methods: dict[str, Scrub]) -> None:
 def taught_by_tutors(
     methods: dict[str, Scrub], original: Trained, split: Split, experiment: str, seed: int, about: str, out: str
 ) -> dict[str, Scrub]:
-    """The methods, with tutors of this training for those that ask them; what the tutors took is a row of its own."""
+    """The methods, with tutors of this training for those that ask them, and as many epochs as they may take.
+
+    What the tutors took is a row of its own, and so are the operations of a request.
+    """
+    from large import operations  # type: ignore[import-not-found]  # a script beside this one
+
     try:
         with Meter(original.device) as meter:
-            tutors = train_tutors(original, split.whole, parts=PARTS, seed=seed)
+            tutors = train_tutors(original, split.whole, parts=PARTS, divisions=DIVISIONS, seed=seed)
     except ArithmeticError as error:  # without them nothing can be asked
         print(f"{experiment} tutors of seed {seed}: {error}", flush=True)
         return {method: scrub for method, scrub in methods.items() if not isinstance(scrub, Unlabel)}
-    append_rows(out, [Row(experiment, "tutors", "writing", seed, meter.seconds, unit="seconds", note=about)])
-    return {m: replace(s, tutors=tutors) if isinstance(s, Unlabel) else s for m, s in methods.items()}
+    assert original.recipe is not None  # given by `trained_trio`
+    epochs = max(1, round(PART * original.recipe.epochs))
+    ready = {m: replace(s, tutors=tutors, epochs=epochs) if isinstance(s, Unlabel) else s for m, s in methods.items()}
+    found = [Row(experiment, "tutors", WRITING, seed, meter.seconds, unit="seconds", note=about)]
+    for method, scrub in ready.items():
+        if isinstance(scrub, Unlabel):
+            with FlopCounterMode(display=False) as counter:
+                scrub(original, split)
+            share = counter.get_total_flops() / operations(original, split.retain)
+            found.append(Row(experiment, method, OPERATIONS, seed, share, unit="retrainings", note=about))
+    append_rows(out, found)
+    return ready
 
 
 Distances = tuple[list[float], list[float], list[float]]
@@ -274,14 +290,21 @@ def table(path: str) -> None:
 
 PAGE = Path(__file__).with_name("frontier.md")
 ATTACK = "results/attack-cifar.jsonl"
+TUTORED = "results/frontier-taught.jsonl"
+"""Methods that ask tutors, and short retraining, with trainings of their own."""
+
 CPU = "results/frontier-cpu.jsonl"
 """Some settings on a processor alone, where a step costs what it computes and not what it takes to launch."""
 
 
-def gap_table(path: str, settings: list[str]) -> str:
-    """Markdown: gap closed per method and setting, and the median cost."""
-    lines = ["| method | " + " | ".join(settings) + " | cost |", "|---" * (len(settings) + 2) + "|"]
-    for full, by_setting in sorted(gaps(path).items()):
+def gap_table(paths: list[str], settings: list[str]) -> str:
+    """Markdown: gap closed per method and setting, and the median cost by the clock and, if counted, in operations."""
+    found = {full: by_setting for path in paths for full, by_setting in gaps(path).items()}
+    counted: dict[str, list[float]] = defaultdict(list)
+    for row in (row for path in paths for row in read_rows(path) if row.readout == OPERATIONS):
+        counted[row.method].append(row.value)
+    lines = ["| method | " + " | ".join(settings) + " | cost | operations |", "|---" * (len(settings) + 3) + "|"]
+    for full, by_setting in sorted(found.items()):
         cells = []
         for setting in settings:
             won, prize, _ = by_setting[setting]
@@ -289,7 +312,8 @@ def gap_table(path: str, settings: list[str]) -> str:
             left_out = "" if len(won) == 5 else f" ({len(won)} seeds)"
             cells.append(f"{gap.value:.0%} [{gap.low:.0%}, {gap.high:.0%}]{left_out}")
         cost = statistics.median(c for _, _, costs in by_setting.values() for c in costs)
-        lines.append(f"| {full.partition(' | ')[0]} | " + " | ".join(cells) + f" | {cost:.0%} |")
+        share = f"{statistics.median(counted[full]):.0%}" if counted[full] else ""
+        lines.append(f"| {full.partition(' | ')[0]} | " + " | ".join(cells) + f" | {cost:.0%} | {share} |")
     return "\n".join(lines)
 
 
@@ -315,16 +339,17 @@ def write_page(path: str) -> None:
 
     from spotlessnet.report.figures import MARKS, PALETTE, STYLE
 
-    found = {full.partition(" | ")[0]: by_setting for full, by_setting in gaps(path).items()}
+    found = {full.partition(" | ")[0]: found for each in (path, TUTORED) for full, found in gaps(each).items()}
     settings = [f"{model} {cohort}" for model in MODELS for cohort in COHORTS]
     rows = read_rows(path)
     on_cpu = [name for name in settings if any(row.experiment == name for row in read_rows(CPU))]
     text = PAGE.read_text().format(
         machine=rows[0].note.split(";")[0],
         seeds=", ".join(str(seed) for seed in sorted({row.seed for row in rows})),
-        table=gap_table(path, settings),
+        table=gap_table([path, TUTORED], settings),
+        taught=error_table(read_rows(TUTORED), settings),
         errors=error_table(rows, settings),
-        here=gap_table(CPU, on_cpu) + "\n\n" + error_table(read_rows(CPU), on_cpu),
+        here=gap_table([CPU], on_cpu) + "\n\n" + error_table(read_rows(CPU), on_cpu),
         there=read_rows(CPU)[0].note.split(";")[0].removesuffix(", TF32"),
         attack=attack_table(read_rows(ATTACK)),
         command=f"python benchmarks/frontier.py confirm --data DIR --out {path} --chosen results/frontier-choose.jsonl",

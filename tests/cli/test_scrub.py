@@ -214,6 +214,18 @@ def test_tutors_are_trained_once_and_asked_by_every_request(here):
     assert "--tutors was given, but no part of the method asks them. Name the method unlabel, or none." in ended.err
 
 
+def test_tutors_of_several_divisions_learn_from_held_out_rows_how_sure_to_be(here):
+    rows = ("--model", "nets.py:build", "--weights", "model.safetensors", "--data", "mydata.py:train", *RECIPE)
+    more = ("--rank", "0", "--parts", "2", "--divisions", "2", "--validation", "mydata.py:test")
+    ended = spotless("remember", *rows, *more, "--out", "memory")
+    assert ended.code == 0, ended.err
+    assert "and train 4 tutors: as long as 2 trainings" in ended.err
+    tutors = sn.read_tutors(here / "memory/tutors.safetensors")
+    assert tutors.weights.shape == (4, 51)
+    assert tutors.part.shape == (2, 60)
+    assert 0 < tutors.scale != 1
+
+
 def test_tutors_that_cannot_be_trained_are_refused_before_the_memory_is_written(here):
     rows = ("--model", "nets.py:build", "--weights", "model.safetensors", "--data", "mydata.py:train")
     ended = spotless("remember", *rows, "--parts", "2", "--out", "memory")
@@ -247,15 +259,17 @@ def test_tutors_that_do_not_fit_are_refused_before_any_work(here):
     ended = spotless(*asked, "model.safetensors")
     assert ended.code == 3
     assert "model.safetensors must hold tutors, but does not say so" in ended.err
-    rows, part = torch.arange(60), torch.arange(60) % 2
-    sn.write_tutors(here / "other.safetensors", Tutors(torch.zeros(2, 7), rows, part, torch.zeros(7)))
+    rows, part = torch.arange(60), (torch.arange(60) % 2).unsqueeze(0)
+    sn.write_tutors(here / "other.safetensors", Tutors(torch.zeros(2, 7), rows, part))
     assert "The tutors have 7 weights, the network 51" in spotless(*asked, "other.safetensors").err
-    sn.write_tutors(here / "few.safetensors", Tutors(torch.zeros(2, 51), rows[:4], part[:4], torch.zeros(51)))
+    sn.write_tutors(here / "few.safetensors", Tutors(torch.zeros(2, 51), rows[:4], part[:, :4]))
     assert "Tutors know only the rows they were trained beside" in spotless(*asked, "few.safetensors").err
-    sn.write_tutors(here / "broken.safetensors", Tutors(torch.zeros(2, 51), rows, part + 1, torch.zeros(51)))
+    sn.write_tutors(here / "broken.safetensors", Tutors(torch.zeros(2, 51), rows, part + 1))
     assert "rows and parts do not belong together" in spotless(*asked, "broken.safetensors").err
+    sn.write_tutors(here / "turned.safetensors", Tutors(torch.zeros(2, 51), rows, part, scale=-1.0))
+    assert "rows and parts do not belong together" in spotless(*asked, "turned.safetensors").err
     with pytest.raises(sn.SpotlessError, match="A tutor's weights are not finite, so nothing was written"):
-        sn.write_tutors(here / "nan.safetensors", Tutors(torch.full((2, 51), torch.nan), rows, part, torch.zeros(51)))
+        sn.write_tutors(here / "nan.safetensors", Tutors(torch.full((2, 51), torch.nan), rows, part))
     assert not (here / "x").exists()
     assert not (here / "nan.safetensors").exists()
 

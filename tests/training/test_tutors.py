@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from torch import float64, nn
 
 from spotlessnet.core.data import Data
-from spotlessnet.core.errors import MismatchError, NeedError, SettingError
+from spotlessnet.core.errors import MismatchError, NeedError, NumericsError, SettingError
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.trained import Trained
+from spotlessnet.training import tutors
 from spotlessnet.training.fit import fit
 from spotlessnet.training.tutors import Tutors, train_tutors
 
@@ -24,19 +25,29 @@ def problem(rows: int = 12, seed: int = 0) -> tuple[Trained, Data]:
 
 
 @settings(max_examples=15, deadline=None)
-@given(seed=st.integers(0, 1000), parts=st.integers(2, 4))
-def test_each_row_is_answered_by_a_training_without_it(seed: int, parts: int) -> None:
+@given(seed=st.integers(0, 1000), parts=st.integers(2, 4), divisions=st.integers(1, 3))
+def test_each_row_is_answered_by_trainings_without_it(seed: int, parts: int, divisions: int) -> None:
     network, data = problem(seed=seed)
-    made = train_tutors(network, data, parts=parts, seed=seed)
+    made = train_tutors(network, data, parts=parts, divisions=divisions, seed=seed)
     begun = network.at(network.anchor)
     asked = data.pick(torch.randperm(12, generator=torch.Generator().manual_seed(seed))[:7])
-    answers = made.answers(network, asked)
+    answers, expected = made.answers(network, asked), torch.zeros(7, 3, dtype=float64)
     for i, row in enumerate(asked.rows.tolist()):
-        part = int(made.part[made.rows == row])
-        others = data.pick((made.part[torch.searchsorted(made.rows, data.rows)] != part).nonzero().squeeze(1))
-        assert row not in others.rows.tolist()
-        alone = fit(begun, others, network.recipe, seed=seed + part)
-        torch.testing.assert_close(answers[i : i + 1], alone.predict(asked.pick([i])), rtol=1e-10, atol=1e-12)
+        for division in made.part:
+            part = int(division[made.rows == row])
+            others = data.pick((division[torch.searchsorted(made.rows, data.rows)] != part).nonzero().squeeze(1))
+            assert row not in others.rows.tolist()
+            alone = fit(begun, others, network.recipe, seed=seed + part)
+            expected[i] += alone.predict(asked.pick([i]))[0] / divisions
+    torch.testing.assert_close(answers, expected, rtol=1e-10, atol=1e-12)
+    assert made.part.unique().tolist() == list(range(parts * divisions))
+
+
+def test_every_division_is_another():
+    network, data = problem()
+    part = train_tutors(network, data, divisions=2).part
+    assert not torch.equal(part[0], part[1] - 2)
+    assert torch.equal(part[0], train_tutors(network, data).part[0])
 
 
 def test_another_label_leaves_the_answer_of_its_tutor_alone():
@@ -48,6 +59,44 @@ def test_another_label_leaves_the_answer_of_its_tutor_alone():
     torch.testing.assert_close(before, after, rtol=0, atol=0)
     others = [train_tutors(network, d).weights for d in (data, data.relabel(labels))]
     assert not torch.equal(*others)
+
+
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(0, 1000), divisions=st.integers(1, 2))
+def test_they_are_as_sure_of_rows_that_nobody_saw_as_the_network(seed: int, divisions: int) -> None:
+    network, data = problem(seed=seed)
+    held = Data.of((torch.randn(9, 4, dtype=float64), torch.randint(3, (9,))))
+    made, plain = (train_tutors(network, data, divisions=divisions, held=h, seed=seed) for h in (held, None))
+    torch.testing.assert_close(made.answers(network, data), made.scale * plain.answers(network, data))
+    leads = []
+    for k in range(2):  # one tutor of every division together
+        W = made.weights[k::2]
+        assert len(W) == divisions
+        z = torch.stack([network.at(w).predict(held) for w in W]).mean(dim=0).sort(dim=1).values
+        leads.append(made.scale * (z[:, -1] - z[:, -2]).mean())
+    z = network.predict(held).sort(dim=1).values
+    torch.testing.assert_close(torch.stack(leads).mean(), (z[:, -1] - z[:, -2]).mean())
+
+
+def test_a_tutor_whose_training_breaks_is_trained_in_another_order(monkeypatch):
+    network, data = problem()
+    whole, seeds = train_tutors(network, data), []
+
+    def broken(*args, seed, **more):
+        seeds.append(seed)
+        if len(seeds) < fails + 1:
+            raise NumericsError("It broke.")
+        return fit(*args, seed=seed, **more)
+
+    monkeypatch.setattr(tutors, "fit", broken)
+    fails = 2
+    made = train_tutors(network, data)
+    assert len(set(seeds)) == len(seeds) == 4
+    torch.testing.assert_close(made.weights[1], whole.weights[1], rtol=0, atol=0)
+    assert not torch.equal(made.weights[0], whole.weights[0])
+    fails = 7
+    with pytest.raises(NumericsError, match="It broke"):
+        train_tutors(network, data)
 
 
 def test_rows_keep_their_tutor_in_any_order():
@@ -71,4 +120,6 @@ def test_what_it_needs_is_said():
         train_tutors(replace(network, recipe=None), data)
     with pytest.raises(SettingError, match="parts` must be at least 2 and at most one per row, but got 1"):
         train_tutors(network, data, parts=1)
+    with pytest.raises(SettingError, match="`divisions` must be positive, but got 0"):
+        train_tutors(network, data, divisions=0)
     assert isinstance(train_tutors(network, data), Tutors)

@@ -19,6 +19,9 @@ Rank = Annotated[int, typer.Option("--rank", help="Directions of curvature to ke
 Parts = Annotated[
     int, typer.Option("--parts", help="Train this many tutors too, each without one part of the rows.", min=0)
 ]
+Divisions = Annotated[
+    int, typer.Option("--divisions", help="Divide the rows into parts so many times anew: more tutors, surer.", min=1)
+]
 Diagonal = Annotated[str, typer.Option("--diagonal", help="exact, monte carlo, empirical or none.")]
 
 
@@ -28,6 +31,7 @@ def remember(
     rank: Rank = 200,
     diagonal: Diagonal = "monte carlo",
     parts: Parts = 0,
+    divisions: Divisions = 1,
     json: AsJson = False,
     quiet: Quiet = False,
     debug: Debug = False,
@@ -55,7 +59,7 @@ def remember(
         plan = f"remember {len(data)} rows of a network with {P} weights in about {size / 2**20:.3g} MiB"
         if parts:
             begin_tutors(opened.trained, data, parts)  # before the memory, which takes long
-            plan += f", and train {parts} tutors: as long as {parts - 1} trainings"
+            plan += f", and train {parts * divisions} tutors: as long as {(parts - 1) * divisions} trainings"
         talk.say(plan)
         if wish.dry_run:
             talk.give({"status": "planned", "bytes": size}, [plan])
@@ -69,7 +73,8 @@ def remember(
             digest = write_memory(case.out / MEMORY, memory, replace=wish.resume)
             told = {"status": "done", "memory": case.out / MEMORY, "sha256": digest}
             if parts:
-                tutors = train_tutors(opened.trained, data, parts=parts, seed=case.seed or 0)
+                seed, held = case.seed or 0, opened.split.validation
+                tutors = train_tutors(opened.trained, data, parts=parts, divisions=divisions, held=held, seed=seed)
                 write_tutors(case.out / TUTORS, tutors, replace=wish.resume)
                 told["tutors"] = case.out / TUTORS
     talk.give(told, [str(told[name]) for name in ("memory", "tutors") if name in told])

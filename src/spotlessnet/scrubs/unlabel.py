@@ -20,6 +20,9 @@ from spotlessnet.training.tutors import Tutors
 WATCHED = 256
 """Retained rows on which it is seen whether the network is still whole."""
 
+SOME_ROWS, A_CLASS = 0.25, 0.1
+"""What forgotten rows weigh, where they are some of a class and where they are all of it."""
+
 NEVER = -1e4
 """The logit of an answer that is struck out."""
 
@@ -31,13 +34,12 @@ class Unlabel(Tuning):
     $$\min_w\; \beta\,\overline{KL}(t \,\|\, f_w)_{D_f} + (1 - \beta)\,\overline{KL}(f_{w_0} \,\|\, f_w)_{D_r}$$
 
     with $w_0$ the network as it is, or as it was when its tutors were trained. The answers $t$ are those of the tutors
-    that never saw each row. Without tutors they are the network's own with what the label told it taken out. In either
-    case:
+    that never saw each row. A label that no retained row has is struck out of them, and out of the answers that
+    retained rows are held to, for a retrained network would never give it. Without tutors they are the network's own
+    with what the label told it taken out:
 
-    - where no retained row has the label, it is struck out, for a retrained network would never give it;
-    - so is, without tutors, a label that was wrong: what is left is what the network makes of the picture itself;
-    - other margins become those of held-out rows with the same label, where there are any, the surest row taking the
-      largest.
+    - a label that was wrong is struck out: what is left is what the network makes of the picture itself;
+    - other margins become those of held-out rows with the same label, the surest row taking the largest.
 
     With tutors it says *retrain now* once retained rows are further from what was said of them at first than tutors are
     that never saw them. It changes answers. It does not follow the path that retraining takes, so it says nothing about
@@ -46,7 +48,8 @@ class Unlabel(Tuning):
     **Arguments** beside those of `Tuning`:
 
     - `tutors`: what `train_tutors` gave.
-    - `share`: $\beta$, the weight of the forgotten rows.
+    - `share`: $\beta$, the weight of the forgotten rows. `None` for a quarter, or a tenth where a class must go as a
+      whole, for there the retained rows teach the same.
     - `speed`: the first rate, in units of the training's; it falls to zero.
     - `epochs`: rounds; in each every forgotten row is visited.
     - `rows`: at most so many retained, and as many forgotten, rows are visited in a round, others in the next one;
@@ -54,7 +57,7 @@ class Unlabel(Tuning):
     """
 
     epochs: int = 5
-    share: float = 0.25
+    share: float | None = None
     speed: float = 0.2
     rows: int | None = None
     tutors: Tutors | None = field(default=None, repr=False)
@@ -62,7 +65,7 @@ class Unlabel(Tuning):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive("Unlabel.speed", self.speed)
-        if not 0 < self.share < 1:
+        if self.share is not None and not 0 < self.share < 1:
             raise SettingError(f"`Unlabel.share` must lie between 0 and 1, but got {self.share}.")
         if self.rows is not None:
             check_positive("Unlabel.rows", self.rows)
@@ -81,9 +84,13 @@ class Unlabel(Tuning):
         (D_f, f), (D_r, r) = (self._visited(data) for data in (split.forget, split.retain))
         origin = None if self.tutors is None else self.tutors.origin
         before = trained if origin is None else trained.at(origin.to(trained.weights))
-        taught, known = self._untold(trained, D_f, split, notes), before.predict(D_r).cpu()
+        known = before.predict(D_r).cpu()
+        gone = ~torch.isin(torch.arange(known.shape[1]), split.retain.labels().cpu().unique())
+        known[:, gone] = NEVER
+        taught = self._untold(trained, D_f, gone, split, notes)
+        beta = self.share or (A_CLASS if bool(gone[D_f.labels().cpu().long()].any()) else SOME_ROWS)
         # Weights that make the mean over all visits the objective above.
-        share = self.share * (len(f) + len(r)) / len(f), (1 - self.share) * (len(f) + len(r)) / len(r)
+        share = beta * (len(f) + len(r)) / len(f), (1 - beta) * (len(f) + len(r)) / len(r)
         counts = torch.cat([torch.full((len(data),), each) for data, each in zip((D_f, D_r), share, strict=True)])
         told = joined(D_f, D_r).relabel(with_weights(torch.cat([taught, known]), counts.to(known)))
         notes.fact(forgotten_read=len(D_f), retained_read=len(D_r), visits=len(f) + len(r))
@@ -118,27 +125,25 @@ class Unlabel(Tuning):
         seen, which = drawn.repeat(-(-visits // len(data)))[:visits].unique(return_inverse=True)
         return data.pick(seen), which
 
-    def _untold(self, trained: Trained, D_f: Data, split: Split, notes: Notes) -> Float[Tensor, "k C"]:
+    def _untold(
+        self, trained: Trained, D_f: Data, gone: Bool[Tensor, " C"], split: Split, notes: Notes
+    ) -> Float[Tensor, "k C"]:
         """Logits for the forgotten rows that do not rest on their labels."""
         labels = D_f.labels().cpu().long()
         answers = trained.predict(D_f).cpu() if self.tutors is None else self.tutors.answers(trained, D_f)
-        struck = ~torch.isin(labels, split.retain.labels().cpu().unique())
+        answers[:, gone], struck = NEVER, gone[labels]
         if split.request.mislabelled and self.tutors is None:
-            struck = torch.ones_like(struck)
-        answers[struck] = answers[struck].scatter(1, labels[struck].unsqueeze(1), NEVER)
-        ordinary = ~struck if not split.request.mislabelled else torch.zeros_like(struck)
-        notes.fact(struck_out=int(struck.sum()), as_held_out=0)
-        if not bool(ordinary.any()):
+            answers, struck = answers.scatter(1, labels.unsqueeze(1), NEVER), torch.ones_like(struck)
+        held_out = ~struck if self.tutors is None else torch.zeros_like(struck)
+        notes.fact(struck_out=int(struck.sum()), as_held_out=int(held_out.sum()))
+        if not bool(held_out.any()):
             return answers
-        if split.validation is not None:
-            notes.fact(as_held_out=int(ordinary.sum()))
-            return self._as_held_out(trained, answers, labels, ordinary, split.validation)
-        if self.tutors is None:
+        if split.validation is None:
             raise NeedError(
                 "`Unlabel` learns from tutors or from held-out rows how sure it may be of ordinary rows, but there are "
                 "neither. Give the split `validation`, or the method `tutors=train_tutors(...)`."
             )
-        return answers
+        return self._as_held_out(trained, answers, labels, held_out, split.validation)
 
     def _as_held_out(
         self,

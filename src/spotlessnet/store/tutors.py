@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import torch
 from safetensors.torch import save as to_bytes
 
 from spotlessnet.core.errors import DataError, NumericsError
@@ -9,13 +10,13 @@ from spotlessnet.core.files import write_whole
 from spotlessnet.store.checkpoints import read_metadata, read_weights
 from spotlessnet.training.tutors import Tutors
 
-FORMAT = "spotlessnet tutors 1"
-NAMES = ("weights", "rows", "part", "origin")
+FORMAT = "spotlessnet tutors 2"
+NAMES = ("weights", "rows", "part", "scale", "origin")
 
 
 def write_tutors(path: str | Path, tutors: Tutors, *, replace: bool = False) -> str:
     """Write tutors and give the file's SHA-256."""
-    named = {name: getattr(tutors, name) for name in NAMES}
+    named = {name: getattr(tutors, name) for name in NAMES} | {"scale": torch.tensor(tutors.scale, dtype=torch.float64)}
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in named.items() if tensor is not None}
     if not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
         raise NumericsError("A tutor's weights are not finite, so nothing was written. Check the training run.")
@@ -27,13 +28,13 @@ def read_tutors(path: str | Path) -> Tutors:
     path = Path(path)
     tensors = read_weights(path)
     text = read_metadata(path) if path.suffix == ".safetensors" else {}
-    if text.get("format") != FORMAT or not set(NAMES[:3]) <= tensors.keys():
+    if text.get("format") != FORMAT or not set(NAMES[:4]) <= tensors.keys():
         raise DataError(f"{path} must hold tutors, but does not say so. `spotless remember --parts 2` writes them.")
-    weights, rows, part = (tensors[name] for name in NAMES[:3])
+    weights, rows, part, scale = (tensors[name] for name in NAMES[:4])
     origin = tensors.get("origin")
-    fits = weights.ndim == 2 and rows.ndim == 1 and rows.shape == part.shape
-    fits = fits and (origin is None or origin.shape == weights.shape[1:])
+    fits = weights.ndim == 2 and rows.ndim == 1 and part.ndim == 2 and rows.shape == part.shape[1:]
+    fits = fits and scale.numel() == 1 and float(scale) > 0 and (origin is None or origin.shape == weights.shape[1:])
     fits = fits and bool((rows[1:] > rows[:-1]).all())
     if not fits or not bool(((part >= 0) & (part < len(weights))).all()):
         raise DataError(f"The tutors in {path} are damaged: rows and parts do not belong together. Train them anew.")
-    return Tutors(weights, rows, part, origin)
+    return Tutors(weights, rows, part, float(scale), origin)

@@ -96,7 +96,9 @@ def fit(
             checkpoints.write(path, state, network, digest)
         if state.finished:
             break
-    return _closed(trained, network, w)
+    for parameter in network.parameters():
+        parameter.grad = None
+    return replace(trained, model=network.eval(), weights=w.clone())
 
 
 def training_mode(network: nn.Module, recipe: Recipe) -> nn.Module:
@@ -123,6 +125,7 @@ def _opened(trained: Trained, recipe: Recipe) -> tuple[nn.Module, Float[Tensor, 
 
 
 def _closed(trained: Trained, network: nn.Module, w: Float[Tensor, " P"]) -> Trained:
+    """A copy of where it stands, for someone who looks on while training goes on."""
     return replace(trained, model=copy.deepcopy(network).eval(), weights=w.detach().clone())
 
 

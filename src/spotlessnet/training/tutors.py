@@ -1,5 +1,6 @@
 """Tutors: networks that each miss a part of the rows, so that for every row there is one that never saw it."""
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import torch
@@ -7,9 +8,13 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from spotlessnet.core.data import Data
-from spotlessnet.core.errors import MismatchError, NeedError, SettingError
+from spotlessnet.core.errors import MismatchError, NeedError, NumericsError, SettingError, check_positive
 from spotlessnet.core.trained import Trained
 from spotlessnet.training.fit import fit
+from spotlessnet.training.order import mixed
+
+ATTEMPTS = 3
+"""So many orders of the rows are tried before a tutor's training is given up."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,7 +25,9 @@ class Tutors:
 
     - `weights`: of each tutor.
     - `rows`: the numbers of all rows, in rising order.
-    - `part`: for each of them, which tutor never saw it.
+    - `part`: for each of them, which tutor of every division never saw it.
+    - `scale`: what their logits are multiplied by. Tutors have seen fewer rows, so they are less sure than the network
+      would be of a row that it has not seen either; on held-out rows it is known by how much.
     - `origin`: the weights of the network itself when they were trained. What it said of retained rows then is what
       they are held to at every request, so that many requests do not wear it away. `None` for tutors of networks that
       have not been asked before, which are their own origin.
@@ -28,7 +35,8 @@ class Tutors:
 
     weights: Float[Tensor, "K P"]
     rows: Int64[Tensor, " N"]
-    part: Int64[Tensor, " N"]
+    part: Int64[Tensor, "D N"]
+    scale: float = 1.0
     origin: Float[Tensor, " P"] | None = None
 
     def check_belong_to(self, network: Trained, data: Data) -> None:
@@ -41,15 +49,18 @@ class Tutors:
             raise MismatchError("Tutors know only the rows they were trained beside, but others were asked about.")
 
     def answers(self, network: Trained, data: Data) -> Float[Tensor, "n C"]:
-        """What is said of each row by the tutor that never saw it, on the CPU."""
+        """What is said of each row by the tutors that never saw it, in the mean over divisions, on the CPU."""
         self.check_belong_to(network, data)
-        part, said = self.part[torch.searchsorted(self.rows, data.rows)], []
+        part = self.part[:, torch.searchsorted(self.rows, data.rows)]
+        found: Float[Tensor, "n C"] | None = None
         for k, weights in enumerate(self.weights):
-            mine = (part == k).nonzero().squeeze(1)
+            mine = (part == k).any(dim=0).nonzero().squeeze(1)
             if len(mine):
-                said.append((mine, network.at(weights.to(network.weights)).predict(data.pick(mine)).cpu()))
-        back = torch.cat([mine for mine, _ in said]).argsort()
-        return torch.cat([answers for _, answers in said])[back]
+                said = network.at(weights.to(network.weights)).predict(data.pick(mine)).cpu()
+                found = said.new_zeros(len(data), said.shape[1]) if found is None else found
+                found[mine] += self.scale / len(part) * said
+        assert found is not None  # every row has a tutor in every division
+        return found
 
 
 def begin_tutors(network: Trained, data: Data, parts: int) -> Trained:
@@ -63,16 +74,47 @@ def begin_tutors(network: Trained, data: Data, parts: int) -> Trained:
     return replace(network.at(network.start), recipe=recipe)
 
 
-def train_tutors(network: Trained, data: Data, *, parts: int = 2, seed: int = 0) -> Tutors:
-    r"""Train `parts` tutors by the network's own recipe from its start, each without one part of the rows.
+def train_tutors(
+    network: Trained, data: Data, *, parts: int = 2, divisions: int = 1, held: Data | None = None, seed: int = 0
+) -> Tutors:
+    r"""Train tutors by the network's own recipe from its start, each without one of `parts` parts of the rows.
 
-    That takes as long as `parts - 1` trainings: with two parts, each tutor sees half of the rows.
+    That takes as long as `parts - 1` trainings: with two parts, each tutor sees half of the rows. The mean of several
+    networks is surer than one: `divisions` divides the rows so many times anew, at that many times the price.
+
+    $$s = \frac{\overline{z_{(1)} - z_{(2)}}(w_0)}{\overline{z_{(1)} - z_{(2)}}(tutors)}$$
+
+    on `held`, rows that nobody was trained on, with $z_{(1)}$ and $z_{(2)}$ the two largest logits; 1 without them.
     """
     begun = begin_tutors(network, data, parts)
-    drawn = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed)) % parts
-    weights = []
-    for k in range(parts):
-        others = data.pick((drawn != k).nonzero().squeeze(1))
-        weights.append(fit(begun, others, seed=seed + k, label=f"tutor {k + 1} of {parts}").weights)
-    order = data.rows.argsort()
-    return Tutors(torch.stack(weights), data.rows[order], drawn[order], network.weights.clone())
+    check_positive("divisions", divisions)
+    drawn, weights = [], []
+    for d in range(divisions):
+        draw = torch.Generator().manual_seed(seed if not d else mixed(seed, d, "division"))
+        drawn.append(torch.randperm(len(data), generator=draw) % parts + d * parts)
+        for k in range(d * parts, (d + 1) * parts):
+            others = data.pick((drawn[d] != k).nonzero().squeeze(1))
+            weights.append(_train(begun, others, seed + k, f"tutor {k + 1} of {parts * divisions}"))
+    order, W = data.rows.argsort(), torch.stack(weights)
+    scale = 1.0 if held is None else _scale(network, W.reshape(divisions, parts, -1), held)
+    return Tutors(W, data.rows[order], torch.stack(drawn)[:, order], scale, network.weights.clone())
+
+
+def _train(begun: Trained, data: Data, seed: int, label: str) -> Float[Tensor, " P"]:
+    """One tutor. A recipe that just holds for all rows may break on a part of them, so another order is tried."""
+    for attempt in range(ATTEMPTS - 1):
+        with suppress(NumericsError):
+            return fit(begun, data, seed=seed if not attempt else mixed(seed, attempt, "again"), label=label).weights
+    return fit(begun, data, seed=mixed(seed, ATTEMPTS - 1, "again"), label=label).weights
+
+
+def _scale(network: Trained, weights: Float[Tensor, "D K P"], held: Data) -> float:
+    """By how much the network is surer of rows that nobody saw than tutors are, one of every division together."""
+    said = [torch.stack([network.at(w).predict(held) for w in each]).mean(dim=0) for each in weights.unbind(dim=1)]
+    return _lead(network.predict(held)) / _lead(torch.cat(said))
+
+
+def _lead(answers: Float[Tensor, "n C"]) -> float:
+    """By how much the largest logit exceeds the second, in the mean."""
+    first, second = answers.topk(2, dim=1).values.unbind(dim=1)
+    return float((first - second).mean())
