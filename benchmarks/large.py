@@ -125,7 +125,12 @@ class Prepared:
 def methods(options: argparse.Namespace, made: Prepared) -> dict[str, Scrub]:
     """Every method by its name."""
     few = Unlabel(
-        rows=options.few, epochs=options.rounds, speed=options.speed, share=options.share, batch=options.small_batch
+        rows=options.few,
+        epochs=options.rounds,
+        speed=options.speed,
+        share=options.share,
+        temperature=options.temperature,
+        batch=options.small_batch,
     )
     many = replace(few, rows=options.many, batch=None)
     found: dict[str, Scrub] = {
@@ -232,7 +237,8 @@ def about(options: argparse.Namespace, device: torch.device) -> str:
     machine = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
     return (
         f"torch {torch.__version__}, {machine}, TF32, {options.epochs} epochs; speed {options.speed:g}, "
-        f"share {options.share or 'by default'}, {options.rounds} rounds of {options.few} or {options.many} rows"
+        f"share {options.share or 'by default'}, temperature {options.temperature:g}, "
+        f"{options.rounds} rounds of {options.few} or {options.many} rows"
     )
 
 
@@ -424,6 +430,7 @@ def main() -> None:
     parser.add_argument("--divisions", type=int, default=1, help="so many times the rows are divided for them")
     parser.add_argument("--small-batch", type=int, default=128)
     parser.add_argument("--speed", type=float, default=0.2)
+    parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--share", type=float, help="what forgotten rows weigh; as `Unlabel` thinks best unless said")
     options = parser.parse_args()
     if options.what == "run":

@@ -38,9 +38,10 @@ class WeightedDistillation(Loss):
     """Distillation with labels `[teacher's logits, weight]`."""
 
     name: ClassVar[str] = "weighted distillation"
+    temperature: float = 1.0
 
     def __call__(self, outputs: Float[Tensor, "N C"], y: Shaped[Tensor, "N D"]) -> Float[Tensor, " N"]:
-        return y[:, -1].to(outputs.dtype) * Distillation()(outputs, y[:, :-1].to(outputs.dtype))
+        return y[:, -1].to(outputs.dtype) * Distillation(self.temperature)(outputs, y[:, :-1].to(outputs.dtype))
 
 
 @dataclass(frozen=True)

@@ -33,10 +33,11 @@ class Unlabel(Tuning):
 
     $$\min_w\; \beta\,\overline{KL}(t \,\|\, f_w)_{D_f} + (1 - \beta)\,\overline{KL}(f_{w_0} \,\|\, f_w)_{D_r}$$
 
-    with $w_0$ the network as it is, or as it was when its tutors were trained. The answers $t$ are those of the tutors
-    that never saw each row. A label that no retained row has is struck out of them, and out of the answers that
-    retained rows are held to, for a retrained network would never give it. Without tutors they are the network's own
-    with what the label told it taken out:
+    with answers at the temperature $T$, $T^2\, KL(\mathrm{softmax}(t/T) \,\|\, \mathrm{softmax}(f_w/T))$, and $w_0$ the
+    network as it is, or as it was when its tutors were trained. The answers $t$ are those of the tutors that never saw
+    each row. A label that no retained row has is struck out of them, and out of the answers that retained rows are held
+    to, for a retrained network would never give it. Without tutors they are the network's own with what the label told
+    it taken out:
 
     - a label that was wrong is struck out: what is left is what the network makes of the picture itself;
     - other margins become those of held-out rows with the same label, the surest row taking the largest.
@@ -51,6 +52,7 @@ class Unlabel(Tuning):
     - `share`: $\beta$, the weight of the forgotten rows. `None` for a quarter, or a tenth where a class must go as a
       whole, for there the retained rows teach the same.
     - `speed`: the first rate, in units of the training's; it falls to zero.
+    - `temperature`: $T$. Above 1, answers that are sure already are taught and held by how sure they are, too.
     - `epochs`: rounds; in each every forgotten row is visited.
     - `rows`: at most so many retained, and as many forgotten, rows are visited in a round, others in the next one;
       `None` for all of them.
@@ -59,12 +61,14 @@ class Unlabel(Tuning):
     epochs: int = 5
     share: float | None = None
     speed: float = 0.2
+    temperature: float = 1.0
     rows: int | None = None
     tutors: Tutors | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive("Unlabel.speed", self.speed)
+        check_positive("Unlabel.temperature", self.temperature)
         if self.share is not None and not 0 < self.share < 1:
             raise SettingError(f"`Unlabel.share` must lie between 0 and 1, but got {self.share}.")
         if self.rows is not None:
@@ -94,7 +98,10 @@ class Unlabel(Tuning):
         counts = torch.cat([torch.full((len(data),), each) for data, each in zip((D_f, D_r), share, strict=True)])
         told = joined(D_f, D_r).relabel(with_weights(torch.cat([taught, known]), counts.to(known)))
         notes.fact(forgotten_read=len(D_f), retained_read=len(D_r), visits=len(f) + len(r))
-        pupil, recipe = replace(trained, loss=WeightedDistillation()), self.recipe(trained, notes).but(epochs=1)
+        pupil, recipe = (
+            replace(trained, loss=WeightedDistillation(self.temperature)),
+            self.recipe(trained, notes).but(epochs=1),
+        )
         visits = told.pick(torch.cat([f, len(D_f) + r]))
         weights = fit(pupil, visits, recipe, seed=self.seed, label="unlabelling").weights
         if self.tutors is not None:
