@@ -74,7 +74,7 @@ PART = 0.2
 
 def grid() -> dict[str, dict[str, Scrub]]:
     """Every method with the settings it may choose from."""
-    ours = {
+    ours: dict[str, Scrub] = {
         f"steps={i} rewind={r:g} speed={v:g}": RespondAndPolish(iterations=i, rewind=r, speed=v, coreset=100)
         for i, r in ((0, 0.0), (0, 0.2), (5, 0.2), (0, 0.4), (5, 0.4), (5, 1.0))
         for v in (2.0, 3.0)
