@@ -234,6 +234,10 @@ def test_tutors_that_cannot_be_trained_are_refused_before_the_memory_is_written(
     ended = spotless("remember", *rows, *RECIPE, "--parts", "1", "--out", "memory")
     assert "Tutors' `parts` must be at least 2 and at most one per row, but got 1." in ended.err
     assert not (here / "memory").exists()
+    ended = spotless("remember", *rows, *RECIPE, "--divisions", "2", "--out", "memory")
+    assert ended.code == 2
+    assert "--divisions divides the rows among tutors, but none are trained. Give --parts 2 as well." in ended.err
+    assert not (here / "memory").exists()
     ended = spotless("remember", *rows, *RECIPE, "--parts", "3", "--dry-run")
     assert "and train 3 tutors: as long as 2 trainings" in ended.out
 

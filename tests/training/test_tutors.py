@@ -10,6 +10,7 @@ from torch import float64, nn
 
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import MismatchError, NeedError, NumericsError, SettingError
+from spotlessnet.core.loss import SquaredError
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.trained import Trained
 from spotlessnet.training import tutors
@@ -120,6 +121,8 @@ def test_what_it_needs_is_said():
         train_tutors(replace(network, recipe=None), data)
     with pytest.raises(SettingError, match="parts` must be at least 2 and at most one per row, but got 1"):
         train_tutors(network, data, parts=1)
+    with pytest.raises(SettingError, match="asked for classes, but the loss 'squared error' has none"):
+        train_tutors(replace(network, loss=SquaredError()), data)
     with pytest.raises(SettingError, match="`divisions` must be positive, but got 0"):
         train_tutors(network, data, divisions=0)
     assert isinstance(train_tutors(network, data), Tutors)

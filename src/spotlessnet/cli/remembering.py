@@ -10,7 +10,7 @@ from spotlessnet.cli.forgetting import MEMORY
 from spotlessnet.cli.opening import open_case
 from spotlessnet.cli.options import AsJson, Debug, Quiet, Wish, takes_case
 from spotlessnet.cli.talk import Talk
-from spotlessnet.core.errors import check_choice
+from spotlessnet.core.errors import NeedError, check_choice
 from spotlessnet.core.progress import quiet as no_bars
 
 TUTORS = "tutors.safetensors"
@@ -48,6 +48,8 @@ def remember(
     from spotlessnet.store.tutors import write_tutors
     from spotlessnet.training.tutors import begin_tutors, train_tutors
 
+    if divisions > 1 and not parts:
+        raise NeedError("--divisions divides the rows among tutors, but none are trained. Give --parts 2 as well.")
     check_choice("diagonal", diagonal, ("exact", "monte carlo", "empirical", "none"))
     talk, case = Talk(json, quiet), wish.case
     with no_bars() if quiet or json else nullcontext():

@@ -98,11 +98,8 @@ class Unlabel(Tuning):
         counts = torch.cat([torch.full((len(data),), each) for data, each in zip((D_f, D_r), share, strict=True)])
         told = joined(D_f, D_r).relabel(with_weights(torch.cat([taught, known]), counts.to(known)))
         notes.fact(forgotten_read=len(D_f), retained_read=len(D_r), visits=len(f) + len(r))
-        pupil, recipe = (
-            replace(trained, loss=WeightedDistillation(self.temperature)),
-            self.recipe(trained, notes).but(epochs=1),
-        )
-        visits = told.pick(torch.cat([f, len(D_f) + r]))
+        pupil = replace(trained, loss=WeightedDistillation(self.temperature))
+        visits, recipe = told.pick(torch.cat([f, len(D_f) + r])), self.recipe(trained, notes).but(epochs=1)
         weights = fit(pupil, visits, recipe, seed=self.seed, label="unlabelling").weights
         if self.tutors is not None:
             self._watch(trained.at(weights), D_r.pick(range(min(len(D_r), WATCHED))), known[:WATCHED], notes)

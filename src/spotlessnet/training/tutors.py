@@ -67,6 +67,8 @@ def begin_tutors(network: Trained, data: Data, parts: int) -> Trained:
     """Where every tutor's training begins; an error, before any work, where none can be trained."""
     if network.recipe is None or network.start is None:
         raise NeedError("Tutors are trained like the network, but its start or recipe is not known. Give both.")
+    if not network.loss.is_classification:
+        raise SettingError(f"Tutors are asked for classes, but the loss {network.loss.name!r} has none. Train none.")
     if not 2 <= parts <= len(data):
         raise SettingError(f"Tutors' `parts` must be at least 2 and at most one per row, but got {parts}.")
     # Only weights are kept, so statistics that moved would be lost.
