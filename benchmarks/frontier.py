@@ -65,11 +65,17 @@ WRITING, OPERATIONS = "writing", "operations, in retrainings"
 OURS = "ours"
 TAUGHT = "unlabel, from tutors"
 SMALL = "unlabel, from tutors, in half batches"
-PARTS, DIVISIONS = 3, 2
-"""Of the tutors: six networks, each without a third of the rows, which take four trainings, once for all requests."""
+PARTS, DIVISIONS = 3, 4
+"""Of the tutors: twelve networks, each without a third of the rows: eight trainings, once for all requests."""
 
 PART = 0.2
 """Of the epochs of the training, for the methods above."""
+
+TOUCH = {
+    TAUGHT: {"some": (0.25, 0.25, 3.0), "wrong": (0.5, 0.12, 1.0), "class": (0.5, 0.12, 1.0)},
+    SMALL: {"some": (0.25, 0.15, 3.0), "wrong": (0.3, 0.1, 1.0), "class": (0.3, 0.1, 1.0)},
+}
+"""Speed, share and temperature of the methods above, by the kind of request."""
 
 
 def grid() -> dict[str, dict[str, Scrub]]:
@@ -92,8 +98,8 @@ def grid() -> dict[str, dict[str, Scrub]]:
     }
     return {
         OURS: ours,
-        TAUGHT: {"": Unlabel(speed=0.5, share=0.12)},
-        SMALL: {"": Unlabel(speed=0.3, share=0.1, batch=RECIPE.batch // 2)},
+        TAUGHT: {"": Unlabel(momentum=RECIPE.momentum, lift=0.0)},
+        SMALL: {"": Unlabel(momentum=RECIPE.momentum, lift=0.0, batch=RECIPE.batch // 2)},
         "short retraining, in stages": {"": ShortRetrain()},
         "NTK, published formula": {"": NTK(variant="published", solution="dual")},
         "NTK, then 3 epochs": {"": chain(NTK(solution="dual", damping=0.0), Finetune(epochs=3))},
@@ -223,7 +229,11 @@ def taught_by_tutors(
         return {method: scrub for method, scrub in methods.items() if not isinstance(scrub, Unlabel)}
     assert original.recipe is not None  # given by `trained_trio`
     epochs = max(1, round(PART * original.recipe.epochs))
-    ready = {m: replace(s, tutors=tutors, epochs=epochs) if isinstance(s, Unlabel) else s for m, s in methods.items()}
+    ready = dict(methods)
+    for method, scrub in methods.items():
+        if isinstance(scrub, Unlabel):
+            speed, share, T = TOUCH[method.partition(" | ")[0]][experiment.rpartition(" ")[2]]
+            ready[method] = replace(scrub, tutors=tutors, epochs=epochs, speed=speed, share=share, temperature=T)
     found = [Row(experiment, "tutors", WRITING, seed, meter.seconds, unit="seconds", note=about)]
     for method, scrub in ready.items():
         if isinstance(scrub, Unlabel):
@@ -291,6 +301,8 @@ def table(path: str) -> None:
 PAGE = Path(__file__).with_name("frontier.md")
 ATTACK = "results/attack-cifar.jsonl"
 TUTORED = "results/frontier-taught.jsonl"
+EARLIER = "results/frontier-earlier.jsonl"
+"""Short retraining, and what six tutors gave before answers had a temperature; seeds of their own."""
 """Methods that ask tutors, and short retraining, with trainings of their own."""
 
 CPU = "results/frontier-cpu.jsonl"
@@ -323,7 +335,7 @@ def error_table(rows: list[Row], settings: list[str]) -> str:
     for row in rows:
         errors[row.method.partition(" | ")[0], row.experiment, row.readout].append(100 * row.value)
     lines = ["| method | " + " | ".join(settings) + " |", "|---" * (len(settings) + 1) + "|"]
-    for method in sorted({row.method.partition(" | ")[0] for row in rows} - {"floor", "tutors"}):
+    for method in sorted({row.method.partition(" | ")[0] for row in rows} - {"floor", "tutors", "six tutors"}):
         cells = [
             " / ".join(f"{statistics.mean(errors[method, s, f'error on {part}']):.1f}" for part in ("retain", "test"))
             for s in settings
@@ -339,15 +351,16 @@ def write_page(path: str) -> None:
 
     from spotlessnet.report.figures import MARKS, PALETTE, STYLE
 
-    found = {full.partition(" | ")[0]: found for each in (path, TUTORED) for full, found in gaps(each).items()}
+    found = {full.partition(" | ")[0]: found for each in (path, TUTORED, EARLIER) for full, found in gaps(each).items()}
     settings = [f"{model} {cohort}" for model in MODELS for cohort in COHORTS]
     rows = read_rows(path)
     on_cpu = [name for name in settings if any(row.experiment == name for row in read_rows(CPU))]
     text = PAGE.read_text().format(
         machine=rows[0].note.split(";")[0],
         seeds=", ".join(str(seed) for seed in sorted({row.seed for row in rows})),
-        table=gap_table([path, TUTORED], settings),
+        table=gap_table([path, TUTORED, EARLIER], settings),
         taught=error_table(read_rows(TUTORED), settings),
+        earlier=error_table(read_rows(EARLIER), settings),
         errors=error_table(rows, settings),
         here=gap_table([CPU], on_cpu) + "\n\n" + error_table(read_rows(CPU), on_cpu),
         there=read_rows(CPU)[0].note.split(";")[0].removesuffix(", TF32"),

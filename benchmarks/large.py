@@ -50,6 +50,7 @@ from spotlessnet.readouts import ActivationDistance, Error, Margin, MeanLoss
 from spotlessnet.readouts.margin import margins_of
 from spotlessnet.report.rows import Row, append_rows, read_rows
 from spotlessnet.scrubs import NTK, Finetune, NegGradPlus, ShortRetrain, Unlabel
+from spotlessnet.scrubs.unlabel import NEVER
 from spotlessnet.training.fit import fit
 from spotlessnet.training.tutors import Tutors, train_tutors
 
@@ -62,6 +63,8 @@ RANK, SAMPLE = 100, 2000
 
 HUNDREDTH, TENTH = "unlabel, from tutors, a hundredth", "unlabel, from tutors, a tenth"
 ALONE, MEMORY, TUTORS = "unlabel, alone, a hundredth", "from the memory", "tutors"
+MASKED = "class struck out, nothing learnt"
+"""The network itself with the logit of the class set so low that it is never answered; its weights know all."""
 
 PAGE = Path(__file__).with_suffix(".md")
 DISTANCE = "activation distance on forget"
@@ -124,15 +127,8 @@ class Prepared:
 
 def methods(options: argparse.Namespace, made: Prepared) -> dict[str, Scrub]:
     """Every method by its name."""
-    few = Unlabel(
-        rows=options.few,
-        epochs=options.rounds,
-        speed=options.speed,
-        share=options.share,
-        temperature=options.temperature,
-        batch=options.small_batch,
-    )
-    many = replace(few, rows=options.many, batch=None)
+    few = Unlabel(rows=options.few, epochs=options.rounds)
+    many = replace(few, rows=options.many)
     found: dict[str, Scrub] = {
         HUNDREDTH: replace(few, tutors=made.tutors),
         TENTH: replace(many, tutors=made.tutors),
@@ -149,6 +145,27 @@ def methods(options: argparse.Namespace, made: Prepared) -> dict[str, Scrub]:
 def scrubbed(scrub: Scrub, method: str, original: Trained, split: Split) -> Trained:
     """The network after a scrub; one that works from a memory is shown nothing but the forgotten rows."""
     return original.at(scrub(original, Split(forget=split.forget) if method == MEMORY else split).mean)
+
+
+class Masked(torch.nn.Module):
+    """A network that never answers one class."""
+
+    def __init__(self, network: torch.nn.Module, label: int) -> None:
+        super().__init__()
+        self.network, self.label = network, label
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        answers: torch.Tensor = self.network(x)
+        return answers.index_fill(1, torch.tensor([self.label], device=answers.device), NEVER)
+
+
+def masked(name: str, seed: int, network: Trained, reference: Trained, split: Split) -> Iterator[Row]:
+    """How near it comes, and what errors it makes, to cover the class up."""
+    label = int(split.forget.labels()[0])
+    cover = Trained.of(Masked(network.module(), label))
+    for row in looks(name, MASKED, seed, cover, reference, split):
+        if row.readout in (DISTANCE, "error on retain", "error on test"):
+            yield row
 
 
 def looks(name: str, method: str, seed: int, network: Trained, reference: Trained, split: Split) -> Iterator[Row]:
@@ -216,6 +233,8 @@ def one_cohort(
     seen, count = {"original": ready.network, "retrained": retrained, "floor": floor}, seed == options.seeds[0]
     for method, network in seen.items():
         made += looks(name, method, seed, network, retrained, split)
+    if cohort == "class":
+        made += masked(name, seed, ready.network, retrained, split)
     for method, scrub in methods(options, ready).items():
         work = partial(scrubbed, scrub, method, ready.network, split)
         try:
@@ -236,9 +255,8 @@ def about(options: argparse.Namespace, device: torch.device) -> str:
     """Machine, epochs and what the methods were told, for the record."""
     machine = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
     return (
-        f"torch {torch.__version__}, {machine}, TF32, {options.epochs} epochs; speed {options.speed:g}, "
-        f"share {options.share or 'by default'}, temperature {options.temperature:g}, "
-        f"{options.rounds} rounds of {options.few} or {options.many} rows"
+        f"torch {torch.__version__}, {machine}, TF32, {options.epochs} epochs; "
+        f"{options.parts * options.divisions} tutors; {options.rounds} rounds of {options.few} or {options.many} rows"
     )
 
 
@@ -356,7 +374,6 @@ def write_page(path: Path) -> None:
     rows = read_rows(path)
     text = PAGE.read_text(encoding="utf-8").format(
         machine=rows[0].note.partition(", TF32")[0],
-        seeds=len({row.seed for row in rows}),
         tables=table(path),
         long=table(path.with_name(LONG)),
         clock=clock_table(path.with_name(CLOCK)),
@@ -398,6 +415,8 @@ def _gap(value: dict[tuple[str, str, str], dict[int, float]], name: str, method:
     goal = "floor" if readout == DISTANCE else "retrained"
     before, now, then = (value[name, m, readout] for m in ("original", method, goal))
     seeds = sorted(before.keys() & now.keys() & then.keys())
+    if not seeds:
+        return ""
     won, prize = (torch.tensor([before[s] - other[s] for s in seeds]) for other in (now, then))
     if goal == "floor" and float(prize.sum()) <= 0:
         return "none"  # another retrained network is further off than the original: nothing is left to go
@@ -426,12 +445,8 @@ def main() -> None:
     parser.add_argument("--few", type=int, default=100, help="rows of a round, for a hundredth of a training")
     parser.add_argument("--many", type=int, default=1200, help="rows of a round, for a tenth of a training")
     parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--parts", type=int, default=2, help="tutors, each trained without one part of the rows")
+    parser.add_argument("--parts", type=int, default=3, help="tutors, each trained without one part of the rows")
     parser.add_argument("--divisions", type=int, default=1, help="so many times the rows are divided for them")
-    parser.add_argument("--small-batch", type=int, default=128)
-    parser.add_argument("--speed", type=float, default=0.2)
-    parser.add_argument("--temperature", type=float, default=1.0)
-    parser.add_argument("--share", type=float, help="what forgotten rows weigh; as `Unlabel` thinks best unless said")
     options = parser.parse_args()
     if options.what == "run":
         run(options)

@@ -157,6 +157,6 @@ def test_tables_of_large_and_attacked_networks_are_those_of_their_rows():
         assert benchmarks.large.table(ROOT / "results" / rows) in full
     assert benchmarks.large.clock_table(ROOT / "results" / benchmarks.large.CLOCK) in full
     settings = [f"{model} {cohort}" for model in benchmarks.frontier.MODELS for cohort in benchmarks.frontier.COHORTS]
-    paths = [str(ROOT / "results" / f"frontier-{name}.jsonl") for name in ("confirm", "taught")]
+    paths = [str(ROOT / "results" / f"frontier-{name}.jsonl") for name in ("confirm", "taught", "earlier")]
     assert benchmarks.frontier.gap_table(paths, settings) in frontier
     assert benchmarks.attack.table(read_rows(ROOT / "results" / "attack-cifar.jsonl")) in frontier

@@ -50,6 +50,16 @@ class HasLabels(Protocol):
         ...
 
 
+def evenly(length: int, count: int) -> Int64[Tensor, " n"]:
+    """At most `count` of `length` positions, evenly spaced: of rows sorted by label, all labels are met.
+
+    >>> evenly(9, 3).tolist(), evenly(2, 3).tolist()
+    ([0, 3, 6], [0, 1])
+    """
+    few = min(count, length)
+    return torch.arange(few) * length // max(few, 1)
+
+
 @dataclass(frozen=True, eq=False)
 class Data:
     """A view of some rows of a source. Nothing is read until batches are asked for.

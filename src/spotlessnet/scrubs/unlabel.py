@@ -1,27 +1,36 @@
 """Unlabel: answer the forgotten rows as a network would that was never told their labels, and all others as before."""
 
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from spotlessnet.core.data import Data
-from spotlessnet.core.errors import NeedError, SettingError, check_positive
+from spotlessnet.core.data import Data, evenly
+from spotlessnet.core.errors import NeedError, SettingError, check_not_negative, check_positive
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.scrub import Notes
 from spotlessnet.core.split import Split, joined
 from spotlessnet.core.targets import WeightedDistillation, with_weights
 from spotlessnet.core.trained import Trained
+from spotlessnet.scrubs.head_bias import silenced
 from spotlessnet.scrubs.tuning import Tuning
 from spotlessnet.training.fit import fit
-from spotlessnet.training.tutors import Tutors
+from spotlessnet.training.tutors import WATCHED, Tutors, off_by
 
-WATCHED = 256
-"""Retained rows on which it is seen whether the network is still whole."""
 
-SOME_ROWS, A_CLASS = 0.25, 0.1
-"""What forgotten rows weigh, where they are some of a class and where they are all of it."""
+class Touch(NamedTuple):
+    """How a kind of request is served where the caller does not say."""
+
+    share: float
+    temperature: float
+    lift: float
+
+
+ORDINARY, MISLABELLED = Touch(0.5, 3.0, 0.0), Touch(0.25, 3.0, 0.0)
+WHOLE_CLASS = Touch(0.1, 1.0, 1.0)
+"""Retained rows teach the same, for no answer names the class; and what is left is an easier task, better learnt."""
 
 NEVER = -1e4
 """The logit of an answer that is struck out."""
@@ -34,10 +43,12 @@ class Unlabel(Tuning):
     $$\min_w\; \beta\,\overline{KL}(t \,\|\, f_w)_{D_f} + (1 - \beta)\,\overline{KL}(f_{w_0} \,\|\, f_w)_{D_r}$$
 
     with answers at the temperature $T$, $T^2\, KL(\mathrm{softmax}(t/T) \,\|\, \mathrm{softmax}(f_w/T))$, and $w_0$ the
-    network as it is, or as it was when its tutors were trained. The answers $t$ are those of the tutors that never saw
-    each row. A label that no retained row has is struck out of them, and out of the answers that retained rows are held
-    to, for a retrained network would never give it. Without tutors they are the network's own with what the label told
-    it taken out:
+    network as it is, or as it was when its tutors were trained. There is no decay: in training labels balance it, and
+    without them it would only draw the network back to its start. The answers $t$ are those of the tutors that never
+    saw each row. A label that no retained row has is struck out of them, and out of the answers that retained rows are
+    held to, for a retrained network would never give it; where the network's head has a bias, distilling begins with
+    that of the label lowered (`silenced`). Without tutors they are the network's own with what the label
+    told it taken out:
 
     - a label that was wrong is struck out: what is left is what the network makes of the picture itself;
     - other margins become those of held-out rows with the same label, the surest row taking the largest.
@@ -46,13 +57,14 @@ class Unlabel(Tuning):
     that never saw them. It changes answers. It does not follow the path that retraining takes, so it says nothing about
     traces in the weights, and tutors, which are kept, still know the rows that they were trained on.
 
-    **Arguments** beside those of `Tuning`:
+    **Arguments** beside those of `Tuning`. The kind of request chooses `share`, `temperature` and `lift` unless said.
 
     - `tutors`: what `train_tutors` gave.
-    - `share`: $\beta$, the weight of the forgotten rows. `None` for a quarter, or a tenth where a class must go as a
-      whole, for there the retained rows teach the same.
-    - `speed`: the first rate, in units of the training's; it falls to zero.
+    - `share`: $\beta$, the weight of the forgotten rows.
     - `temperature`: $T$. Above 1, answers that are sure already are taught and held by how sure they are, too.
+    - `lift`: added to the logit of a retained row's own label in the answer that the row is held to.
+    - `speed`: the first rate, in units of the training's; it falls to zero. Steps are few, so there is less `momentum`
+      than is usual in training.
     - `epochs`: rounds; in each every forgotten row is visited.
     - `rows`: at most so many retained, and as many forgotten, rows are visited in a round, others in the next one;
       `None` for all of them.
@@ -60,22 +72,27 @@ class Unlabel(Tuning):
 
     epochs: int = 5
     share: float | None = None
-    speed: float = 0.2
-    temperature: float = 1.0
+    temperature: float | None = None
+    lift: float | None = None
+    speed: float = 0.3
+    momentum: float | None = 0.8
     rows: int | None = None
     tutors: Tutors | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive("Unlabel.speed", self.speed)
-        check_positive("Unlabel.temperature", self.temperature)
+        if self.temperature is not None:
+            check_positive("Unlabel.temperature", self.temperature)
+        if self.lift is not None:
+            check_not_negative("Unlabel.lift", self.lift)
         if self.share is not None and not 0 < self.share < 1:
             raise SettingError(f"`Unlabel.share` must lie between 0 and 1, but got {self.share}.")
         if self.rows is not None:
             check_positive("Unlabel.rows", self.rows)
 
     def recipe(self, trained: Trained, notes: Notes) -> Recipe:
-        known = super().recipe(trained, notes)
+        known = super().recipe(replace(trained, decay=0.0), notes)
         return known.but(rate=self.speed * known.rate if self.rate is None else self.rate, schedule="cosine")
 
     def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
@@ -92,27 +109,35 @@ class Unlabel(Tuning):
         gone = ~torch.isin(torch.arange(known.shape[1]), split.retain.labels().cpu().unique())
         known[:, gone] = NEVER
         taught = self._untold(trained, D_f, gone, split, notes)
-        beta = self.share or (A_CLASS if bool(gone[D_f.labels().cpu().long()].any()) else SOME_ROWS)
+        leaving = gone & torch.isin(torch.arange(len(gone)), D_f.labels().cpu())
+        beta, T, lift = self._touch(split, whole_class=bool(leaving.any()))
+        held = known.scatter_add(1, D_r.labels().cpu().long().unsqueeze(1), torch.full_like(known[:, :1], lift))
         # Weights that make the mean over all visits the objective above.
         share = beta * (len(f) + len(r)) / len(f), (1 - beta) * (len(f) + len(r)) / len(r)
         counts = torch.cat([torch.full((len(data),), each) for data, each in zip((D_f, D_r), share, strict=True)])
-        told = joined(D_f, D_r).relabel(with_weights(torch.cat([taught, known]), counts.to(known)))
+        told = joined(D_f, D_r).relabel(with_weights(torch.cat([taught, held]), counts.to(known)))
+        notes.fact(share=beta, temperature=T, lift=lift)
         notes.fact(forgotten_read=len(D_f), retained_read=len(D_r), visits=len(f) + len(r))
-        pupil = replace(trained, loss=WeightedDistillation(self.temperature))
+        pupil = replace(trained, loss=WeightedDistillation(T), weights=silenced(trained, leaving, D_f))
         visits, recipe = told.pick(torch.cat([f, len(D_f) + r])), self.recipe(trained, notes).but(epochs=1)
         weights = fit(pupil, visits, recipe, seed=self.seed, label="unlabelling").weights
         if self.tutors is not None:
-            self._watch(trained.at(weights), D_r.pick(range(min(len(D_r), WATCHED))), known[:WATCHED], notes)
+            self._watch(trained.at(weights), before, D_r, known, notes)
         return weights
 
-    def _watch(self, after: Trained, some: Data, known: Float[Tensor, "n C"], notes: Notes) -> None:
+    def _touch(self, split: Split, *, whole_class: bool) -> Touch:
+        """Share, temperature and lift: as the caller says, or as this kind of request is best served."""
+        usual = WHOLE_CLASS if whole_class else MISLABELLED if split.request.mislabelled else ORDINARY
+        given = (self.share, self.temperature, self.lift)
+        return Touch(*(best if said is None else said for said, best in zip(given, usual, strict=True)))
+
+    def _watch(self, after: Trained, before: Trained, D_r: Data, known: Float[Tensor, "n C"], notes: Notes) -> None:
         """How far retained rows have gone from what was said of them at first, beside how far off tutors are."""
         assert self.tutors is not None  # looked at by the caller
-        first = known.softmax(dim=1)
-        moved, off = (
-            float((answers.softmax(dim=1) - first).abs().sum(dim=1).mean())
-            for answers in (after.predict(some).cpu(), self.tutors.answers(after, some))
-        )
+        at = evenly(len(D_r), WATCHED)
+        some = D_r.pick(at)
+        moved = off_by(after.predict(some).cpu(), known[at])
+        off = self.tutors.lack if self.tutors.lack is not None else self.tutors.lacking(before, some)
         worn = moved > off
         notes.fact(departure=moved, wear=moved / max(off, 1e-30), retrain_now=worn)
         if worn:

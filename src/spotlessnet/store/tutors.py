@@ -11,13 +11,20 @@ from spotlessnet.store.checkpoints import read_metadata, read_weights
 from spotlessnet.training.tutors import Tutors
 
 FORMAT = "spotlessnet tutors 2"
-NAMES = ("weights", "rows", "part", "scale", "origin")
+NAMES = ("weights", "rows", "part", "scale", "origin", "lack")
 
 
 def write_tutors(path: str | Path, tutors: Tutors, *, replace: bool = False) -> str:
     """Write tutors and give the file's SHA-256."""
-    named = {name: getattr(tutors, name) for name in NAMES} | {"scale": torch.tensor(tutors.scale, dtype=torch.float64)}
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in named.items() if tensor is not None}
+    named = {name: getattr(tutors, name) for name in NAMES}
+    tensors = {
+        name: torch.as_tensor(value, dtype=torch.float64 if isinstance(value, float) else None)
+        .detach()
+        .cpu()
+        .contiguous()
+        for name, value in named.items()
+        if value is not None
+    }
     if not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
         raise NumericsError("A tutor's weights are not finite, so nothing was written. Check the training run.")
     return write_whole(Path(path), to_bytes(tensors, {"format": FORMAT}), replace=replace)
@@ -31,10 +38,11 @@ def read_tutors(path: str | Path) -> Tutors:
     if text.get("format") != FORMAT or not set(NAMES[:4]) <= tensors.keys():
         raise DataError(f"{path} must hold tutors, but does not say so. `spotless remember --parts 2` writes them.")
     weights, rows, part, scale = (tensors[name] for name in NAMES[:4])
-    origin = tensors.get("origin")
+    origin, lack = tensors.get("origin"), tensors.get("lack")
     fits = weights.ndim == 2 and rows.ndim == 1 and part.ndim == 2 and rows.shape == part.shape[1:]
     fits = fits and scale.numel() == 1 and float(scale) > 0 and (origin is None or origin.shape == weights.shape[1:])
+    fits = fits and (lack is None or (lack.numel() == 1 and float(lack) >= 0))
     fits = fits and bool((rows[1:] > rows[:-1]).all())
     if not fits or not bool(((part >= 0) & (part < len(weights))).all()):
         raise DataError(f"The tutors in {path} are damaged: rows and parts do not belong together. Train them anew.")
-    return Tutors(weights, rows, part, float(scale), origin)
+    return Tutors(weights, rows, part, float(scale), origin, None if lack is None else float(lack))

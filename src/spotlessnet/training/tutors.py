@@ -7,11 +7,14 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from spotlessnet.core.data import Data
+from spotlessnet.core.data import Data, evenly
 from spotlessnet.core.errors import MismatchError, NeedError, NumericsError, SettingError, check_positive
 from spotlessnet.core.trained import Trained
 from spotlessnet.training.fit import fit
 from spotlessnet.training.order import mixed
+
+WATCHED = 256
+"""Rows on which it is seen how far answers are from the network's own."""
 
 ATTEMPTS = 3
 """So many orders of the rows are tried before a tutor's training is given up."""
@@ -31,6 +34,8 @@ class Tutors:
     - `origin`: the weights of the network itself when they were trained. What it said of retained rows then is what
       they are held to at every request, so that many requests do not wear it away. `None` for tutors of networks that
       have not been asked before, which are their own origin.
+    - `lack`: how far tutors are off, on rows that they never saw, from what the network says of them. `None` where it
+      was not measured.
     """
 
     weights: Float[Tensor, "K P"]
@@ -38,6 +43,11 @@ class Tutors:
     part: Int64[Tensor, "D N"]
     scale: float = 1.0
     origin: Float[Tensor, " P"] | None = None
+    lack: float | None = None
+
+    def lacking(self, network: Trained, data: Data) -> float:
+        """How far off the tutors are on these rows."""
+        return off_by(self.answers(network, data), network.predict(data).cpu())
 
     def check_belong_to(self, network: Trained, data: Data) -> None:
         """Raise unless they are networks of this kind, trained beside these rows."""
@@ -99,7 +109,13 @@ def train_tutors(
             weights.append(_train(begun, others, seed + k, f"tutor {k + 1} of {parts * divisions}"))
     order, W = data.rows.argsort(), torch.stack(weights)
     scale = 1.0 if held is None else _scale(network, W.reshape(divisions, parts, -1), held)
-    return Tutors(W, data.rows[order], torch.stack(drawn)[:, order], scale, network.weights.clone())
+    made = Tutors(W, data.rows[order], torch.stack(drawn)[:, order], scale, network.weights.clone())
+    return replace(made, lack=made.lacking(network, data.pick(evenly(len(data), WATCHED))))
+
+
+def off_by(answers: Float[Tensor, "n C"], others: Float[Tensor, "n C"]) -> float:
+    """The mean over rows of the L1 distance between what two networks answer."""
+    return float((answers.softmax(dim=1) - others.softmax(dim=1)).abs().sum(dim=1).mean())
 
 
 def _train(begun: Trained, data: Data, seed: int, label: str) -> Float[Tensor, " P"]:
