@@ -2,8 +2,7 @@
 
     python benchmarks/large.py run   --data DIR --out results/large.jsonl --model all-cnn --decay 0.1 --seeds 0 1 2 3 4
     python benchmarks/large.py clock --data DIR --out results/large-clock.jsonl --model all-cnn
-    python benchmarks/large.py table --out results/large.jsonl
-    python benchmarks/large.py page  --out results/large.jsonl   # docs/full_size.md
+    python benchmarks/large_page.py --out results/large.jsonl   # docs/full_size.md
 
 50,000 images, a network pre-trained on CIFAR-100, SGD with decay toward the start. A hundred of the images are
 mislabelled. Three requests to one network: 100 images of a class must go (*some*), or the mislabelled ones, which are
@@ -17,9 +16,6 @@ who has seen both kinds of network with the other seeds tells a scrubbed from a 
 
 import argparse
 import json
-import math
-import statistics
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -36,7 +32,6 @@ from spotlessnet.core.meter import Meter
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.scrub import Scrub
 from spotlessnet.core.split import Split
-from spotlessnet.core.statistics import ratio_interval, t_interval
 from spotlessnet.core.trained import Trained
 from spotlessnet.datasets import load
 from spotlessnet.experiments.few import some
@@ -66,14 +61,10 @@ ALONE, MEMORY, TUTORS = "unlabel, alone, a hundredth", "from the memory", "tutor
 MASKED = "class struck out, nothing learnt"
 """The network itself with the logit of the class set so low that it is never answered; its weights know all."""
 
-PAGE = Path(__file__).with_suffix(".md")
 DISTANCE = "activation distance on forget"
 OPERATIONS = "operations, in trainings"
 WRITING, TRAINING = "writing", "training"
 ALONE_HERE = "alone on the machine"
-LONG, CLOCK = "large-long.jsonl", "large-clock.jsonl"
-"""Beside the rows: those of a longer training, and of requests on a machine that does nothing else."""
-COLUMNS = ("method", "margin", "loss", "distance", "attack", "D_r / test error", "seconds", "operations")
 
 Made = TypeVar("Made")
 
@@ -322,112 +313,9 @@ def clock(options: argparse.Namespace) -> None:
     append_rows(options.out, [replace(row, note=about(options, device)) for row in rows])
 
 
-def clock_table(path: Path) -> str:
-    """Markdown: the median of five requests, in trainings, by network and cohort."""
-    rows = read_rows(path)
-    lines = ["| network | method | one training | some | wrong | class |", "|---|---|---:|---:|---:|---:|"]
-    for name in dict.fromkeys(row.experiment for row in rows):
-        here = [row for row in rows if row.experiment == name]
-        whole = next(row.value for row in here if row.readout == TRAINING)
-        for method in dict.fromkeys(row.method for row in here if row.readout != TRAINING):
-            took = {c: [r.value for r in here if (r.method, r.readout) == (method, c)] for c in COHORTS}
-            cells = [f"{statistics.median(values) / whole:.2%}" for values in took.values()]
-            lines.append(f"| {name.partition(',')[0]} | {method} | {whole:.1f} s | {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
-def table(path: Path) -> str:
-    """Markdown: the gap closed by each measure, errors, and cost in seconds and operations, per setting."""
-    value: dict[tuple[str, str, str], dict[int, float]] = defaultdict(dict)
-    seconds: dict[tuple[str, str], dict[int, float]] = defaultdict(dict)
-    rows = read_rows(path)
-    told = {row.experiment: row.note.partition("TF32, ")[2] for row in rows}
-    for row in rows:
-        value[row.experiment, row.method, row.readout][row.seed] = row.value
-        if not math.isnan(row.seconds):
-            seconds[row.experiment, row.method][row.seed] = row.seconds
-    lines = []
-    for name in dict.fromkeys(key[0] for key in value):
-        here = [method for experiment, method, readout in value if (experiment, readout) == (name, DISTANCE)]
-        lines += [f"**{name}**\n", f"| {' | '.join(COLUMNS)} |"]
-        lines.append("|---|---:|---:|---:|---:|---:|---:|---:|")
-        trained = value[name, "retrained", TRAINING]
-        for method in here:
-            gaps = [_gap(value, name, method, readout) for readout in ("margin on forget", "loss on forget", DISTANCE)]
-            errors = [_mean(value[name, method, f"error on {part}"]) for part in ("retain", "test")]
-            cost = _mean(seconds[name, method]) / _mean(trained)
-            counted = _mean(value[name, method, OPERATIONS])
-            both = " / ".join(f"{100 * error:.1f}" for error in errors)
-            shares = ["" if math.isnan(share) else f"{share:.1%}" for share in (cost, counted)]
-            cells = [method, *gaps, attack(path, name, method), f"{both} %", *shares]
-            lines.append(f"| {' | '.join(cells)} |")
-        once = value[name, TUTORS, WRITING]
-        lines.append(
-            f"\nOne training takes {_mean(trained):.1f} s, the tutors, made once, {_mean(once):.1f} s. "
-            f"{len(value[name, 'original', DISTANCE])} seeds, {told[name]}.\n"
-        )
-    return "\n".join(lines)
-
-
-def write_page(path: Path) -> None:
-    """`docs/full_size.md`, from the rows alone."""
-    rows = read_rows(path)
-    text = PAGE.read_text(encoding="utf-8").format(
-        machine=rows[0].note.partition(", TF32")[0],
-        tables=table(path),
-        long=table(path.with_name(LONG)),
-        clock=clock_table(path.with_name(CLOCK)),
-    )
-    Path("docs/full_size.md").write_text(text, encoding="utf-8")
-
-
-def attack(path: Path, name: str, method: str) -> str:
-    """AUC of telling a scrubbed from a retrained network by one row's margin, with an interval over seeds.
-
-    The attacker knows each row's mean margin under both kinds of network with the other seeds, and their spread.
-    """
-    lines = [json.loads(line) for line in margins_file(path).read_text(encoding="utf-8").splitlines()]
-    known = {line["seed"]: line["margins"] for line in lines if line["experiment"] == name}
-    pairs = [(line[method], line["retrained"]) for line in known.values() if method in line]
-    if method in ("retrained", "floor") or len(pairs) < 3:
-        return ""
-    ours, theirs = (torch.tensor(group, dtype=torch.float64) for group in zip(*pairs, strict=True))
-    aucs = []
-    for s in range(len(pairs)):
-        others = [i for i in range(len(pairs)) if i != s]
-        spread = torch.cat([group[others] - group[others].mean(dim=0) for group in (ours, theirs)]).std()
-        gap, middle = ours[others].mean(0) - theirs[others].mean(0), (ours[others].mean(0) + theirs[others].mean(0)) / 2
-        scores = [gap * (group[s] - middle) / spread**2 for group in (ours, theirs)]  # log of the likelihood ratio
-        above = scores[0].unsqueeze(1) - scores[1].unsqueeze(0)
-        aucs.append(float((above > 0).double().mean() + 0.5 * (above == 0).double().mean()))
-    found = t_interval(aucs)
-    return f"{found.value:.2f} [{found.low:.2f}, {found.high:.2f}]"
-
-
-def _mean(values: dict[int, float]) -> float:
-    return sum(values.values()) / len(values) if values else math.nan
-
-
-def _gap(value: dict[tuple[str, str, str], dict[int, float]], name: str, method: str, readout: str) -> str:
-    """How much of the way from the original to retraining was gone, with Fieller's interval over paired seeds."""
-    if method in ("original", "retrained", "floor"):
-        return f"({_mean(value[name, method, readout]):.3g})"
-    goal = "floor" if readout == DISTANCE else "retrained"
-    before, now, then = (value[name, m, readout] for m in ("original", method, goal))
-    seeds = sorted(before.keys() & now.keys() & then.keys())
-    if not seeds:
-        return ""
-    won, prize = (torch.tensor([before[s] - other[s] for s in seeds]) for other in (now, then))
-    if goal == "floor" and float(prize.sum()) <= 0:
-        return "none"  # another retrained network is further off than the original: nothing is left to go
-    sign = 1.0 if float(prize.sum()) > 0 else -1.0  # the loss grows as the margin falls
-    gap = ratio_interval(sign * won, sign * prize, 0.95)
-    return f"{gap.value:.0%} [{gap.low:.0%}, {gap.high:.0%}]"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("run", "clock", "table", "page"))
+    parser.add_argument("what", choices=("run", "clock"))
     parser.add_argument("--data", type=Path, help="folder with image shards and weights")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--model", choices=sorted(WEIGHTS), default="all-cnn")
@@ -448,16 +336,7 @@ def main() -> None:
     parser.add_argument("--parts", type=int, default=3, help="tutors, each trained without one part of the rows")
     parser.add_argument("--divisions", type=int, default=1, help="so many times the rows are divided for them")
     options = parser.parse_args()
-    if options.what == "run":
-        run(options)
-    if options.what == "clock":
-        clock(options)
-        print(clock_table(options.out))
-        return
-    if options.what == "page":
-        write_page(options.out)
-    else:
-        print(table(options.out))
+    run(options) if options.what == "run" else clock(options)
 
 
 if __name__ == "__main__":
