@@ -101,7 +101,7 @@ def write_page(path: str) -> None:
                 axes.plot(cost, gap.value, MARKS[j % 7], ms=7, color=colour, label=method)
             axes.axhline(1, lw=1, color=PALETTE[2])
             axes.axvline(1, lw=1, ls=":", color="#808080")
-            axes.set(xscale="log", title=setting, ylim=(-0.6, 1.6))
+            axes.set(xscale="log", title=setting, ylim=(-0.6, 1.8))
             axes.set_xticks([0.1, 0.2, 0.5, 1, 2], ["0.1", "0.2", "0.5", "1", "2"])
             axes.minorticks_off()
             axes.set_xlabel("cost, 1 = one retraining")

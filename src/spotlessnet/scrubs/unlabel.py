@@ -17,7 +17,7 @@ from spotlessnet.core.trained import Trained
 from spotlessnet.scrubs.head_bias import silenced
 from spotlessnet.scrubs.tuning import Tuning
 from spotlessnet.training.fit import fit
-from spotlessnet.training.tutors import WATCHED, Tutors, off_by
+from spotlessnet.training.tutors import READ, WATCHED, Tutors, off_by
 
 
 class Touch(NamedTuple):
@@ -105,7 +105,7 @@ class Unlabel(Tuning):
         (D_f, f), (D_r, r) = (self._visited(data) for data in (split.forget, split.retain))
         origin = None if self.tutors is None else self.tutors.origin
         before = trained if origin is None else trained.at(origin.to(trained.weights))
-        known = before.predict(D_r).cpu()
+        known = before.predict(D_r, READ).cpu()
         gone = ~torch.isin(torch.arange(known.shape[1]), split.retain.labels().cpu().unique())
         known[:, gone] = NEVER
         taught = self._untold(trained, D_f, gone, split, notes)
@@ -159,7 +159,7 @@ class Unlabel(Tuning):
     ) -> Float[Tensor, "k C"]:
         """Logits for the forgotten rows that do not rest on their labels."""
         labels = D_f.labels().cpu().long()
-        answers = trained.predict(D_f).cpu() if self.tutors is None else self.tutors.answers(trained, D_f)
+        answers = trained.predict(D_f, READ).cpu() if self.tutors is None else self.tutors.answers(trained, D_f)
         answers[:, gone], struck = NEVER, gone[labels]
         if split.request.mislabelled and self.tutors is None:
             answers, struck = answers.scatter(1, labels.unsqueeze(1), NEVER), torch.ones_like(struck)

@@ -16,6 +16,9 @@ from spotlessnet.training.order import mixed
 WATCHED = 256
 """Rows on which it is seen how far answers are from the network's own."""
 
+READ = 1024
+"""Rows that answers are read for at a time: on a GPU a few large batches take less time than many small ones."""
+
 ATTEMPTS = 3
 """So many orders of the rows are tried before a tutor's training is given up."""
 
@@ -66,7 +69,7 @@ class Tutors:
         for k, weights in enumerate(self.weights):
             mine = (part == k).any(dim=0).nonzero().squeeze(1)
             if len(mine):
-                said = network.at(weights.to(network.weights)).predict(data.pick(mine)).cpu()
+                said = network.at(weights.to(network.weights)).predict(data.pick(mine), READ).cpu()
                 found = said.new_zeros(len(data), said.shape[1]) if found is None else found
                 found[mine] += self.scale / len(part) * said
         assert found is not None  # every row has a tutor in every division
