@@ -25,7 +25,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from spotlessnet.core.cohorts import rows
 from spotlessnet.core.data import Data
@@ -51,9 +50,7 @@ from spotlessnet.scrubs.selective_dampening import SelectiveDampening
 from spotlessnet.scrubs.short_retrain import ShortRetrain
 from spotlessnet.scrubs.sparse_finetune import SparseFinetune
 from spotlessnet.scrubs.student import Student
-from spotlessnet.scrubs.unlabel import Unlabel
 from spotlessnet.training.fit import fit
-from spotlessnet.training.tutors import train_tutors
 
 MODELS = ("all-cnn", "resnet")
 COHORTS = ("some", "wrong", "class")
@@ -63,19 +60,6 @@ COST_LIMIT = 0.25
 LEAST_PRIZE = 0.1
 WRITING, OPERATIONS = "writing", "operations, in retrainings"
 OURS = "ours"
-TAUGHT = "unlabel, from tutors"
-SMALL = "unlabel, from tutors, in half batches"
-PARTS, DIVISIONS = 3, 4
-"""Of the tutors: twelve networks, each without a third of the rows: eight trainings, once for all requests."""
-
-PART = 0.2
-"""Of the epochs of the training, for the methods above."""
-
-TOUCH = {
-    TAUGHT: {"some": (0.25, 0.25, 3.0), "wrong": (0.5, 0.12, 1.0), "class": (0.5, 0.12, 1.0)},
-    SMALL: {"some": (0.25, 0.15, 3.0), "wrong": (0.3, 0.1, 1.0), "class": (0.3, 0.1, 1.0)},
-}
-"""Speed, share and temperature of the methods above, by the kind of request."""
 
 
 def grid() -> dict[str, dict[str, Scrub]]:
@@ -98,8 +82,6 @@ def grid() -> dict[str, dict[str, Scrub]]:
     }
     return {
         OURS: ours,
-        TAUGHT: {"": Unlabel(momentum=RECIPE.momentum, lift=0.0)},
-        SMALL: {"": Unlabel(momentum=RECIPE.momentum, lift=0.0, batch=RECIPE.batch // 2)},
         "short retraining, in stages": {"": ShortRetrain()},
         "NTK, published formula": {"": NTK(variant="published", solution="dual")},
         "NTK, then 3 epochs": {"": chain(NTK(solution="dual", damping=0.0), Finetune(epochs=3))},
@@ -194,10 +176,7 @@ def run(options: argparse.Namespace, methods: dict[str, Scrub]) -> None:
                         epochs = f"{about}; {original.recipe.epochs if original.recipe else 0} epochs"
                         found = list(measure(experiment, method, seed, network, retrained, split, meter, epochs))
                         append_rows(options.out, [row for row in found if row.key not in done])
-                    ready = methods
-                    if any(isinstance(scrub, Unlabel) for scrub in methods.values()):
-                        ready = taught_by_tutors(methods, original, split, experiment, seed, about, options.out)
-                    for method, scrub in ready.items():
+                    for method, scrub in methods.items():
                         if (experiment, method, "activation distance on forget", seed) in done:
                             continue
                         try:
@@ -210,39 +189,6 @@ def run(options: argparse.Namespace, methods: dict[str, Scrub]) -> None:
                         found = list(measure(experiment, method, seed, network, retrained, split, meter, about))
                         append_rows(options.out, found)
                 print(f"{experiment} seed {seed} done", flush=True)
-
-
-def taught_by_tutors(
-    methods: dict[str, Scrub], original: Trained, split: Split, experiment: str, seed: int, about: str, out: str
-) -> dict[str, Scrub]:
-    """The methods, with tutors of this training for those that ask them, and as many epochs as they may take.
-
-    What the tutors took is a row of its own, and so are the operations of a request.
-    """
-    from large import operations  # type: ignore[import-not-found]  # a script beside this one
-
-    try:
-        with Meter(original.device) as meter:
-            tutors = train_tutors(original, split.whole, parts=PARTS, divisions=DIVISIONS, seed=seed)
-    except ArithmeticError as error:  # without them nothing can be asked
-        print(f"{experiment} tutors of seed {seed}: {error}", flush=True)
-        return {method: scrub for method, scrub in methods.items() if not isinstance(scrub, Unlabel)}
-    assert original.recipe is not None  # given by `trained_trio`
-    epochs = max(1, round(PART * original.recipe.epochs))
-    ready = dict(methods)
-    for method, scrub in methods.items():
-        if isinstance(scrub, Unlabel):
-            speed, share, T = TOUCH[method.partition(" | ")[0]][experiment.rpartition(" ")[2]]
-            ready[method] = replace(scrub, tutors=tutors, epochs=epochs, speed=speed, share=share, temperature=T)
-    found = [Row(experiment, "tutors", WRITING, seed, meter.seconds, unit="seconds", note=about)]
-    for method, scrub in ready.items():
-        if isinstance(scrub, Unlabel):
-            with FlopCounterMode(display=False) as counter:
-                scrub(original, split)
-            share = counter.get_total_flops() / operations(original, split.retain)
-            found.append(Row(experiment, method, OPERATIONS, seed, share, unit="retrainings", note=about))
-    append_rows(out, found)
-    return ready
 
 
 Distances = tuple[list[float], list[float], list[float]]

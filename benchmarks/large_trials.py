@@ -8,13 +8,13 @@ errors are left.
 """
 
 import argparse
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from itertools import product
 from pathlib import Path
 
 import torch
-from large import RECIPE, WEIGHTS, Prepared, looks, measured, prepare, requests  # type: ignore[import-not-found]
 
 from spotlessnet.core.data import Data
 from spotlessnet.core.split import Split
@@ -25,6 +25,10 @@ from spotlessnet.scrubs import Unlabel
 from spotlessnet.scrubs.unlabel import NEVER
 from spotlessnet.training.fit import fit
 from spotlessnet.training.tutors import Tutors
+
+# Started as a script, its own folder comes first, not the one that holds it.
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from benchmarks.large import RECIPE, WEIGHTS, Prepared, looks, measured, prepare, requests
 
 LABEL, SEED = 3, 100
 READOUTS = ("margin on forget", "loss on forget", "activation distance on forget")

@@ -1,0 +1,199 @@
+"""Answers from tutors in the six small settings of `benchmarks/frontier.py`, with settings for each kind of request.
+
+    python benchmarks/frontier_taught.py choose  --data DIR --out results/frontier-taught-choose.jsonl --seeds 0 1 2
+    python benchmarks/frontier_taught.py confirm --data DIR --out results/frontier-taught.jsonl --seeds 20 21 22 23 24 \
+        --chosen results/frontier-taught-choose.jsonl
+
+Tutors are trained once beside each network. `choose` tries all settings and prefers, for each kind of request, the one
+whose smaller gap closed over both networks is largest, among those that keep the retained rows. `confirm` takes these,
+or without `--chosen` the ones found by hand, on seeds that nothing was chosen on.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from spotlessnet.core.meter import Meter
+from spotlessnet.core.split import Split
+from spotlessnet.core.trained import Trained
+from spotlessnet.datasets import load
+from spotlessnet.operators.precision import matmul
+from spotlessnet.report.rows import Row, append_rows, read_rows
+from spotlessnet.scrubs import Unlabel
+from spotlessnet.training.fit import fit
+from spotlessnet.training.tutors import Tutors, train_tutors
+
+# Started as a script, its own folder comes first, not the one that holds it.
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from benchmarks.frontier import (
+    COHORTS,
+    MODELS,
+    OPERATIONS,
+    RECIPE,
+    WRITING,
+    gaps,
+    measure,
+    split_of,
+    start_of,
+    trained_trio,
+)
+from benchmarks.large import operations
+
+TAUGHT, SMALL = "unlabel, from tutors", "unlabel, from tutors, in half batches"
+BATCHES = {TAUGHT: RECIPE.batch, SMALL: RECIPE.batch // 2}
+PARTS, DIVISIONS = 3, 4
+"""Of the tutors: twelve networks, each without a third of the rows: eight trainings, once for all requests."""
+
+PART = 0.2
+"""Of the epochs of the training, for one request."""
+
+SPEEDS, SHARES, TEMPERATURES = (0.25, 0.5), (0.12, 0.2, 0.3), (1.0, 2.0, 3.0)
+Setting = tuple[float, float, float]
+BY_HAND: dict[tuple[str, str], Setting] = {
+    (TAUGHT, "some"): (0.25, 0.25, 3.0),
+    (SMALL, "some"): (0.25, 0.15, 3.0),
+    (TAUGHT, "wrong"): (0.5, 0.12, 1.0),
+    (SMALL, "wrong"): (0.3, 0.1, 1.0),
+    (TAUGHT, "class"): (0.5, 0.12, 1.0),
+    (SMALL, "class"): (0.3, 0.1, 1.0),
+}
+"""Speed, share and temperature by method and kind of request."""
+
+RISE = 0.005
+"""Of the errors on retained rows above retraining's: what a setting that is chosen may cost in the mean."""
+
+Wanted = Callable[[str, str], Mapping[str, Setting]]
+"""For a method and a kind of request: settings by the name that their rows get."""
+
+
+def everything(method: str, cohort: str) -> dict[str, Setting]:
+    """All settings, each under a name of its own."""
+    return {f"{method} | {name_of(each)}": each for each in product(SPEEDS, SHARES, TEMPERATURES)}
+
+
+def name_of(setting: Setting) -> str:
+    return "speed={:g} share={:g} T={:g}".format(*setting)
+
+
+def run(options: argparse.Namespace, wanted: Wanted) -> None:
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    about = f"torch {torch.__version__}, {torch.cuda.get_device_name() if device == 'cuda' else 'CPU'}, TF32"
+    pair, done = load("cifar10", Path(options.data)), {row.key for row in read_rows(options.out)}
+    warm = False
+    for seed, model, cohort in product(options.seeds, options.models, options.cohorts):
+        name = f"{model} {cohort}"
+        split = split_of(cohort, pair.train, pair.test, seed, device)
+        start = start_of(model, Path(options.data), seed, device)
+        with matmul("tf32"):
+            if not warm:  # kernels are chosen on first use; that time belongs to nobody
+                fit(start, split.whole, RECIPE.but(epochs=2, patience=None))
+                warm = True
+            try:
+                original, retrained, other, meter = trained_trio(start, split, seed)
+                with Meter(start.device) as writing:
+                    tutors = train_tutors(original, split.whole, parts=PARTS, divisions=DIVISIONS, seed=seed)
+            except ArithmeticError as error:  # the training itself broke: no reference, no row
+                print(f"{name} seed {seed} left out: {error}", flush=True)
+                continue
+            made = [Row(name, "tutors", WRITING, seed, writing.seconds, unit="seconds", note=about)]
+            assert original.recipe is not None  # given by `trained_trio`
+            epochs = f"{about}; {original.recipe.epochs} epochs"
+            for method, network in {"original": original, "retrained": retrained, "floor": other}.items():
+                made += measure(name, method, seed, network, retrained, split, meter, epochs)
+            for method in BATCHES:
+                scrubs = {k: scrub_of(method, s, tutors, original) for k, s in wanted(method, cohort).items()}
+                for i, (key, scrub) in enumerate(scrubs.items()):
+                    made += asked(scrub, original, retrained, split, (name, key, seed), about, count=not i)
+        append_rows(options.out, [row for row in made if row.key not in done])
+        print(f"{name} seed {seed} done", flush=True)
+
+
+def scrub_of(method: str, setting: Setting, tutors: Tutors, original: Trained) -> Unlabel:
+    """The method with a setting, for as many epochs as it may take."""
+    assert original.recipe is not None  # given by `trained_trio`
+    speed, share, temperature = setting
+    epochs = max(1, round(PART * original.recipe.epochs))
+    told = Unlabel(epochs=epochs, batch=BATCHES[method], momentum=RECIPE.momentum, lift=0.0, tutors=tutors)
+    return replace(told, speed=speed, share=share, temperature=temperature)
+
+
+def asked(
+    scrub: Unlabel,
+    original: Trained,
+    retrained: Trained,
+    split: Split,
+    key: tuple[str, str, int],
+    about: str,
+    *,
+    count: bool,
+) -> list[Row]:
+    """The rows of one request, with its operations if they are to be counted."""
+    name, method, seed = key
+    try:
+        with Meter(original.device) as meter:
+            found = scrub(original, split)
+    except ArithmeticError as error:  # a method that breaks is a result too
+        print(f"{name} {method} seed {seed}: {error}", flush=True)
+        return []
+    note = f"{about}; {name_of((scrub.speed, scrub.share or 0.0, scrub.temperature or 0.0))}"
+    made = list(measure(name, method, seed, original.at(found.mean), retrained, split, meter, note))
+    if count:
+        with FlopCounterMode(display=False) as counter:
+            scrub(original, split)
+        share = counter.get_total_flops() / operations(original, split.retain)
+        made.append(Row(name, method, OPERATIONS, seed, share, unit="retrainings", note=about))
+    return made
+
+
+def choose(path: str) -> dict[tuple[str, str], Setting]:
+    """For each method and kind of request the best setting over both networks that keeps the retained rows."""
+    found, errors = gaps(path), defaultdict(list)
+    for row in read_rows(path):
+        if row.readout == "error on retain":
+            errors[row.method, row.experiment].append(row.value)
+    best: dict[tuple[str, str], tuple[float, Setting]] = {}
+    for method, cohort in product(BATCHES, COHORTS):
+        names = [f"{model} {cohort}" for model in MODELS]
+        for key, setting in everything(method, cohort).items():
+            won = [sum(found[key][name][0]) / sum(found[key][name][1]) for name in names if found[key][name][0]]
+            rise = [
+                statistics.mean(errors[key, name]) - statistics.mean(errors["retrained", name])
+                for name in names
+                if errors[key, name]
+            ]
+            whole = all(len(errors[key, name]) == len(errors["retrained", name]) for name in names)
+            score = min(won, default=-1.0) - 100 * (max(rise, default=1.0) > RISE) - 1000 * (not whole)
+            if (method, cohort) not in best or score > best[method, cohort][0]:
+                best[method, cohort] = (score, setting)
+    return {key: setting for key, (_, setting) in best.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("choose", "confirm"))
+    parser.add_argument("--data", required=True, help="folder with image shards and weights")
+    parser.add_argument("--out", required=True)
+    parser.add_argument("--chosen", help="rows of the choosing run; settings found by hand without them")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--cohorts", nargs="+", choices=COHORTS, default=list(COHORTS))
+    options = parser.parse_args()
+    if options.what == "choose":
+        run(options, everything)
+        print(json.dumps({", ".join(key): name_of(best) for key, best in choose(options.out).items()}, indent=1))
+    else:
+        best = choose(options.chosen) if options.chosen else BY_HAND
+        run(options, lambda method, cohort: {f"{method} | ": best[method, cohort]})
+
+
+if __name__ == "__main__":
+    main()
