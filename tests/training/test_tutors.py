@@ -91,12 +91,13 @@ def test_a_tutor_whose_training_breaks_is_trained_in_another_order(monkeypatch):
 
     monkeypatch.setattr(tutors, "fit", broken)
     fails = 2
-    made = train_tutors(network, data)
+    with pytest.warns(UserWarning, match=r"The training of tutor 1 of 2 broke and begins again in another order\. It"):
+        made = train_tutors(network, data)
     assert len(set(seeds)) == len(seeds) == 4
     torch.testing.assert_close(made.weights[1], whole.weights[1], rtol=0, atol=0)
     assert not torch.equal(made.weights[0], whole.weights[0])
     fails = 7
-    with pytest.raises(NumericsError, match="It broke"):
+    with pytest.raises(NumericsError, match="It broke"), pytest.warns(UserWarning, match="begins again"):
         train_tutors(network, data)
 
 

@@ -1,6 +1,6 @@
 """Tutors: networks that each miss a part of the rows, so that for every row there is one that never saw it."""
 
-from contextlib import suppress
+import warnings
 from dataclasses import dataclass, replace
 
 import torch
@@ -124,8 +124,10 @@ def off_by(answers: Float[Tensor, "n C"], others: Float[Tensor, "n C"]) -> float
 def _train(begun: Trained, data: Data, seed: int, label: str) -> Float[Tensor, " P"]:
     """One tutor. A recipe that just holds for all rows may break on a part of them, so another order is tried."""
     for attempt in range(ATTEMPTS - 1):
-        with suppress(NumericsError):
+        try:
             return fit(begun, data, seed=seed if not attempt else mixed(seed, attempt, "again"), label=label).weights
+        except NumericsError as error:
+            warnings.warn(f"The training of {label} broke and begins again in another order. {error}", stacklevel=3)
     return fit(begun, data, seed=mixed(seed, ATTEMPTS - 1, "again"), label=label).weights
 
 
