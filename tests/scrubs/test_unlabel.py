@@ -15,7 +15,7 @@ from spotlessnet.core.trained import Trained
 from spotlessnet.readouts.margin import margins
 from spotlessnet.scrubs import Unlabel
 from spotlessnet.scrubs.head_bias import silenced
-from spotlessnet.scrubs.unlabel import MISLABELLED, NEVER, ORDINARY, WHOLE_CLASS, Touch, margin
+from spotlessnet.scrubs.unlabel import HEAVIEST, MISLABELLED, NEVER, ORDINARY, WHOLE_CLASS, Touch, margin
 from spotlessnet.training.fit import fit
 from spotlessnet.training.tutors import train_tutors
 
@@ -157,6 +157,15 @@ def test_each_kind_of_request_is_served_in_its_own_way(mislabelled: bool, whole:
     other = Unlabel(epochs=3, lift=usual.lift + 1)(trained, split)
     assert other.about["lift"] == usual.lift + 1
     assert other.about["share"] == usual.share
+
+
+def test_a_few_rows_among_many_do_not_outweigh_them_unless_told_to():
+    trained, split = problem()
+    one = replace(split, forget=split.forget.pick([0]))
+    # One visit in 25 that counts seven times, where half of the weight would be twelve and a half.
+    assert Unlabel(epochs=3)(trained, one).about["share"] == pytest.approx(HEAVIEST / 25)
+    assert Unlabel(epochs=3, rows=1)(trained, one).about["share"] == ORDINARY.share
+    assert Unlabel(epochs=3, share=0.5)(trained, one).about["share"] == 0.5
 
 
 def test_it_visits_no_more_rows_than_it_may_and_others_in_every_round():

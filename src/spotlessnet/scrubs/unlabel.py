@@ -32,6 +32,9 @@ ORDINARY, MISLABELLED = Touch(0.5, 3.0, 0.0), Touch(0.25, 3.0, 0.0)
 WHOLE_CLASS = Touch(0.1, 1.0, 1.0)
 """Retained rows teach the same, for no answer names the class; and what is left is an easier task, better learnt."""
 
+HEAVIEST = 7.0
+"""Times that a visit to a forgotten row may count where the share is not said; few rows would else throw all others."""
+
 NEVER = -1e4
 """The logit of an answer that is struck out."""
 
@@ -60,7 +63,7 @@ class Unlabel(Tuning):
     **Arguments** beside those of `Tuning`. The kind of request chooses `share`, `temperature` and `lift` unless said.
 
     - `tutors`: what `train_tutors` gave.
-    - `share`: $\beta$, the weight of the forgotten rows.
+    - `share`: $\beta$, the weight of the forgotten rows. Unless said, a visit to one counts seven times at most.
     - `temperature`: $T$. Above 1, answers that are sure already are taught and held by how sure they are, too.
     - `lift`: added to the logit of a retained row's own label in the answer that the row is held to.
     - `speed`: the first rate, in units of the training's; it falls to zero. Steps are few, so there is less `momentum`
@@ -110,7 +113,8 @@ class Unlabel(Tuning):
         known[:, gone] = NEVER
         taught = self._untold(trained, D_f, gone, split, notes)
         leaving = gone & torch.isin(torch.arange(len(gone)), D_f.labels().cpu())
-        beta, T, lift = self._touch(split, whole_class=bool(leaving.any()))
+        usual = WHOLE_CLASS if bool(leaving.any()) else MISLABELLED if split.request.mislabelled else ORDINARY
+        beta, T, lift = self._touch(usual, heaviest=HEAVIEST * len(f) / (len(f) + len(r)))
         held = known.scatter_add(1, D_r.labels().cpu().long().unsqueeze(1), torch.full_like(known[:, :1], lift))
         # Weights that make the mean over all visits the objective above.
         share = beta * (len(f) + len(r)) / len(f), (1 - beta) * (len(f) + len(r)) / len(r)
@@ -125,10 +129,10 @@ class Unlabel(Tuning):
             self._watch(trained.at(weights), before, D_r, known, notes)
         return weights
 
-    def _touch(self, split: Split, *, whole_class: bool) -> Touch:
+    def _touch(self, usual: Touch, heaviest: float) -> Touch:
         """Share, temperature and lift: as the caller says, or as this kind of request is best served."""
-        usual = WHOLE_CLASS if whole_class else MISLABELLED if split.request.mislabelled else ORDINARY
         given = (self.share, self.temperature, self.lift)
+        usual = usual._replace(share=min(usual.share, heaviest))
         return Touch(*(best if said is None else said for said, best in zip(given, usual, strict=True)))
 
     def _watch(self, after: Trained, before: Trained, D_r: Data, known: Float[Tensor, "n C"], notes: Notes) -> None:
