@@ -159,6 +159,21 @@ def test_each_kind_of_request_is_served_in_its_own_way(mislabelled: bool, whole:
     assert other.about["share"] == usual.share
 
 
+def test_a_start_that_knows_the_class_is_named():
+    trained, split = problem(whole=True)
+    assert trained.start is not None
+    facts = Unlabel(epochs=1)(trained, split).about
+    before = trained.at(trained.start).predict(split.forget).softmax(dim=1)[:, 0].mean()
+    assert facts["known_at_the_start"] == pytest.approx(float(before))
+    assert not any("begin at a start that knows" in text for text in facts["lost"])
+    sure = trained.start.index_add(0, torch.tensor([12]), torch.tensor([9.0], dtype=float64))  # the bias of the class
+    facts = Unlabel(epochs=1)(replace(trained, start=sure), split).about
+    assert any("but the start of training gives it 100%" in text for text in facts["assumed"])
+    assert any("begin at a start that knows the class" in text for text in facts["lost"])
+    facts = Unlabel(epochs=1)(*problem()).about  # no class leaves
+    assert "known_at_the_start" not in facts
+
+
 def test_a_few_rows_among_many_do_not_outweigh_them_unless_told_to():
     trained, split = problem()
     one = replace(split, forget=split.forget.pick([0]))

@@ -14,7 +14,7 @@ from spotlessnet.core.scrub import Notes
 from spotlessnet.core.split import Split, joined
 from spotlessnet.core.targets import WeightedDistillation, with_weights
 from spotlessnet.core.trained import Trained
-from spotlessnet.scrubs.head_bias import silenced
+from spotlessnet.scrubs.head_bias import ASKED, silenced
 from spotlessnet.scrubs.tuning import Tuning
 from spotlessnet.training.fit import fit
 from spotlessnet.training.tutors import READ, WATCHED, Tutors, off_by
@@ -116,6 +116,8 @@ class Unlabel(Tuning):
         usual = WHOLE_CLASS if bool(leaving.any()) else MISLABELLED if split.request.mislabelled else ORDINARY
         beta, T, lift = self._touch(usual, heaviest=HEAVIEST * len(f) / (len(f) + len(r)))
         held = known.scatter_add(1, D_r.labels().cpu().long().unsqueeze(1), torch.full_like(known[:, :1], lift))
+        if bool(leaving.any()):
+            _ask_the_start(trained, leaving, D_f, notes)
         # Weights that make the mean over all visits the objective above.
         share = beta * (len(f) + len(r)) / len(f), (1 - beta) * (len(f) + len(r)) / len(r)
         counts = torch.cat([torch.full((len(data),), each) for data, each in zip((D_f, D_r), share, strict=True)])
@@ -196,6 +198,20 @@ class Unlabel(Tuning):
             rank = (now.argsort().argsort().to(unseen) + 0.5) / len(now)
             answers[mine, c] += unseen.quantile(rank) - now
         return answers
+
+
+def _ask_the_start(trained: Trained, leaving: Bool[Tensor, " C"], D_f: Data, notes: Notes) -> None:
+    """Say so if the network knew the class before it was trained: retraining would not take it away."""
+    if trained.start is None:
+        return
+    before = trained.at(trained.start).predict(D_f.pick(evenly(len(D_f), ASKED))).cpu().softmax(dim=1)
+    known, chance = float(before[:, leaving].sum(dim=1).mean()), float(leaving.double().mean())
+    notes.fact(known_at_the_start=known)
+    if known > 2 * chance:
+        notes.assume(
+            f"the class that leaves is struck out of all answers, but the start of training gives it {known:.0%}",
+            "it goes further than retraining, which would begin at a start that knows the class",
+        )
 
 
 def margin(answers: Float[Tensor, "k C"], label: Int[Tensor, ""]) -> Float[Tensor, " k"]:
