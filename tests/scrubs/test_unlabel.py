@@ -165,6 +165,8 @@ def test_a_start_that_knows_the_class_is_named():
     facts = Unlabel(epochs=1)(trained, split).about
     before = trained.at(trained.start).predict(split.forget).softmax(dim=1)[:, 0].mean()
     assert facts["known_at_the_start"] == pytest.approx(float(before))
+    answers = trained.predict(split.forget)
+    assert facts["bias_lowered_by"] == pytest.approx(float((answers[:, 0] - answers[:, 1:].amin(dim=1)).mean()))
     assert not any("begin at a start that knows" in text for text in facts["lost"])
     sure = trained.start.index_add(0, torch.tensor([12]), torch.tensor([9.0], dtype=float64))  # the bias of the class
     facts = Unlabel(epochs=1)(replace(trained, start=sure), split).about

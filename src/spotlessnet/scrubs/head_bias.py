@@ -38,8 +38,10 @@ def silenced(trained: Trained, leaving: Bool[Tensor, " C"], data: Data) -> Float
     in the mean over some of `data`, the rows that leave. Every retained row pushes that bias down in retraining, and no
     row holds it up. A network without such a bias stays as it is.
     """
+    if not bool(leaving.any()) or bool(leaving.all()):
+        return trained.weights
     place = head_bias(trained, data)
-    if place is None or not bool(leaving.any()) or bool(leaving.all()):
+    if place is None:
         return trained.weights
     answers, leaving = trained.predict(data.pick(evenly(len(data), ASKED))), leaving.to(trained.device)
     fall = (answers[:, leaving] - answers[:, ~leaving].amin(dim=1, keepdim=True)).mean(dim=0)

@@ -50,8 +50,8 @@ class Unlabel(Tuning):
     without them it would only draw the network back to its start. The answers $t$ are those of the tutors that never
     saw each row. A label that no retained row has is struck out of them, and out of the answers that retained rows are
     held to, for a retrained network would never give it; where the network's head has a bias, distilling begins with
-    that of the label lowered (`silenced`). Without tutors they are the network's own with what the label
-    told it taken out:
+    that of the label lowered (`silenced`). Without tutors the answers are the network's own with what the label told it
+    taken out:
 
     - a label that was wrong is struck out: what is left is what the network makes of the picture itself;
     - other margins become those of held-out rows with the same label, the surest row taking the largest.
@@ -116,15 +116,18 @@ class Unlabel(Tuning):
         usual = WHOLE_CLASS if bool(leaving.any()) else MISLABELLED if split.request.mislabelled else ORDINARY
         beta, T, lift = self._touch(usual, heaviest=HEAVIEST * len(f) / (len(f) + len(r)))
         held = known.scatter_add(1, D_r.labels().cpu().long().unsqueeze(1), torch.full_like(known[:, :1], lift))
+        begun = trained.weights
         if bool(leaving.any()):
             _ask_the_start(trained, leaving, D_f, notes)
+            begun = silenced(trained, leaving, D_f)
+            notes.fact(bias_lowered_by=float((begun - trained.weights).abs().max()))
         # Weights that make the mean over all visits the objective above.
         share = beta * (len(f) + len(r)) / len(f), (1 - beta) * (len(f) + len(r)) / len(r)
         counts = torch.cat([torch.full((len(data),), each) for data, each in zip((D_f, D_r), share, strict=True)])
         told = joined(D_f, D_r).relabel(with_weights(torch.cat([taught, held]), counts.to(known)))
         notes.fact(share=beta, temperature=T, lift=lift)
         notes.fact(forgotten_read=len(D_f), retained_read=len(D_r), visits=len(f) + len(r))
-        pupil = replace(trained, loss=WeightedDistillation(T), weights=silenced(trained, leaving, D_f))
+        pupil = replace(trained, loss=WeightedDistillation(T), weights=begun)
         visits, recipe = told.pick(torch.cat([f, len(D_f) + r])), self.recipe(trained, notes).but(epochs=1)
         weights = fit(pupil, visits, recipe, seed=self.seed, label="unlabelling").weights
         if self.tutors is not None:

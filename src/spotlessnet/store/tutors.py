@@ -16,15 +16,9 @@ NAMES = ("weights", "rows", "part", "scale", "origin", "lack")
 
 def write_tutors(path: str | Path, tutors: Tutors, *, replace: bool = False) -> str:
     """Write tutors and give the file's SHA-256."""
-    named = {name: getattr(tutors, name) for name in NAMES}
-    tensors = {
-        name: torch.as_tensor(value, dtype=torch.float64 if isinstance(value, float) else None)
-        .detach()
-        .cpu()
-        .contiguous()
-        for name, value in named.items()
-        if value is not None
-    }
+    named = {name: value for name in NAMES if (value := getattr(tutors, name)) is not None}
+    wide = {name: torch.tensor(value, dtype=torch.float64) for name, value in named.items() if isinstance(value, float)}
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in (named | wide).items()}
     if not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
         raise NumericsError("A tutor's weights are not finite, so nothing was written. Check the training run.")
     return write_whole(Path(path), to_bytes(tensors, {"format": FORMAT}), replace=replace)
