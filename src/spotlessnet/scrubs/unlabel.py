@@ -131,7 +131,7 @@ class Unlabel(Tuning):
         visits, recipe = told.pick(torch.cat([f, len(D_f) + r])), self.recipe(trained, notes).but(epochs=1)
         weights = fit(pupil, visits, recipe, seed=self.seed, label="unlabelling").weights
         if self.tutors is not None:
-            self._watch(trained.at(weights), before, D_r, known, notes)
+            self._watch(trained.at(weights), before, D_r, (known, held), notes)
         return weights
 
     def _touch(self, usual: Touch, heaviest: float) -> Touch:
@@ -140,12 +140,16 @@ class Unlabel(Tuning):
         usual = usual._replace(share=min(usual.share, heaviest))
         return Touch(*(best if said is None else said for said, best in zip(given, usual, strict=True)))
 
-    def _watch(self, after: Trained, before: Trained, D_r: Data, known: Float[Tensor, "n C"], notes: Notes) -> None:
-        """How far retained rows have gone from what was said of them at first, beside how far off tutors are."""
+    def _watch(self, after: Trained, before: Trained, D_r: Data, told: tuple[Tensor, Tensor], notes: Notes) -> None:
+        """How far retained rows have gone from what was said of them at first, beside how far off tutors are.
+
+        Or from what they were held to, whichever is nearer: a lift is meant to move them.
+        """
         assert self.tutors is not None  # looked at by the caller
         at = evenly(len(D_r), WATCHED)
         some = D_r.pick(at)
-        moved = off_by(after.predict(some).cpu(), known[at])
+        now = after.predict(some).cpu()
+        moved = min(off_by(now, each[at]) for each in told)
         off = self.tutors.lack if self.tutors.lack is not None else self.tutors.lacking(before, some)
         worn = moved > off
         notes.fact(departure=moved, wear=moved / max(off, 1e-30), retrain_now=worn)
