@@ -15,18 +15,20 @@ who has seen both kinds of network with the other seeds tells a scrubbed from a 
 """
 
 import argparse
+import io
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from spotlessnet.core.cohorts import rows as by_number
 from spotlessnet.core.data import Arrays, Data
+from spotlessnet.core.files import write_whole
 from spotlessnet.core.memory import Memory
 from spotlessnet.core.meter import Meter
 from spotlessnet.core.recipe import Recipe
@@ -65,6 +67,7 @@ DISTANCE = "activation distance on forget"
 OPERATIONS = "operations, in trainings"
 WRITING, TRAINING = "writing", "training"
 ALONE_HERE = "alone on the machine"
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 Made = TypeVar("Made")
 
@@ -170,8 +173,8 @@ def looks(name: str, method: str, seed: int, network: Trained, reference: Traine
 
 def run(options: argparse.Namespace) -> None:
     """All seeds. The floor of each is the next one's retrained network, and the first's for the last."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    splits, seen = requests(options, device), []
+    device, seen = DEVICE, []
+    splits = requests(options, device)
     with matmul("tf32"):
         for seed in options.seeds:
             seen.append(prepare(options, splits, seed, device))
@@ -185,20 +188,44 @@ def run(options: argparse.Namespace) -> None:
 
 
 def prepare(options: argparse.Namespace, splits: dict[str, Split], seed: int, device: torch.device) -> Prepared:
-    """The original, its tutors and, where asked for, its memory; and one retrained network for every request."""
+    """The original, one retrained network for every request, tutors and, where asked for, a memory."""
     start, split, memory = begin(options, seed, device), splits["some"], None
-    network = fit(start, split.whole, seed=seed)
+    keep = partial(kept, options, seed)
+    _, original = keep("original", partial(weights_of, start, split.whole, seed=seed))
+    network, took, retrained = start.at(original["weights"]), {}, {}
+    for cohort in options.cohorts:
+        again = partial(weights_of, start, splits[cohort].retain, seed=seed, order_of=split.whole)
+        took[cohort], other = keep(f"retrained-{cohort}", again)
+        retrained[cohort] = start.at(other["weights"])
     train = partial(train_tutors, parts=options.parts, divisions=options.divisions, held=split.validation, seed=seed)
-    took = {}
-    took[TUTORS], tutors = measured(lambda: train(network, split.whole), device)
+    what = f"tutors-{options.parts}-{options.divisions}"
+    took[TUTORS], known = keep(what, lambda: vars(train(network, split.whole)))
+    tutors = Tutors(**known | {"weights": known["weights"].to(device)})
     if options.memory:
         took["memory"], memory = measured(lambda: write(options, network, split), device)
-    retrained = {}
-    for cohort in options.cohorts:
-        again = partial(fit, start, splits[cohort].retain, seed=seed, order_of=split.whole)
-        took[cohort], retrained[cohort] = measured(again, device)
     print(f"{options.model}, decay {options.decay:g}, seed {seed} trained", flush=True)
     return Prepared(seed, start, network, tutors, memory, retrained, took)
+
+
+def weights_of(start: Trained, data: Data, *, seed: int, order_of: Data | None = None) -> dict[str, Any]:
+    """Of a network that is trained now."""
+    return {"weights": fit(start, data, seed=seed, order_of=order_of).weights}
+
+
+def kept(
+    options: argparse.Namespace, seed: int, what: str, make: Callable[[], dict[str, Any]]
+) -> tuple[float, dict[str, Any]]:
+    """How long it took, and what was made: now or, with `--keep`, by an earlier run."""
+    if options.keep is None:
+        return measured(make, DEVICE)
+    told = (options.model, options.decay, options.epochs, options.rows, options.label, options.forget, seed, what)
+    path = options.keep / f"{'-'.join(map(str, told))}.pt"
+    if not path.exists():
+        found = io.BytesIO()
+        torch.save(measured(make, DEVICE), found)
+        write_whole(path, found.getvalue(), replace=True)  # another run may have been faster, to the same bytes
+    took, made = torch.load(path, map_location="cpu", weights_only=True)
+    return took, made
 
 
 def compare(options: argparse.Namespace, splits: dict[str, Split], ready: Prepared, floors: dict[str, Trained]) -> None:
@@ -293,7 +320,7 @@ def operations(start: Trained, data: Data) -> float:
 
 def clock(options: argparse.Namespace) -> None:
     """What a request takes on a machine that does nothing else, beside an epoch of training. Weights do not matter."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = DEVICE
     splits, start = requests(options, device), begin(options, options.seeds[0], device)
     whole, epoch = splits["some"].whole, RECIPE.but(epochs=1, decay=options.decay)
     part = torch.stack([torch.arange(len(whole)) % options.parts + d * options.parts for d in range(options.divisions)])
@@ -329,12 +356,13 @@ def main() -> None:
     parser.add_argument("--label", type=int, default=0, help="the class that is forgotten, in part or whole")
     parser.add_argument("--rows", type=int, help="the most training rows, for a rehearsal")
     parser.add_argument("--memory", action="store_true", help="write a memory too, and serve requests from it")
+    parser.add_argument("--keep", type=Path, help="folder where trained networks are kept and found again")
     parser.add_argument("--without", nargs="+", default=[], metavar="METHOD", help="methods to leave out")
-    parser.add_argument("--few", type=int, default=100, help="rows of a round, for a hundredth of a training")
-    parser.add_argument("--many", type=int, default=1200, help="rows of a round, for a tenth of a training")
+    parser.add_argument("--few", type=int, default=90, help="rows of a round, for a hundredth of a training")
+    parser.add_argument("--many", type=int, default=1100, help="rows of a round, for a tenth of a training")
     parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--parts", type=int, default=3, help="tutors, each trained without one part of the rows")
-    parser.add_argument("--divisions", type=int, default=1, help="so many times the rows are divided for them")
+    parser.add_argument("--parts", type=int, default=2, help="of the rows; each tutor is trained without one")
+    parser.add_argument("--divisions", type=int, default=2, help="so many times the rows are divided for them")
     options = parser.parse_args()
     run(options) if options.what == "run" else clock(options)
 

@@ -15,6 +15,7 @@ from spotlessnet.core.trained import Trained
 from spotlessnet.readouts.margin import margins
 from spotlessnet.scrubs import Unlabel
 from spotlessnet.scrubs.head_bias import silenced
+from spotlessnet.scrubs.second_opinion import second_opinion
 from spotlessnet.scrubs.unlabel import HEAVIEST, MISLABELLED, NEVER, ORDINARY, WHOLE_CLASS, Touch, margin
 from spotlessnet.training.fit import fit
 from spotlessnet.training.tutors import train_tutors
@@ -43,17 +44,18 @@ def slope(trained: Trained, data: Data, answers: torch.Tensor, T: float = 1.0) -
 
 
 @pytest.mark.parametrize(("T", "lift"), [(1.0, 0.0), (3.0, 0.0), (2.0, 1.5)])
-@pytest.mark.parametrize("kind", ["wrong", "class", "ordinary", "tutors"])
+@pytest.mark.parametrize("kind", ["wrong", "class", "ordinary", "tutors", "tutors, wrong"])
 def test_one_epoch_is_one_step_toward_the_untold_answers(kind: str, T: float, lift: float) -> None:
-    trained, split = problem(mislabelled=kind == "wrong", whole=kind == "class")
+    trained, split = problem(mislabelled="wrong" in kind, whole=kind == "class")
     labels = split.forget.labels()
     answers = trained.predict(split.forget)
     tutors = None
     if kind in ("wrong", "class"):
         answers = answers.scatter(1, labels.unsqueeze(1), NEVER)
-    elif kind == "tutors":
-        tutors = train_tutors(trained, split.whole, held=split.validation)
+    elif "tutors" in kind:
+        tutors, own = train_tutors(trained, split.whole, held=split.validation), answers
         answers = tutors.answers(trained, split.forget)
+        answers = second_opinion(answers, own, labels) if "wrong" in kind else answers
     else:
         for c in labels.unique():
             mine, held = labels == c, split.validation

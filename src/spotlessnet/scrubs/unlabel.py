@@ -15,6 +15,7 @@ from spotlessnet.core.split import Split, joined
 from spotlessnet.core.targets import WeightedDistillation, with_weights
 from spotlessnet.core.trained import Trained
 from spotlessnet.scrubs.head_bias import ASKED, silenced
+from spotlessnet.scrubs.second_opinion import second_opinion
 from spotlessnet.scrubs.tuning import Tuning
 from spotlessnet.training.fit import fit
 from spotlessnet.training.tutors import READ, WATCHED, Tutors, off_by
@@ -48,10 +49,10 @@ class Unlabel(Tuning):
     with answers at the temperature $T$, $T^2\, KL(\mathrm{softmax}(t/T) \,\|\, \mathrm{softmax}(f_w/T))$, and $w_0$ the
     network as it is, or as it was when its tutors were trained. There is no decay: in training labels balance it, and
     without them it would only draw the network back to its start. The answers $t$ are those of the tutors that never
-    saw each row. A label that no retained row has is struck out of them, and out of the answers that retained rows are
-    held to, for a retrained network would never give it; where the network's head has a bias, distilling begins with
-    that of the label lowered (`silenced`). Without tutors the answers are the network's own with what the label told it
-    taken out:
+    saw each row, with the network's `second_opinion` on rows whose labels were wrong. A label that no retained row has
+    is struck out of them, and out of the answers that retained rows are held to, for a retrained network would never
+    give it; where the network's head has a bias, distilling begins with that of the label lowered (`silenced`). Without
+    tutors the answers are the network's own with what the label told it taken out:
 
     - a label that was wrong is struck out: what is left is what the network makes of the picture itself;
     - other margins become those of held-out rows with the same label, the surest row taking the largest.
@@ -172,7 +173,12 @@ class Unlabel(Tuning):
     ) -> Float[Tensor, "k C"]:
         """Logits for the forgotten rows that do not rest on their labels."""
         labels = D_f.labels().cpu().long()
-        answers = trained.predict(D_f, READ).cpu() if self.tutors is None else self.tutors.answers(trained, D_f)
+        if self.tutors is None:
+            answers = trained.predict(D_f, READ).cpu()
+        else:
+            answers = self.tutors.answers(trained, D_f)
+            if split.request.mislabelled:
+                answers = second_opinion(answers, trained.predict(D_f, READ).cpu(), labels)
         answers[:, gone], struck = NEVER, gone[labels]
         if split.request.mislabelled and self.tutors is None:
             answers, struck = answers.scatter(1, labels.unsqueeze(1), NEVER), torch.ones_like(struck)
