@@ -52,6 +52,20 @@ def gap_table(paths: list[str], settings: list[str]) -> str:
     return "\n".join(lines)
 
 
+def cost_table(path: str, settings: list[str]) -> str:
+    """Markdown: what a request costs by the clock and in operations beside retraining, in the mean over seeds."""
+    counted: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for row in read_rows(path):
+        if row.readout == OPERATIONS:
+            counted[row.method, row.experiment].append(row.value)
+    lines = ["| method | " + " | ".join(settings) + " |", "|---" * (len(settings) + 1) + "|"]
+    for full, by_setting in sorted(gaps(path).items()):
+        both = [(by_setting[name][2], counted[full, name]) for name in settings]
+        cells = [" / ".join(f"{statistics.mean(each):.0%}" for each in pair) for pair in both]
+        lines.append(f"| {full.partition(' | ')[0]} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
 def error_table(rows: list[Row], settings: list[str]) -> str:
     """Markdown: errors on retained and on test rows, means over seeds in percent."""
     errors: dict[tuple[str, str, str], list[float]] = defaultdict(list)
@@ -77,6 +91,7 @@ def write_page(path: str) -> None:
         machine=rows[0].note.split(";")[0],
         seeds=", ".join(str(seed) for seed in sorted({row.seed for row in rows})),
         table=gap_table([path, TUTORED, EARLIER], settings),
+        costs=cost_table(TUTORED, settings),
         taught=error_table(read_rows(TUTORED), settings),
         earlier=error_table(read_rows(EARLIER), settings),
         errors=error_table(rows, settings),

@@ -1,12 +1,12 @@
 """Answers from tutors in the six small settings of `benchmarks/frontier.py`, with settings for each kind of request.
 
     python benchmarks/frontier_taught.py choose  --data DIR --out results/frontier-taught-choose.jsonl --seeds 0 1 2
-    python benchmarks/frontier_taught.py confirm --data DIR --out results/frontier-taught.jsonl --seeds 20 21 22 23 24 \
-        --chosen results/frontier-taught-choose.jsonl
+    python benchmarks/frontier_taught.py confirm --data DIR --out results/frontier-taught.jsonl \
+        --chosen results/frontier-taught-choose.jsonl --seeds 30 31 32 33 34 35
 
 Tutors are trained once beside each network. `choose` tries all settings and prefers, for each kind of request, the one
-whose smaller gap closed over both networks is largest, among those that keep the retained rows. `confirm` takes these,
-or without `--chosen` the ones found by hand, on seeds that nothing was chosen on.
+whose smaller gap closed over both networks is largest, among those that keep retained and test rows. `confirm` takes
+these, on seeds that nothing was chosen on.
 """
 
 import argparse
@@ -58,15 +58,7 @@ PART = 0.2
 
 SPEEDS, SHARES, TEMPERATURES = (0.25, 0.5), (0.12, 0.2, 0.3), (1.0, 2.0, 3.0)
 Setting = tuple[float, float, float]
-BY_HAND: dict[tuple[str, str], Setting] = {
-    (TAUGHT, "some"): (0.25, 0.25, 3.0),
-    (SMALL, "some"): (0.25, 0.15, 3.0),
-    (TAUGHT, "wrong"): (0.5, 0.12, 1.0),
-    (SMALL, "wrong"): (0.3, 0.1, 1.0),
-    (TAUGHT, "class"): (0.5, 0.12, 1.0),
-    (SMALL, "class"): (0.3, 0.1, 1.0),
-}
-"""Speed, share and temperature by method and kind of request."""
+"""Speed, share and temperature."""
 
 RISES = {"retain": 0.005, "test": 0.01}
 """What a setting that is chosen may cost in errors on retained and on test rows, in the mean."""
@@ -190,7 +182,7 @@ def main() -> None:
     parser.add_argument("what", choices=("choose", "confirm"))
     parser.add_argument("--data", required=True, help="folder with image shards and weights")
     parser.add_argument("--out", required=True)
-    parser.add_argument("--chosen", help="rows of the choosing run; settings found by hand without them")
+    parser.add_argument("--chosen", help="rows of the choosing run, for `confirm`")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--cohorts", nargs="+", choices=COHORTS, default=list(COHORTS))
@@ -199,7 +191,9 @@ def main() -> None:
         run(options, everything)
         print(json.dumps({", ".join(key): name_of(best) for key, best in choose(options.out).items()}, indent=1))
     else:
-        best = choose(options.chosen) if options.chosen else BY_HAND
+        if options.chosen is None:
+            parser.error("`confirm` takes the settings that were chosen: give --chosen")
+        best = choose(options.chosen)
         run(options, lambda method, cohort: {f"{method} | ": best[method, cohort]})
 
 

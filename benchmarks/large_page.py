@@ -19,11 +19,13 @@ from spotlessnet.report.rows import read_rows
 # Started as a script, its own folder comes first, not the one that holds it.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.large import COHORTS, DISTANCE, OPERATIONS, TRAINING, TUTORS, WRITING, margins_file
+from benchmarks.large_trials import COSTS, GOAL, ORIGINAL
 
 PAGE = Path(__file__).with_name("large.md")
-LONG, CLOCK = "large-long.jsonl", "large-clock.jsonl"
-"""Beside the rows: those of a longer training, and of requests on a machine that does nothing else."""
+THIRDS, LONG, CLOCK, TRIALS = "large-thirds.jsonl", "large-long.jsonl", "large-clock.jsonl", "large-trials.jsonl"
+"""Beside the rows: of other tutors, of a longer training, of a machine that does nothing else, of what was tried."""
 
+MEASURES = ("margin on forget", "loss on forget", DISTANCE)
 COLUMNS = ("method", "margin", "loss", "distance", "attack", "D_r / test error", "seconds", "operations")
 
 
@@ -44,7 +46,7 @@ def table(path: Path) -> str:
         lines.append("|---|---:|---:|---:|---:|---:|---:|---:|")
         trained = value[name, "retrained", TRAINING]
         for method in here:
-            gaps = [_gap(value, name, method, readout) for readout in ("margin on forget", "loss on forget", DISTANCE)]
+            gaps = [_gap(value, name, method, readout) for readout in MEASURES]
             errors = [_mean(value[name, method, f"error on {part}"]) for part in ("retain", "test")]
             cost = _mean(seconds[name, method]) / _mean(trained)
             counted = _mean(value[name, method, OPERATIONS])
@@ -71,6 +73,26 @@ def clock_table(path: Path) -> str:
             took = {c: [r.value for r in here if (r.method, r.readout) == (method, c)] for c in COHORTS}
             cells = [f"{statistics.median(values) / whole:.2%}" for values in took.values()]
             lines.append(f"| {name.partition(',')[0]} | {method} | {whole:.1f} s | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def trial_table(path: Path) -> str:
+    """Markdown: what each setting does for a hundredth and for a tenth of a training."""
+    value = {row.key[:3]: row.value for row in read_rows(path)}
+    tried: dict[tuple[str, str], dict[str, str]] = defaultdict(dict)
+    for name, method in dict.fromkeys(key[:2] for key in value):
+        if method in (ORIGINAL, GOAL):
+            continue
+        ways = []
+        for readout in MEASURES:
+            before, now, goal = (value[name, m, readout] for m in (ORIGINAL, method, GOAL))
+            ways.append(f"{(before - now) / (before - goal):.0%}")
+        error = 100 * (value[name, method, "error on retain"] - value[name, GOAL, "error on retain"])
+        _, cost, settings = method.split(", ")
+        tried[name.rpartition(", ")[2], settings][cost] = f"{' / '.join(ways)}; {error:+.1f}"
+    lines = ["| request | settings | " + " | ".join(COSTS) + " |", "|---|---|" + "---:|" * len(COSTS)]
+    for (cohort, settings), found in tried.items():
+        lines.append(f"| {cohort} | {settings} | " + " | ".join(found.get(cost, "") for cost in COSTS) + " |")
     return "\n".join(lines)
 
 
@@ -103,6 +125,8 @@ def write_page(path: Path) -> None:
     text = PAGE.read_text(encoding="utf-8").format(
         machine=rows[0].note.partition(", TF32")[0],
         tables=table(path),
+        thirds=table(path.with_name(THIRDS)),
+        trials=trial_table(path.with_name(TRIALS)),
         long=table(path.with_name(LONG)),
         clock=clock_table(path.with_name(CLOCK)),
     )

@@ -3,75 +3,64 @@
     python benchmarks/large_trials.py --data DIR --out results/large-trials.jsonl --keep NETWORKS --model all-cnn
 
 Original, tutors of two kinds, retrained networks and floors are trained once, as in `benchmarks/large.py`; a request
-then takes a second at most. One line per trial: how much of the way was gone in mean margin, loss and activation
-distance, and what errors are left.
+then takes a second at most. `benchmarks/large_page.py` makes a table of the rows.
 """
 
 import argparse
+import math
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import torch
-
-from spotlessnet.core.data import Data
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.operators.precision import matmul
 from spotlessnet.report.rows import Row, append_rows
 from spotlessnet.scrubs import Unlabel
-from spotlessnet.scrubs.unlabel import NEVER
-from spotlessnet.training.tutors import Tutors
 
 # Started as a script, its own folder comes first, not the one that holds it.
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from benchmarks.large import DEVICE, RECIPE, WEIGHTS, Prepared, kept, looks, measured, prepare, requests, weights_of
+from benchmarks.large import (
+    DEVICE,
+    DISTANCE,
+    RECIPE,
+    WEIGHTS,
+    Prepared,
+    about,
+    kept,
+    looks,
+    measured,
+    prepare,
+    requests,
+    weights_of,
+)
 
 LABEL, SEED = 3, 100
+ORIGINAL, GOAL = "original", "goal"
+"""The goal: retraining, and for the activation distance another seed's."""
+
+COSTS = {"a hundredth": "few", "a tenth": "many"}
 KINDS = (2, 2), (3, 1)
 """Of tutors that take two trainings: parts and divisions."""
 
-READOUTS = ("margin on forget", "loss on forget", "activation distance on forget")
 
-
-@dataclass(frozen=True, eq=False)
-class WithOwn(Tutors):
-    """Tutors whose answers are mixed with the network's own, the row's label struck out of both."""
-
-    own: float = 0.0
-
-    def answers(self, network: Trained, data: Data) -> torch.Tensor:
-        said = super().answers(network, data)
-        if not self.own:
-            return said
-        both = (1 - self.own) * said + self.own * network.predict(data).cpu()
-        return both.scatter(1, data.labels().cpu().long().unsqueeze(1), NEVER)
-
-
-def trials() -> Iterator[tuple[str, dict[str, float], float]]:
-    """Cohort, what `Unlabel` is told, and how much the network's own answers count."""
+def trials() -> Iterator[tuple[str, dict[str, float]]]:
+    """Cohort, and what `Unlabel` is told."""
     for share, T, speed in ((0.5, 3, 0.3), (0.6, 3, 0.3), (0.75, 3, 0.3), (0.6, 3, 0.5), (0.5, 1, 0.3), (0.6, 1, 0.5)):
-        yield "some", {"share": share, "temperature": T, "speed": speed}, 0.0
+        yield "some", {"share": share, "temperature": T, "speed": speed, "own": 0}
     for share, T, speed, own in (
-        (0.25, 3, 0.3, 0.0), (0.25, 3, 0.3, 0.25), (0.25, 3, 0.3, 0.5), (0.4, 3, 0.3, 0.0),
-        (0.4, 3, 0.3, 0.25), (0.25, 3, 0.5, 0.0), (0.25, 1, 0.5, 0.0), (0.4, 1, 0.3, 0.25),
+        (0.25, 3, 0.3, 0), (0.25, 3, 0.3, 0.25), (0.25, 3, 0.3, 0.5), (0.4, 3, 0.3, 0),
+        (0.4, 3, 0.3, 0.25), (0.25, 3, 0.5, 0), (0.25, 1, 0.5, 0), (0.4, 1, 0.3, 0.25),
     ):  # fmt: skip
-        yield "wrong", {"share": share, "temperature": T, "speed": speed}, own
+        yield "wrong", {"share": share, "temperature": T, "speed": speed, "own": own}
     for share, speed, lift in ((0.1, 0.3, 1.0), (0.1, 0.3, 0.0), (0.05, 0.3, 1.0), (0.2, 0.3, 1.0), (0.1, 0.2, 1.0)):
-        yield "class", {"share": share, "speed": speed, "lift": lift}, 0.0
+        yield "class", {"share": share, "speed": speed, "lift": lift, "own": 0}
 
 
 def values(network: Trained, reference: Trained, split: Split) -> dict[str, float]:
     return {row.readout: row.value for row in looks("", "", 0, network, reference, split)}
-
-
-def told(before: dict[str, float], now: dict[str, float], goal: dict[str, float]) -> str:
-    """The share of the way that was gone, and errors."""
-    ways = [f"{(before[r] - now[r]) / (before[r] - goal[r]):.0%}" for r in READOUTS]
-    errors = [f"{100 * now[f'error on {part}']:.2f}" for part in ("retain", "test")]
-    return f"margin {ways[0]} loss {ways[1]} distance {ways[2]}, errors {' / '.join(errors)}"
 
 
 def run(options: argparse.Namespace) -> None:
@@ -79,45 +68,39 @@ def run(options: argparse.Namespace) -> None:
     with matmul("tf32"):
         for options.parts, options.divisions in KINDS:
             ready = prepare(options, splits, SEED, DEVICE)
-            keep = partial(kept, options, SEED)
-            start, goals = {}, {}
             for cohort, split in splits.items():
                 again = partial(weights_of, ready.start, split.retain, seed=SEED + 1000, order_of=split.whole)
-                _, floor = keep(f"floor-{cohort}", again)
+                floor = ready.start.at(kept(options, SEED, f"floor-{cohort}", again)[1]["weights"])
                 retrained = ready.retrained[cohort]
-                start[cohort] = values(ready.network, retrained, split)
-                goals[cohort] = values(retrained, retrained, split)
-                goals[cohort][READOUTS[2]] = values(ready.start.at(floor["weights"]), retrained, split)[READOUTS[2]]
-                print(f"{cohort}: original {start[cohort]}, goal {goals[cohort]}", flush=True)
-            for cohort, settings, own in trials():
-                tutors = WithOwn(**{f.name: getattr(ready.tutors, f.name) for f in fields(Tutors)}, own=own)
-                for cost, rows in (("a hundredth", options.few), ("a tenth", options.many)):
-                    scrub = replace(Unlabel(rows=rows, epochs=options.rounds, tutors=tutors), **settings)
-                    name = f"{cost}, {' '.join(f'{k}={v:g}' for k, v in settings.items())} own={own:g}"
-                    told = f"{len(tutors.weights)} tutors, {name}"
-                    tried(options, scrub, told, ready, (cohort, splits[cohort]), start[cohort], goals[cohort])
+                goal = values(retrained, retrained, split) | {DISTANCE: values(floor, retrained, split)[DISTANCE]}
+                keep_rows(options, cohort, ORIGINAL, values(ready.network, retrained, split))
+                keep_rows(options, cohort, GOAL, goal)
+            for cohort, settings in trials():
+                for cost, rows in COSTS.items():
+                    scrub = Unlabel(rows=getattr(options, rows), epochs=options.rounds, tutors=ready.tutors)
+                    told = " ".join(f"{k}={v:g}" for k, v in settings.items())
+                    name = f"{len(ready.tutors.weights)} tutors, {cost}, {told}"
+                    tried(options, replace(scrub, **settings), name, ready, cohort, splits[cohort])
 
 
-def tried(
-    options: argparse.Namespace,
-    scrub: Unlabel,
-    name: str,
-    ready: Prepared,
-    request: tuple[str, Split],
-    start: dict[str, float],
-    goal: dict[str, float],
+def keep_rows(
+    options: argparse.Namespace, cohort: str, name: str, found: dict[str, float], took: float = math.nan
 ) -> None:
-    """One request, written down and told."""
-    cohort, split = request
+    """Write down what was read, and say so."""
+    where, note = f"{options.model}, decay {options.decay:g}, {cohort}", about(options, DEVICE)
+    append_rows(options.out, [Row(where, name, r, SEED, v, seconds=took, note=note) for r, v in found.items()])
+    print(f"{where}: {name}: {found}", flush=True)
+
+
+def tried(options: argparse.Namespace, scrub: Unlabel, name: str, ready: Prepared, cohort: str, split: Split) -> None:
+    """One request, and what came of it."""
     try:
         took, found = measured(lambda: scrub(ready.network, split), DEVICE)
     except ArithmeticError as error:  # a setting that breaks is a result too
         print(f"{cohort}, {name}: {error}", flush=True)
         return
     now = values(ready.network.at(found.mean), ready.retrained[cohort], split)
-    where = f"{options.model}, decay {options.decay:g}, {cohort}"
-    append_rows(options.out, [Row(where, name, r, SEED, v, seconds=took) for r, v in now.items()])
-    print(f"{cohort}, {name}: {told(start, now, goal)}, {took:.2f} s", flush=True)
+    keep_rows(options, cohort, name, now, took)
 
 
 def main() -> None:

@@ -55,7 +55,7 @@ def test_one_epoch_is_one_step_toward_the_untold_answers(kind: str, T: float, li
     elif "tutors" in kind:
         tutors, own = train_tutors(trained, split.whole, held=split.validation), answers
         answers = tutors.answers(trained, split.forget)
-        answers = second_opinion(answers, own, labels) if "wrong" in kind else answers
+        answers = second_opinion(answers, own, labels, 0.25) if "wrong" in kind else answers
     else:
         for c in labels.unique():
             mine, held = labels == c, split.validation
@@ -107,6 +107,16 @@ def test_tutors_are_believed_but_for_a_class_that_is_gone():
     trained, split = problem()
     facts = Unlabel(epochs=1, tutors=train_tutors(trained, split.whole))(trained, split).about
     assert (facts["struck_out"], facts["as_held_out"]) == (0, 0)
+
+
+def test_the_second_opinion_can_be_left_out():
+    trained, split = problem(mislabelled=True)
+    tutors = train_tutors(trained, split.whole)
+    alone, both = (Unlabel(epochs=1, own=own, tutors=tutors)(trained, split).mean for own in (0.0, 0.25))
+    ordinary = replace(split, request=Request(mislabelled=False))
+    told = Unlabel(epochs=1, **MISLABELLED._asdict(), tutors=tutors)(trained, ordinary).mean
+    torch.testing.assert_close(alone, told, rtol=0, atol=0)
+    assert not torch.equal(alone, both)
 
 
 def test_later_requests_hold_retained_rows_to_what_was_said_of_them_first():
@@ -234,6 +244,8 @@ def test_what_it_cannot_do_is_said():
         Unlabel(temperature=0)
     with pytest.raises(SettingError, match=r"`Unlabel.lift` must be zero or positive, but got -1"):
         Unlabel(lift=-1)
+    with pytest.raises(SettingError, match=r"`Unlabel.own` must be in \[0, 1\), but got 1"):
+        Unlabel(own=1.0)
     with pytest.raises(SettingError, match=r"`Unlabel.share` must lie between 0 and 1, but got 1"):
         Unlabel(share=1)
     assert isinstance(trained.loss, CrossEntropy)

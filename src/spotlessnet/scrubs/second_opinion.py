@@ -4,24 +4,22 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-COUNTS = 0.25
-"""The weight of the network's own answer where its label has taught it nothing; tutors have the rest."""
-
 
 def second_opinion(
-    tutors: Float[Tensor, "n C"], own: Float[Tensor, "n C"], labels: Int64[Tensor, " n"]
+    tutors: Float[Tensor, "n C"], own: Float[Tensor, "n C"], labels: Int64[Tensor, " n"], counts: float
 ) -> Float[Tensor, "n C"]:
     r"""Logits of tutors, mixed with the network's own among the classes that a row's wrong label does not name.
 
     $$z_y = t_y, \qquad
       z_j = \log \sum_{k \ne y} e^{t_k} + \log \mathrm{softmax}_{j \ne y}\big((1 - a)\, t_j + a\, o_j\big), \qquad
-      a = \tfrac14 \big(1 - p_y(o)\big)$$
+      a = c\,\big(1 - p_y(o)\big)$$
 
     What the label is worth stays with tutors, for they were never told it. The network has seen more rows than a tutor
-    has, so its view of the other classes is worth hearing, and the less so the surer it is of the label.
+    has, so its view of the other classes is worth hearing, and the less so the surer it is of the label: it `counts` in
+    full where the label has taught it nothing.
     """
     y = labels.unsqueeze(1)
-    a = COUNTS * (1 - own.softmax(dim=1).gather(1, y))
+    a = counts * (1 - own.softmax(dim=1).gather(1, y))
     both = ((1 - a) * tutors + a * own).scatter(1, y, -torch.inf).log_softmax(dim=1)
     mass = tutors.scatter(1, y, -torch.inf).logsumexp(dim=1, keepdim=True)
     return (mass + both).scatter(1, y, tutors.gather(1, y))

@@ -67,6 +67,7 @@ class Unlabel(Tuning):
     - `share`: $\beta$, the weight of the forgotten rows. Unless said, a visit to one counts seven times at most.
     - `temperature`: $T$. Above 1, answers that are sure already are taught and held by how sure they are, too.
     - `lift`: added to the logit of a retained row's own label in the answer that the row is held to.
+    - `own`: $c$, how much the network's second opinion counts beside tutors where labels were wrong.
     - `speed`: the first rate, in units of the training's; it falls to zero. Steps are few, so there is less `momentum`
       than is usual in training.
     - `epochs`: rounds; in each every forgotten row is visited.
@@ -78,6 +79,7 @@ class Unlabel(Tuning):
     share: float | None = None
     temperature: float | None = None
     lift: float | None = None
+    own: float = 0.25
     speed: float = 0.3
     momentum: float | None = 0.8
     rows: int | None = None
@@ -92,6 +94,8 @@ class Unlabel(Tuning):
             check_not_negative("Unlabel.lift", self.lift)
         if self.share is not None and not 0 < self.share < 1:
             raise SettingError(f"`Unlabel.share` must lie between 0 and 1, but got {self.share}.")
+        if not 0 <= self.own < 1:
+            raise SettingError(f"`Unlabel.own` must be in [0, 1), but got {self.own}.")
         if self.rows is not None:
             check_positive("Unlabel.rows", self.rows)
 
@@ -177,8 +181,8 @@ class Unlabel(Tuning):
             answers = trained.predict(D_f, READ).cpu()
         else:
             answers = self.tutors.answers(trained, D_f)
-            if split.request.mislabelled:
-                answers = second_opinion(answers, trained.predict(D_f, READ).cpu(), labels)
+            if split.request.mislabelled and self.own:
+                answers = second_opinion(answers, trained.predict(D_f, READ).cpu(), labels, self.own)
         answers[:, gone], struck = NEVER, gone[labels]
         if split.request.mislabelled and self.tutors is None:
             answers, struck = answers.scatter(1, labels.unsqueeze(1), NEVER), torch.ones_like(struck)
