@@ -121,8 +121,10 @@ class Prepared:
 
 def methods(options: argparse.Namespace, made: Prepared) -> dict[str, Scrub]:
     """Every method by its name."""
-    few = Unlabel(rows=options.few, epochs=options.rounds)
-    many = replace(few, rows=options.many)
+    few, many = (
+        Unlabel(epochs=options.rounds, rows=rows, cost=cost if rows is None else None)
+        for rows, cost in ((options.few, 0.01), (options.many, 0.1))
+    )
     found: dict[str, Scrub] = {
         HUNDREDTH: replace(few, tutors=made.tutors),
         TENTH: replace(many, tutors=made.tutors),
@@ -272,9 +274,10 @@ def one_cohort(
 def about(options: argparse.Namespace, device: torch.device) -> str:
     """Machine, epochs and what the methods were told, for the record."""
     machine = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
+    paid = f"{options.few} or {options.many} rows" if options.few else "what a hundredth or a tenth pays for"
     return (
         f"torch {torch.__version__}, {machine}, TF32, {options.epochs} epochs; "
-        f"{options.parts * options.divisions} tutors; {options.rounds} rounds of {options.few} or {options.many} rows"
+        f"{options.parts * options.divisions} tutors; {options.rounds} rounds of {paid}"
     )
 
 
@@ -358,8 +361,8 @@ def main() -> None:
     parser.add_argument("--memory", action="store_true", help="write a memory too, and serve requests from it")
     parser.add_argument("--keep", type=Path, help="folder where trained networks are kept and found again")
     parser.add_argument("--without", nargs="+", default=[], metavar="METHOD", help="methods to leave out")
-    parser.add_argument("--few", type=int, default=90, help="rows of a round, for a hundredth of a training")
-    parser.add_argument("--many", type=int, default=1100, help="rows of a round, for a tenth of a training")
+    parser.add_argument("--few", type=int, help="rows of a round; what a hundredth of a training pays for unless said")
+    parser.add_argument("--many", type=int, help="rows of a round; what a tenth of a training pays for unless said")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--parts", type=int, default=2, help="of the rows; each tutor is trained without one")
     parser.add_argument("--divisions", type=int, default=2, help="so many times the rows are divided for them")

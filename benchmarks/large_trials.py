@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
@@ -46,7 +47,7 @@ KINDS = (2, 2), (3, 1)
 """Of tutors that take two trainings: parts and divisions."""
 
 
-def trials() -> Iterator[tuple[str, dict[str, float]]]:
+def trials() -> Iterator[tuple[str, dict[str, Any]]]:
     """Cohort, and what `Unlabel` is told."""
     for share, T, speed in ((0.5, 3, 0.3), (0.6, 3, 0.3), (0.75, 3, 0.3), (0.6, 3, 0.5), (0.5, 1, 0.3), (0.6, 1, 0.5)):
         yield "some", {"share": share, "temperature": T, "speed": speed, "own": 0}

@@ -207,6 +207,12 @@ def test_tutors_are_trained_once_and_asked_by_every_request(here):
     (here / "forget.csv").write_text("id\nperson-2\n")
     second = [{"model.safetensors": "first/scrubbed.safetensors"}.get(word, word) for word in asked]
     assert spotless(*second, "--out", "second").code == 0
+    assert spotless(*asked, "--set", "cost=0.5", "--out", "cheap").code == 0
+    costs = [
+        json.loads((here / name / "receipt.json").read_text())["predicate"]["about"]["cost_in_trainings"]
+        for name in ("first", "cheap")
+    ]
+    assert costs[1] <= 0.5 < costs[0]
     ended = spotless("inspect", "memory/tutors.safetensors", "--json")
     assert json.loads(ended.out)["kind"] == "tutors"
     ended = spotless(*asked, "--method", "ntk", "--out", "x")

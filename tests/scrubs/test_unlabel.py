@@ -14,9 +14,10 @@ from spotlessnet.core.split import Request, Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.readouts.margin import margins
 from spotlessnet.scrubs import Unlabel
+from spotlessnet.scrubs.as_held_out import margin
 from spotlessnet.scrubs.head_bias import silenced
 from spotlessnet.scrubs.second_opinion import second_opinion
-from spotlessnet.scrubs.unlabel import HEAVIEST, MISLABELLED, NEVER, ORDINARY, WHOLE_CLASS, Touch, margin
+from spotlessnet.scrubs.unlabel import HEAVIEST, MISLABELLED, NEVER, ORDINARY, WHOLE_CLASS, Touch
 from spotlessnet.training.fit import fit
 from spotlessnet.training.tutors import train_tutors
 

@@ -14,7 +14,9 @@ from spotlessnet.core.scrub import Notes
 from spotlessnet.core.split import Split, joined
 from spotlessnet.core.targets import WeightedDistillation, with_weights
 from spotlessnet.core.trained import Trained
+from spotlessnet.scrubs.as_held_out import as_held_out
 from spotlessnet.scrubs.head_bias import ASKED, silenced
+from spotlessnet.scrubs.price import Price
 from spotlessnet.scrubs.second_opinion import second_opinion
 from spotlessnet.scrubs.tuning import Tuning
 from spotlessnet.training.fit import fit
@@ -72,7 +74,8 @@ class Unlabel(Tuning):
       than is usual in training.
     - `epochs`: rounds; in each every forgotten row is visited.
     - `rows`: at most so many retained, and as many forgotten, rows are visited in a round, others in the next one;
-      `None` for all of them.
+      `None` for all of them, or for what `cost` pays for.
+    - `cost`: what the request may take, in trainings; counted in rows that go through the network, and back.
     """
 
     epochs: int = 5
@@ -83,6 +86,7 @@ class Unlabel(Tuning):
     speed: float = 0.3
     momentum: float | None = 0.8
     rows: int | None = None
+    cost: float | None = None
     tutors: Tutors | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -98,6 +102,12 @@ class Unlabel(Tuning):
             raise SettingError(f"`Unlabel.own` must be in [0, 1), but got {self.own}.")
         if self.rows is not None:
             check_positive("Unlabel.rows", self.rows)
+        if self.cost is not None:
+            check_positive("Unlabel.cost", self.cost)
+            if self.rows is not None:
+                raise SettingError(
+                    "`Unlabel.cost` says how many rows are visited, but `rows` does too. Give one of them."
+                )
 
     def recipe(self, trained: Trained, notes: Notes) -> Recipe:
         known = super().recipe(replace(trained, decay=0.0), notes)
@@ -110,7 +120,8 @@ class Unlabel(Tuning):
             )
         if not self.epochs:
             return trained.weights
-        (D_f, f), (D_r, r) = (self._visited(data) for data in (split.forget, split.retain))
+        rows = self._rows(trained, split, notes)
+        (D_f, f), (D_r, r) = (self._visited(data, rows) for data in (split.forget, split.retain))
         origin = None if self.tutors is None else self.tutors.origin
         before = trained if origin is None else trained.at(origin.to(trained.weights))
         known = before.predict(D_r, READ).cpu()
@@ -165,10 +176,29 @@ class Unlabel(Tuning):
                 "retrain now and train new tutors: the network has lost more than a part of its rows is worth",
             )
 
-    def _visited(self, data: Data) -> tuple[Data, Int[Tensor, " V"]]:
+    def _rows(self, trained: Trained, split: Split, notes: Notes) -> int:
+        """The most rows of either kind that are visited in a round."""
+        D_f, D_r = split.forget, split.retain
+        asked, wrong = self.tutors, split.request.mislabelled
+        leaving = not bool(torch.isin(D_f.labels(), D_r.labels()).all())
+        readings = 1 if asked is None else len(asked.part) + int(wrong and self.own > 0)
+        others = min(WATCHED, len(D_r)) if asked is not None else 0 if wrong else len(split.validation or ())
+        price = Price(self.epochs, len(D_f), len(D_r), readings, others + 2 * min(ASKED, len(D_f)) * leaving)
+        rows = max(len(D_f), len(D_r)) if self.rows is None else self.rows
+        if trained.recipe is None:
+            if self.cost is not None:
+                raise NeedError(
+                    "`Unlabel.cost` is in trainings, but the recipe is not known. Give `rows`, or a recipe."
+                )
+            return rows
+        rows = rows if self.cost is None else price.rows_for(self.cost, trained.recipe.epochs)
+        notes.fact(rows_in_a_round=rows, cost_in_trainings=price.in_trainings(rows, trained.recipe.epochs))
+        return rows
+
+    def _visited(self, data: Data, rows: int) -> tuple[Data, Int[Tensor, " V"]]:
         """The rows of all rounds, each once, and for every visit which of them it is to."""
         drawn = torch.randperm(len(data), generator=torch.Generator().manual_seed(self.seed))
-        visits = self.epochs * min(len(data), self.rows or len(data))
+        visits = self.epochs * min(len(data), rows)
         seen, which = drawn.repeat(-(-visits // len(data)))[:visits].unique(return_inverse=True)
         return data.pick(seen), which
 
@@ -195,26 +225,7 @@ class Unlabel(Tuning):
                 "`Unlabel` learns from tutors or from held-out rows how sure it may be of ordinary rows, but there are "
                 "neither. Give the split `validation`, or the method `tutors=train_tutors(...)`."
             )
-        return self._as_held_out(trained, answers, labels, held_out, split.validation)
-
-    def _as_held_out(
-        self,
-        trained: Trained,
-        answers: Float[Tensor, "k C"],
-        labels: Int[Tensor, " k"],
-        ordinary: Bool[Tensor, " k"],
-        held: Data,
-    ) -> Float[Tensor, "k C"]:
-        """Answers with the margins of held-out rows of the same label, in the same order of sureness."""
-        known = held.labels().cpu()
-        for c in labels[ordinary].unique():
-            mine, alike = ordinary & (labels == c), (known == c).nonzero().squeeze(1)
-            if not len(alike):
-                raise NeedError(f"`Unlabel` needs held-out rows of every forgotten class, but none has class {int(c)}.")
-            now, unseen = margin(answers[mine], c), margin(trained.predict(held.pick(alike)).cpu(), c)
-            rank = (now.argsort().argsort().to(unseen) + 0.5) / len(now)
-            answers[mine, c] += unseen.quantile(rank) - now
-        return answers
+        return as_held_out(trained, answers, labels, held_out, split.validation)
 
 
 def _ask_the_start(trained: Trained, leaving: Bool[Tensor, " C"], D_f: Data, notes: Notes) -> None:
@@ -229,10 +240,3 @@ def _ask_the_start(trained: Trained, leaving: Bool[Tensor, " C"], D_f: Data, not
             f"the class that leaves is struck out of all answers, but the start of training gives it {known:.0%}",
             "it goes further than retraining, which would begin at a start that knows the class",
         )
-
-
-def margin(answers: Float[Tensor, "k C"], label: Int[Tensor, ""]) -> Float[Tensor, " k"]:
-    """By how much the logit of one class exceeds all others together."""
-    others = answers.clone()
-    others[:, label] = -torch.inf
-    return answers[:, label] - others.logsumexp(dim=1)
