@@ -176,23 +176,26 @@ class Unlabel(Tuning):
                 "retrain now and train new tutors: the network has lost more than a part of its rows is worth",
             )
 
-    def _rows(self, trained: Trained, split: Split, notes: Notes) -> int:
-        """The most rows of either kind that are visited in a round."""
-        D_f, D_r = split.forget, split.retain
-        asked, wrong = self.tutors, split.request.mislabelled
+    def price(self, split: Split) -> Price:
+        """What such a request takes, by count."""
+        D_f, D_r, asked, wrong = split.forget, split.retain, self.tutors, split.request.mislabelled
         leaving = not bool(torch.isin(D_f.labels(), D_r.labels()).all())
         readings = 1 if asked is None else len(asked.part) + int(wrong and self.own > 0)
         others = min(WATCHED, len(D_r)) if asked is not None else 0 if wrong else len(split.validation or ())
-        price = Price(self.epochs, len(D_f), len(D_r), readings, others + 2 * min(ASKED, len(D_f)) * leaving)
-        rows = max(len(D_f), len(D_r)) if self.rows is None else self.rows
+        return Price(self.epochs, len(D_f), len(D_r), readings, others + 2 * min(ASKED, len(D_f)) * leaving)
+
+    def _rows(self, trained: Trained, split: Split, notes: Notes) -> int:
+        """The most rows of either kind that are visited in a round."""
+        rows = max(len(split.forget), len(split.retain)) if self.rows is None else self.rows
         if trained.recipe is None:
             if self.cost is not None:
                 raise NeedError(
                     "`Unlabel.cost` is in trainings, but the recipe is not known. Give `rows`, or a recipe."
                 )
             return rows
-        rows = rows if self.cost is None else price.rows_for(self.cost, trained.recipe.epochs)
-        notes.fact(rows_in_a_round=rows, cost_in_trainings=price.in_trainings(rows, trained.recipe.epochs))
+        price, epochs = self.price(split), trained.recipe.epochs
+        rows = rows if self.cost is None else price.rows_for(self.cost, epochs)
+        notes.fact(rows_in_a_round=rows, cost_in_trainings=price.in_trainings(rows, epochs))
         return rows
 
     def _visited(self, data: Data, rows: int) -> tuple[Data, Int[Tensor, " V"]]:
