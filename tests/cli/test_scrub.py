@@ -213,6 +213,8 @@ def test_tutors_are_trained_once_and_asked_by_every_request(here):
         for name in ("first", "cheap")
     ]
     assert costs[1] <= 0.5 < costs[0]
+    plan = json.loads(spotless(*asked, "--set", "cost=0.5", "--dry-run", "--json").out)
+    assert plan["seconds"] / plan["retraining"] == pytest.approx(costs[1] * 60 / 59)  # which sees one row less
     ended = spotless("inspect", "memory/tutors.safetensors", "--json")
     assert json.loads(ended.out)["kind"] == "tutors"
     ended = spotless(*asked, "--method", "ntk", "--out", "x")

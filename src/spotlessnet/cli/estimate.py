@@ -25,6 +25,7 @@ from spotlessnet.scrubs import (
     Variational,
     WithinBudget,
 )
+from spotlessnet.scrubs.price import THERE_AND_BACK
 from spotlessnet.scrubs.tuning import Tuning
 
 TIMED = 3
@@ -149,10 +150,8 @@ def _work(scrub: Scrub, trained: Trained, split: Split) -> Work:
         passes = trained.recipe.epochs if trained.recipe else 0
         return Work(scrub.effort * passes * n, passes * n)
     if isinstance(scrub, Unlabel):
-        most = scrub.rows or n + k
-        visits = scrub.epochs * (min(n, most) + min(k, most))
-        answers = (min(n, scrub.epochs * most) + k) / 3  # forth, and not back
-        return Work(visits + answers, visits + answers)
+        there_and_back = scrub.price(split).of(scrub.rows_in_a_round(trained, split)) / THERE_AND_BACK
+        return Work(there_and_back, there_and_back)
     if isinstance(scrub, Tuning):
         rows = n if isinstance(scrub, Finetune) else n + k
         return Work(scrub.epochs * rows, scrub.epochs * rows)

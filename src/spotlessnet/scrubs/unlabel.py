@@ -120,7 +120,10 @@ class Unlabel(Tuning):
             )
         if not self.epochs:
             return trained.weights
-        rows = self._rows(trained, split, notes)
+        rows = self.rows_in_a_round(trained, split)
+        if trained.recipe is not None:
+            cost = self.price(split).in_trainings(rows, trained.recipe.epochs)
+            notes.fact(rows_in_a_round=rows, cost_in_trainings=cost)
         (D_f, f), (D_r, r) = (self._visited(data, rows) for data in (split.forget, split.retain))
         origin = None if self.tutors is None else self.tutors.origin
         before = trained if origin is None else trained.at(origin.to(trained.weights))
@@ -184,19 +187,13 @@ class Unlabel(Tuning):
         others = min(WATCHED, len(D_r)) if asked is not None else 0 if wrong else len(split.validation or ())
         return Price(self.epochs, len(D_f), len(D_r), readings, others + 2 * min(ASKED, len(D_f)) * leaving)
 
-    def _rows(self, trained: Trained, split: Split, notes: Notes) -> int:
+    def rows_in_a_round(self, trained: Trained, split: Split) -> int:
         """The most rows of either kind that are visited in a round."""
-        rows = max(len(split.forget), len(split.retain)) if self.rows is None else self.rows
+        if self.cost is None:
+            return max(len(split.forget), len(split.retain)) if self.rows is None else self.rows
         if trained.recipe is None:
-            if self.cost is not None:
-                raise NeedError(
-                    "`Unlabel.cost` is in trainings, but the recipe is not known. Give `rows`, or a recipe."
-                )
-            return rows
-        price, epochs = self.price(split), trained.recipe.epochs
-        rows = rows if self.cost is None else price.rows_for(self.cost, epochs)
-        notes.fact(rows_in_a_round=rows, cost_in_trainings=price.in_trainings(rows, epochs))
-        return rows
+            raise NeedError("`Unlabel.cost` is in trainings, but the recipe is not known. Give `rows`, or a recipe.")
+        return self.price(split).rows_for(self.cost, trained.recipe.epochs)
 
     def _visited(self, data: Data, rows: int) -> tuple[Data, Int[Tensor, " V"]]:
         """The rows of all rounds, each once, and for every visit which of them it is to."""
