@@ -182,7 +182,7 @@ class Unlabel(Tuning):
     def price(self, split: Split) -> Price:
         """What such a request takes, by count."""
         D_f, D_r, asked, wrong = split.forget, split.retain, self.tutors, split.request.mislabelled
-        leaving = not bool(torch.isin(D_f.labels(), D_r.labels()).all())
+        leaving = not bool(torch.isin(D_f.labels().cpu(), D_r.labels().cpu()).all())
         readings = 1 if asked is None else len(asked.part) + int(wrong and self.own > 0)
         others = min(WATCHED, len(D_r)) if asked is not None else 0 if wrong else len(split.validation or ())
         return Price(self.epochs, len(D_f), len(D_r), readings, others + 2 * min(ASKED, len(D_f)) * leaving)
