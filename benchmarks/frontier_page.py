@@ -28,6 +28,9 @@ TUTORED = "results/frontier-taught.jsonl"
 EARLIER = "results/frontier-earlier.jsonl"
 """Methods that ask tutors; and short retraining, and what six tutors gave before answers had a temperature."""
 
+FIFTH = "results/frontier-fifth.jsonl"
+"""Twelve tutors, with other seeds, for a fifth of the epochs; of classes that is more than a quarter of operations."""
+
 CPU = "results/frontier-cpu.jsonl"
 """Some settings on a processor alone, where a step costs what it computes and not what it takes to launch."""
 
@@ -93,6 +96,7 @@ def write_page(path: str) -> None:
         table=gap_table([path, TUTORED, EARLIER], settings),
         costs=cost_table(TUTORED, settings),
         taught=error_table(read_rows(TUTORED), settings),
+        fifth=f"{gap_table([FIFTH], settings)}\n\n{error_table(read_rows(FIFTH), settings)}",
         earlier=error_table(read_rows(EARLIER), settings),
         errors=error_table(rows, settings),
         here=gap_table([CPU], on_cpu) + "\n\n" + error_table(read_rows(CPU), on_cpu),

@@ -53,8 +53,8 @@ BATCHES = {TAUGHT: RECIPE.batch, SMALL: RECIPE.batch // 2}
 PARTS, DIVISIONS = 3, 4
 """Of the tutors: twelve networks, each without a third of the rows: eight trainings, once for all requests."""
 
-PART = 0.2
-"""Of the epochs of the training, for one request."""
+LIMIT = 0.245
+"""Of the operations of a retraining, for one request."""
 
 SPEEDS, SHARES, TEMPERATURES = (0.25, 0.5), (0.12, 0.2, 0.3), (1.0, 2.0, 3.0)
 Setting = tuple[float, float, float]
@@ -102,20 +102,23 @@ def run(options: argparse.Namespace, wanted: Wanted) -> None:
             for method, network in {"original": original, "retrained": retrained, "floor": other}.items():
                 made += measure(name, method, seed, network, retrained, split, meter, epochs)
             for method in BATCHES:
-                scrubs = {k: scrub_of(method, s, tutors, original) for k, s in wanted(method, cohort).items()}
+                scrubs = {k: scrub_of(method, s, tutors, original, split) for k, s in wanted(method, cohort).items()}
                 for i, (key, scrub) in enumerate(scrubs.items()):
                     made += asked(scrub, original, retrained, split, (name, key, seed), about, count=not i)
         append_rows(options.out, [row for row in made if row.key not in done])
         print(f"{name} seed {seed} done", flush=True)
 
 
-def scrub_of(method: str, setting: Setting, tutors: Tutors, original: Trained) -> Unlabel:
-    """The method with a setting, for as many epochs as it may take."""
+def scrub_of(method: str, setting: Setting, tutors: Tutors, original: Trained, split: Split) -> Unlabel:
+    """The method with a setting, for as many epochs as a part of retraining pays for."""
     assert original.recipe is not None  # given by `trained_trio`
     speed, share, temperature = setting
-    epochs = max(1, round(PART * original.recipe.epochs))
-    told = Unlabel(epochs=epochs, batch=BATCHES[method], momentum=RECIPE.momentum, lift=0.0, tutors=tutors)
-    return replace(told, speed=speed, share=share, temperature=temperature)
+    told = Unlabel(batch=BATCHES[method], momentum=RECIPE.momentum, lift=0.0, stretch=1.5, tutors=tutors)
+    told = replace(told, speed=speed, share=share, temperature=temperature)
+    most, rows = original.recipe.epochs, len(split.whole)
+    prices = {e: replace(told, epochs=e).price(split).in_trainings(rows, most) for e in range(1, most)}
+    within = LIMIT * len(split.retain) / rows
+    return replace(told, epochs=max((e for e, price in prices.items() if price <= within), default=1))
 
 
 def asked(

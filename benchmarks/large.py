@@ -122,7 +122,7 @@ class Prepared:
 def methods(options: argparse.Namespace, made: Prepared) -> dict[str, Scrub]:
     """Every method by its name."""
     few, many = (
-        Unlabel(epochs=options.rounds, rows=rows, cost=cost if rows is None else None)
+        Unlabel(epochs=options.rounds, rows=rows, cost=cost if rows is None else None, stretch=options.stretch)
         for rows, cost in ((options.few, 0.01), (options.many, 0.1))
     )
     found: dict[str, Scrub] = {
@@ -363,9 +363,10 @@ def main() -> None:
     parser.add_argument("--without", nargs="+", default=[], metavar="METHOD", help="methods to leave out")
     parser.add_argument("--few", type=int, help="rows of a round; what a hundredth of a training pays for unless said")
     parser.add_argument("--many", type=int, help="rows of a round; what a tenth of a training pays for unless said")
-    parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--parts", type=int, default=2, help="of the rows; each tutor is trained without one")
-    parser.add_argument("--divisions", type=int, default=2, help="so many times the rows are divided for them")
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--stretch", type=float, help="what a step is at most multiplied by; as usual unless said")
+    parser.add_argument("--parts", type=int, default=3, help="of the rows; each tutor is trained without one")
+    parser.add_argument("--divisions", type=int, default=1, help="so many times the rows are divided for them")
     options = parser.parse_args()
     run(options) if options.what == "run" else clock(options)
 

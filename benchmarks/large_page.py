@@ -19,11 +19,11 @@ from spotlessnet.report.rows import read_rows
 # Started as a script, its own folder comes first, not the one that holds it.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.large import COHORTS, DISTANCE, OPERATIONS, TRAINING, TUTORS, WRITING, margins_file
-from benchmarks.large_trials import COSTS, GOAL, ORIGINAL
+from benchmarks.large_trials import COSTS, GOAL, KINDS, ORIGINAL
 
 PAGE = Path(__file__).with_name("large.md")
-THIRDS, LONG, CLOCK, TRIALS = "large-thirds.jsonl", "large-long.jsonl", "large-clock.jsonl", "large-trials.jsonl"
-"""Beside the rows: of other tutors, of a longer training, of a machine that does nothing else, of what was tried."""
+HALVES, CLOCK, TRIALS = "large-halves.jsonl", "large-clock.jsonl", "large-trials.jsonl"
+"""Beside the rows: of other tutors, of a machine that does nothing else, of what was tried."""
 
 MEASURES = ("margin on forget", "loss on forget", DISTANCE)
 COLUMNS = ("method", "margin", "loss", "distance", "attack", "D_r / test error", "seconds", "operations")
@@ -77,22 +77,28 @@ def clock_table(path: Path) -> str:
 
 
 def trial_table(path: Path) -> str:
-    """Markdown: what each setting does for a hundredth and for a tenth of a training."""
-    value = {row.key[:3]: row.value for row in read_rows(path)}
+    """Markdown: what each setting does for a hundredth and for a tenth of a training, by kind of tutors."""
+    value: dict[tuple[str, str, str], dict[int, float]] = defaultdict(dict)
+    for row in read_rows(path):
+        value[row.experiment, row.method, row.readout][row.seed] = row.value
     tried: dict[tuple[str, str], dict[str, str]] = defaultdict(dict)
     for name, method in dict.fromkeys(key[:2] for key in value):
         if method in (ORIGINAL, GOAL):
             continue
+        # Of ordinary rows retrained networks differ as much from each other as the original does from them.
         ways = []
-        for readout in MEASURES:
-            before, now, goal = (value[name, m, readout] for m in (ORIGINAL, method, GOAL))
+        for readout in MEASURES[:2] if name.endswith("some") else MEASURES:
+            before, now, goal = (_mean(value[name, m, readout]) for m in (ORIGINAL, method, GOAL))
             ways.append(f"{(before - now) / (before - goal):.0%}")
-        error = 100 * (value[name, method, "error on retain"] - value[name, GOAL, "error on retain"])
-        _, cost, settings = method.split(", ")
-        tried[name.rpartition(", ")[2], settings][cost] = f"{' / '.join(ways)}; {error:+.1f}"
-    lines = ["| request | settings | " + " | ".join(COSTS) + " |", "|---|---|" + "---:|" * len(COSTS)]
-    for (cohort, settings), found in tried.items():
-        lines.append(f"| {cohort} | {settings} | " + " | ".join(found.get(cost, "") for cost in COSTS) + " |")
+        errors = [_mean(value[name, m, "error on retain"]) for m in (method, GOAL)]
+        tutors, cost, settings = method.split(", ")
+        tried[name, settings][f"{tutors}, {cost}"] = f"{' / '.join(ways)}; {100 * (errors[0] - errors[1]):+.1f}"
+    columns = [f"{parts * divisions} tutors, {cost}" for parts, divisions in KINDS for cost in COSTS]
+    lines = ["| network | request | settings | " + " | ".join(columns) + " |", "|---|---|---|" + "---:|" * len(columns)]
+    for (name, settings), found in tried.items():
+        network, _, cohort = name.split(", ")
+        cells = [network, cohort, settings, *(found.get(column, "") for column in columns)]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -125,9 +131,8 @@ def write_page(path: Path) -> None:
     text = PAGE.read_text(encoding="utf-8").format(
         machine=rows[0].note.partition(", TF32")[0],
         tables=table(path),
-        thirds=table(path.with_name(THIRDS)),
+        halves=table(path.with_name(HALVES)),
         trials=trial_table(path.with_name(TRIALS)),
-        long=table(path.with_name(LONG)),
         clock=clock_table(path.with_name(CLOCK)),
     )
     Path("docs/full_size.md").write_text(text, encoding="utf-8")

@@ -1,9 +1,9 @@
-"""Settings tried at full size: one network, of another class and seed than those that are reported, and many requests.
+"""Settings tried at full size: networks of another class and other seeds than are reported, and many requests.
 
     python benchmarks/large_trials.py --data DIR --out results/large-trials.jsonl --keep NETWORKS --model all-cnn
 
-Original, tutors of two kinds, retrained networks and floors are trained once, as in `benchmarks/large.py`; a request
-then takes a second at most. `benchmarks/large_page.py` makes a table of the rows.
+Originals, tutors and retrained networks are trained once, as in `benchmarks/large.py`; a request then takes seconds.
+Once more with `--kind 1` for the other kind of tutors. `benchmarks/large_page.py` makes a table of the rows.
 """
 
 import argparse
@@ -11,7 +11,7 @@ import math
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -24,40 +24,38 @@ from spotlessnet.scrubs import Unlabel
 # Started as a script, its own folder comes first, not the one that holds it.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.large import (
+    COHORTS,
     DEVICE,
     DISTANCE,
     RECIPE,
     WEIGHTS,
     Prepared,
     about,
-    kept,
     looks,
     measured,
     prepare,
     requests,
-    weights_of,
 )
 
-LABEL, SEED = 3, 100
+LABEL, SEEDS = 3, [100, 101, 102]
 ORIGINAL, GOAL = "original", "goal"
-"""The goal: retraining, and for the activation distance another seed's."""
+"""The goal: retraining, and for the activation distance the next seed's."""
 
-COSTS = {"a hundredth": "few", "a tenth": "many"}
+COSTS = {"a hundredth": 0.01, "a tenth": 0.1}
 KINDS = (2, 2), (3, 1)
 """Of tutors that take two trainings: parts and divisions."""
 
 
 def trials() -> Iterator[tuple[str, dict[str, Any]]]:
     """Cohort, and what `Unlabel` is told."""
-    for share, T, speed in ((0.5, 3, 0.3), (0.6, 3, 0.3), (0.75, 3, 0.3), (0.6, 3, 0.5), (0.5, 1, 0.3), (0.6, 1, 0.5)):
-        yield "some", {"share": share, "temperature": T, "speed": speed, "own": 0}
-    for share, T, speed, own in (
-        (0.25, 3, 0.3, 0), (0.25, 3, 0.3, 0.25), (0.25, 3, 0.3, 0.5), (0.4, 3, 0.3, 0),
-        (0.4, 3, 0.3, 0.25), (0.25, 3, 0.5, 0), (0.25, 1, 0.5, 0), (0.4, 1, 0.3, 0.25),
+    for epochs, share, stretch in ((10, 0.5, 1), (10, 0.5, 1.5), (14, 0.5, 1.5), (20, 0.5, 1.5), (10, 0.65, 1.5)):
+        yield "some", {"epochs": epochs, "share": share, "stretch": stretch}
+    for epochs, share, own, stretch in (
+        (10, 0.25, 0.25, 1), (10, 0.25, 0.25, 1.5), (20, 0.25, 0.25, 1.5), (10, 0.4, 0.25, 1.5), (10, 0.25, 0.4, 1.5)
     ):  # fmt: skip
-        yield "wrong", {"share": share, "temperature": T, "speed": speed, "own": own}
-    for share, speed, lift in ((0.1, 0.3, 1.0), (0.1, 0.3, 0.0), (0.05, 0.3, 1.0), (0.2, 0.3, 1.0), (0.1, 0.2, 1.0)):
-        yield "class", {"share": share, "speed": speed, "lift": lift, "own": 0}
+        yield "wrong", {"epochs": epochs, "share": share, "own": own, "stretch": stretch}
+    for epochs, share, lift in ((10, 0.1, 1), (10, 0.1, 1.5), (10, 0.1, 2), (10, 0.06, 1.5)):
+        yield "class", {"epochs": epochs, "share": share, "lift": lift}
 
 
 def values(network: Trained, reference: Trained, split: Split) -> dict[str, float]:
@@ -65,31 +63,38 @@ def values(network: Trained, reference: Trained, split: Split) -> dict[str, floa
 
 
 def run(options: argparse.Namespace) -> None:
+    """All seeds. The floor of each is the next one's retrained network, and the first's for the last."""
     splits = requests(options, DEVICE)
+    options.parts, options.divisions = KINDS[options.kind]
     with matmul("tf32"):
-        for options.parts, options.divisions in KINDS:
-            ready = prepare(options, splits, SEED, DEVICE)
-            for cohort, split in splits.items():
-                again = partial(weights_of, ready.start, split.retain, seed=SEED + 1000, order_of=split.whole)
-                floor = ready.start.at(kept(options, SEED, f"floor-{cohort}", again)[1]["weights"])
-                retrained = ready.retrained[cohort]
-                goal = values(retrained, retrained, split) | {DISTANCE: values(floor, retrained, split)[DISTANCE]}
-                keep_rows(options, cohort, ORIGINAL, values(ready.network, retrained, split))
-                keep_rows(options, cohort, GOAL, goal)
-            for cohort, settings in trials():
-                for cost, rows in COSTS.items():
-                    scrub = Unlabel(rows=getattr(options, rows), epochs=options.rounds, tutors=ready.tutors)
-                    told = " ".join(f"{k}={v:g}" for k, v in settings.items())
-                    name = f"{len(ready.tutors.weights)} tutors, {cost}, {told}"
-                    tried(options, replace(scrub, **settings), name, ready, cohort, splits[cohort])
+        seen = [prepare(options, splits, seed, DEVICE) for seed in options.seeds]
+        for ready, floor in zip(seen, [*seen[1:], seen[0]], strict=True):
+            one_seed(options, splits, ready, floor)
+
+
+def one_seed(options: argparse.Namespace, splits: dict[str, Split], ready: Prepared, floor: Prepared) -> None:
+    """Every trial with the networks of one seed."""
+    if not options.kind:
+        for cohort in options.cohorts:
+            split, retrained, other = splits[cohort], ready.retrained[cohort], floor.retrained[cohort]
+            goal = values(retrained, retrained, split) | {DISTANCE: values(other, retrained, split)[DISTANCE]}
+            keep_rows(options, ready.seed, cohort, ORIGINAL, values(ready.network, retrained, split))
+            keep_rows(options, ready.seed, cohort, GOAL, goal)
+    for (cohort, settings), (cost, share) in product(trials(), COSTS.items()):
+        if cohort not in options.cohorts:
+            continue
+        told = " ".join(f"{k}={v:g}" for k, v in settings.items())
+        name = f"{len(ready.tutors.weights)} tutors, {cost}, {told}"
+        scrub = replace(Unlabel(cost=share, tutors=ready.tutors), **settings)
+        tried(options, scrub, name, ready, cohort, splits[cohort])
 
 
 def keep_rows(
-    options: argparse.Namespace, cohort: str, name: str, found: dict[str, float], took: float = math.nan
+    options: argparse.Namespace, seed: int, cohort: str, name: str, found: dict[str, float], took: float = math.nan
 ) -> None:
     """Write down what was read, and say so."""
-    where, note = f"{options.model}, decay {options.decay:g}, {cohort}", about(options, DEVICE)
-    append_rows(options.out, [Row(where, name, r, SEED, v, seconds=took, note=note) for r, v in found.items()])
+    where, note = f"{options.model}, decay {options.decay:g}, {cohort}", about(options, DEVICE).rpartition(";")[0]
+    append_rows(options.out, [Row(where, name, r, seed, v, seconds=took, note=note) for r, v in found.items()])
     print(f"{where}: {name}: {found}", flush=True)
 
 
@@ -101,7 +106,7 @@ def tried(options: argparse.Namespace, scrub: Unlabel, name: str, ready: Prepare
         print(f"{cohort}, {name}: {error}", flush=True)
         return
     now = values(ready.network.at(found.mean), ready.retrained[cohort], split)
-    keep_rows(options, cohort, name, now, took)
+    keep_rows(options, ready.seed, cohort, name, now, took)
 
 
 def main() -> None:
@@ -111,13 +116,13 @@ def main() -> None:
     parser.add_argument("--model", choices=sorted(WEIGHTS), default="all-cnn")
     parser.add_argument("--decay", type=float, default=5e-4)
     parser.add_argument("--epochs", type=int, default=RECIPE.epochs)
-    parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--few", type=int, default=100)
-    parser.add_argument("--many", type=int, default=1200)
+    parser.add_argument("--cohorts", nargs="+", choices=COHORTS, default=list(COHORTS))
+    parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
+    parser.add_argument("--kind", type=int, choices=range(len(KINDS)), default=0, help="of tutors: halves or thirds")
     parser.add_argument("--rows", type=int, help="the most training rows, for a rehearsal")
     parser.add_argument("--forget", type=int, default=100)
     parser.add_argument("--keep", type=Path, required=True, help="folder where trained networks are kept")
-    parser.set_defaults(label=LABEL, memory=False, cohorts=["some", "wrong", "class"])
+    parser.set_defaults(label=LABEL, memory=False, few=None, many=None, rounds=None)
     run(parser.parse_args())
 
 

@@ -154,7 +154,7 @@ def test_measured_tables_are_those_of_their_rows(module, rows, page):
 
 def test_tables_of_large_and_attacked_networks_are_those_of_their_rows():
     full, frontier = ((DOCS / page).read_text(encoding="utf-8") for page in ("full_size.md", "frontier.md"))
-    for rows in ("large.jsonl", benchmarks.large_page.THIRDS, benchmarks.large_page.LONG):
+    for rows in ("large.jsonl", benchmarks.large_page.HALVES):
         assert benchmarks.large_page.table(ROOT / "results" / rows) in full
     assert benchmarks.large_page.clock_table(ROOT / "results" / benchmarks.large_page.CLOCK) in full
     assert benchmarks.large_page.trial_table(ROOT / "results" / benchmarks.large_page.TRIALS) in full
@@ -162,4 +162,5 @@ def test_tables_of_large_and_attacked_networks_are_those_of_their_rows():
     paths = [str(ROOT / "results" / f"frontier-{name}.jsonl") for name in ("confirm", "taught", "earlier")]
     assert benchmarks.frontier_page.gap_table(paths, settings) in frontier
     assert benchmarks.frontier_page.cost_table(paths[1], settings) in frontier
+    assert benchmarks.frontier_page.gap_table([str(ROOT / "results" / "frontier-fifth.jsonl")], settings) in frontier
     assert benchmarks.attack.table(read_rows(ROOT / "results" / "attack-cifar.jsonl")) in frontier

@@ -1,5 +1,6 @@
 """Unlabel: what it takes for the answers of a network that was never told, and the step that it makes of them."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -16,6 +17,7 @@ from spotlessnet.readouts.margin import margins
 from spotlessnet.scrubs import Unlabel
 from spotlessnet.scrubs.as_held_out import margin
 from spotlessnet.scrubs.head_bias import silenced
+from spotlessnet.scrubs.lengthened import lengthened
 from spotlessnet.scrubs.second_opinion import second_opinion
 from spotlessnet.scrubs.unlabel import HEAVIEST, MISLABELLED, NEVER, ORDINARY, WHOLE_CLASS, Touch
 from spotlessnet.training.fit import fit
@@ -73,7 +75,8 @@ def test_one_epoch_is_one_step_toward_the_untold_answers(kind: str, T: float, li
     known += lift * nn.functional.one_hot(split.retain.labels(), 3)
     step = 0.3 * slope(began, split.forget, answers, T) + 0.7 * slope(began, split.retain, known, T)
     expected = began.weights - 0.5 * RATE * step
-    found = Unlabel(epochs=1, share=0.3, speed=0.5, temperature=T, lift=lift, tutors=tutors)(trained, split)
+    told = Unlabel(epochs=1, share=0.3, speed=0.5, temperature=T, lift=lift, stretch=1.0, tutors=tutors)
+    found = told(trained, split)
     torch.testing.assert_close(found.mean, expected, rtol=1e-9, atol=1e-12)
 
 
@@ -128,7 +131,7 @@ def test_later_requests_hold_retained_rows_to_what_was_said_of_them_first():
     away = slope(moved, split.forget, tutors.answers(moved, split.forget))
     home = slope(moved, split.retain, first.predict(split.retain))
     expected = moved.weights - 0.5 * RATE * (0.3 * away + 0.7 * home)
-    scrub = Unlabel(epochs=1, share=0.3, speed=0.5, temperature=1.0, tutors=tutors)
+    scrub = Unlabel(epochs=1, share=0.3, speed=0.5, temperature=1.0, stretch=1.0, tutors=tutors)
     found = scrub(moved, split)
     torch.testing.assert_close(found.mean, expected, rtol=1e-9, atol=1e-12)
     # A network that is its own origin, as those of an audit, is held to its own answers, which have no slope.
@@ -216,6 +219,31 @@ def test_a_few_rows_among_many_do_not_outweigh_them_unless_told_to():
     assert Unlabel(epochs=3, share=0.5)(trained, one).about["share"] == 0.5
 
 
+@pytest.mark.parametrize("mislabelled", [False, True])
+def test_a_step_cut_short_is_made_longer_toward_what_tutors_say(mislabelled: bool) -> None:
+    trained, split = problem(mislabelled=mislabelled)
+    tutors = train_tutors(trained, split.whole, held=split.validation)
+    scrub = Unlabel(epochs=2, speed=0.5, rows=20, own=0.0, tutors=tutors)
+    short, found = (each(trained, split) for each in (replace(scrub, stretch=1.0), scrub))
+    step, taught = short.mean - trained.weights, tutors.answers(trained, split.forget)
+    length = lengthened(trained, step, split.forget, taught, 1.5)
+    assert 1 < length <= 1.5
+    torch.testing.assert_close(found.mean, trained.weights + length * step, rtol=1e-12, atol=1e-12)
+    assert found.about["lengthened_by"] == length
+    assert "lengthened_by" not in short.about
+
+
+def test_steps_are_left_as_long_as_they_are_where_nothing_is_to_be_met():
+    trained, split = problem()
+    tutors = train_tutors(trained, split.whole)
+    all_rows = Unlabel(epochs=2, tutors=tutors)(trained, split)
+    alone = Unlabel(epochs=2, rows=20)(trained, split)
+    of_class = Unlabel(epochs=2, rows=20, tutors=tutors)(*problem(whole=True))
+    for found in (all_rows, alone, of_class):
+        assert "lengthened_by" not in found.about
+    assert "lengthened_by" in Unlabel(epochs=2, stretch=1.2, tutors=tutors)(trained, split).about
+
+
 def test_it_visits_no_more_rows_than_it_may_and_others_in_every_round():
     trained, split = problem(whole=True)
     facts = Unlabel(epochs=1, rows=4)(trained, split).about
@@ -249,4 +277,7 @@ def test_what_it_cannot_do_is_said():
         Unlabel(own=1.0)
     with pytest.raises(SettingError, match=r"`Unlabel.share` must lie between 0 and 1, but got 1"):
         Unlabel(share=1)
+    for wrong in (0.9, math.nan, math.inf):
+        with pytest.raises(SettingError, match=rf"`Unlabel.stretch` must be a number from 1 on, but got {wrong}"):
+            Unlabel(stretch=wrong)
     assert isinstance(trained.loss, CrossEntropy)

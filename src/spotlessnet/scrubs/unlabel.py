@@ -1,5 +1,6 @@
 """Unlabel: answer the forgotten rows as a network would that was never told their labels, and all others as before."""
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -16,6 +17,8 @@ from spotlessnet.core.targets import WeightedDistillation, with_weights
 from spotlessnet.core.trained import Trained
 from spotlessnet.scrubs.as_held_out import as_held_out
 from spotlessnet.scrubs.head_bias import ASKED, silenced
+from spotlessnet.scrubs.lengthened import ASKED as TRIED
+from spotlessnet.scrubs.lengthened import LENGTHS, lengthened
 from spotlessnet.scrubs.price import Price
 from spotlessnet.scrubs.second_opinion import second_opinion
 from spotlessnet.scrubs.tuning import Tuning
@@ -37,6 +40,9 @@ WHOLE_CLASS = Touch(0.1, 1.0, 1.0)
 
 HEAVIEST = 7.0
 """Times that a visit to a forgotten row may count where the share is not said; few rows would else throw all others."""
+
+STRETCH = 1.5
+"""What the step of a request that may not visit all rows is at most multiplied by in the end."""
 
 NEVER = -1e4
 """The logit of an answer that is struck out."""
@@ -76,6 +82,9 @@ class Unlabel(Tuning):
     - `rows`: at most so many retained, and as many forgotten, rows are visited in a round, others in the next one;
       `None` for all of them, or for what `cost` pays for.
     - `cost`: what the request may take, in trainings; counted in rows that go through the network, and back.
+    - `stretch`: what the step as a whole may at most be multiplied by in the end, for forgotten rows to be answered as
+      tutors say (`lengthened`). Unless said, 1.5 where `rows` or `cost` limit the visits, which then stop short of it,
+      and 1 elsewhere: a long step made longer costs retained rows. For rows of classes that stay.
     """
 
     epochs: int = 5
@@ -87,6 +96,7 @@ class Unlabel(Tuning):
     momentum: float | None = 0.8
     rows: int | None = None
     cost: float | None = None
+    stretch: float | None = None
     tutors: Tutors | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -100,6 +110,8 @@ class Unlabel(Tuning):
             raise SettingError(f"`Unlabel.share` must lie between 0 and 1, but got {self.share}.")
         if not 0 <= self.own < 1:
             raise SettingError(f"`Unlabel.own` must be in [0, 1), but got {self.own}.")
+        if self.stretch is not None and not 1 <= self.stretch < math.inf:
+            raise SettingError(f"`Unlabel.stretch` must be a number from 1 on, but got {self.stretch}.")
         if self.rows is not None:
             check_positive("Unlabel.rows", self.rows)
         if self.cost is not None:
@@ -149,9 +161,22 @@ class Unlabel(Tuning):
         pupil = replace(trained, loss=WeightedDistillation(T), weights=begun)
         visits, recipe = told.pick(torch.cat([f, len(D_f) + r])), self.recipe(trained, notes).but(epochs=1)
         weights = fit(pupil, visits, recipe, seed=self.seed, label="unlabelling").weights
+        most = self._stretch(bool(leaving.any()))
+        if most > 1:
+            step = weights - begun
+            length = lengthened(trained, step, D_f, taught, most)
+            weights = begun + length * step
+            notes.fact(lengthened_by=length)
         if self.tutors is not None:
             self._watch(trained.at(weights), before, D_r, (known, held), notes)
         return weights
+
+    def _stretch(self, leaving: bool) -> float:
+        """How much longer the step may become: only tutors' answers are ones to be met, others may be passed."""
+        if self.tutors is None or leaving:
+            return 1.0
+        few = self.rows is not None or self.cost is not None
+        return self.stretch if self.stretch is not None else STRETCH if few else 1.0
 
     def _touch(self, usual: Touch, heaviest: float) -> Touch:
         """Share, temperature and lift: as the caller says, or as this kind of request is best served."""
@@ -185,7 +210,8 @@ class Unlabel(Tuning):
         leaving = not bool(torch.isin(D_f.labels().cpu(), D_r.labels().cpu()).all())
         readings = 1 if asked is None else len(asked.part) + int(wrong and self.own > 0)
         others = min(WATCHED, len(D_r)) if asked is not None else 0 if wrong else len(split.validation or ())
-        return Price(self.epochs, len(D_f), len(D_r), readings, others + 2 * min(ASKED, len(D_f)) * leaving)
+        others += 2 * min(ASKED, len(D_f)) * leaving + LENGTHS * min(TRIED, len(D_f)) * (self._stretch(leaving) > 1)
+        return Price(self.epochs, len(D_f), len(D_r), readings, others)
 
     def rows_in_a_round(self, trained: Trained, split: Split) -> int:
         """The most rows of either kind that are visited in a round."""
