@@ -18,7 +18,7 @@ from spotlessnet.report.rows import read_rows
 
 # Started as a script, its own folder comes first, not the one that holds it.
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from benchmarks.large import COHORTS, DISTANCE, OPERATIONS, TRAINING, TUTORS, WRITING, margins_file
+from benchmarks.large import COHORTS, DISTANCE, HUNDREDTH, OPERATIONS, TENTH, TRAINING, TUTORS, WRITING, margins_file
 from benchmarks.large_trials import COSTS, GOAL, KINDS, ORIGINAL
 
 PAGE = Path(__file__).with_name("large.md")
@@ -29,14 +29,43 @@ MEASURES = ("margin on forget", "loss on forget", DISTANCE)
 COLUMNS = ("method", "margin", "loss", "distance", "attack", "D_r / test error", "seconds", "operations")
 
 
+Values = dict[tuple[str, str, str], dict[int, float]]
+"""By setting, method and readout: a value for each seed."""
+
+
+def summary(path: Path) -> str:
+    """Markdown: the gap closed for a hundredth and for a tenth, a line for every kind of request and decay."""
+    value, lines = values_of(path), []
+    settings = dict.fromkeys(name.split(", ", 1)[1] for name, _, _ in value)
+    networks = dict.fromkeys(name.split(", ")[0] for name, _, _ in value)
+    columns = [(network, method) for network in networks for method in (HUNDREDTH, TENTH)]
+    lines.append("| request | " + " | ".join(f"{n}, {m.rpartition(', ')[2]}" for n, m in columns) + " |")
+    lines.append("|---|" + "---:|" * len(columns))
+    for setting in sorted(settings, key=lambda name: COHORTS.index(name.split(", ")[1])):
+        decay, cohort = setting.split(", ")
+        measures = MEASURES[:2] if cohort == "some" else MEASURES[2:]
+        cells = [
+            " / ".join(_gap(value, f"{network}, {setting}", method, readout).partition(" [")[0] for readout in measures)
+            for network, method in columns
+        ]
+        lines.append(f"| *{cohort}*, {decay} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def values_of(path: Path) -> Values:
+    """All that was read."""
+    value: Values = defaultdict(dict)
+    for row in read_rows(path):
+        value[row.experiment, row.method, row.readout][row.seed] = row.value
+    return value
+
+
 def table(path: Path) -> str:
     """Markdown: the gap closed by each measure, errors, and cost in seconds and operations, per setting."""
-    value: dict[tuple[str, str, str], dict[int, float]] = defaultdict(dict)
+    value, rows = values_of(path), read_rows(path)
     seconds: dict[tuple[str, str], dict[int, float]] = defaultdict(dict)
-    rows = read_rows(path)
     told = {row.experiment: row.note.partition("TF32, ")[2] for row in rows}
     for row in rows:
-        value[row.experiment, row.method, row.readout][row.seed] = row.value
         if not math.isnan(row.seconds):
             seconds[row.experiment, row.method][row.seed] = row.seconds
     lines = []
@@ -78,9 +107,7 @@ def clock_table(path: Path) -> str:
 
 def trial_table(path: Path) -> str:
     """Markdown: what each setting does for a hundredth and for a tenth of a training, by kind of tutors."""
-    value: dict[tuple[str, str, str], dict[int, float]] = defaultdict(dict)
-    for row in read_rows(path):
-        value[row.experiment, row.method, row.readout][row.seed] = row.value
+    value = values_of(path)
     tried: dict[tuple[str, str], dict[str, str]] = defaultdict(dict)
     for name, method in dict.fromkeys(key[:2] for key in value):
         if method in (ORIGINAL, GOAL):
@@ -130,6 +157,7 @@ def write_page(path: Path) -> None:
     rows = read_rows(path)
     text = PAGE.read_text(encoding="utf-8").format(
         machine=rows[0].note.partition(", TF32")[0],
+        summary=summary(path),
         tables=table(path),
         halves=table(path.with_name(HALVES)),
         trials=trial_table(path.with_name(TRIALS)),
@@ -142,7 +170,7 @@ def _mean(values: dict[int, float]) -> float:
     return sum(values.values()) / len(values) if values else math.nan
 
 
-def _gap(value: dict[tuple[str, str, str], dict[int, float]], name: str, method: str, readout: str) -> str:
+def _gap(value: Values, name: str, method: str, readout: str) -> str:
     """How much of the way from the original to retraining was gone, with Fieller's interval over paired seeds."""
     if method in ("original", "retrained", "floor"):
         return f"({_mean(value[name, method, readout]):.3g})"

@@ -156,6 +156,7 @@ def test_tables_of_large_and_attacked_networks_are_those_of_their_rows():
     full, frontier = ((DOCS / page).read_text(encoding="utf-8") for page in ("full_size.md", "frontier.md"))
     for rows in ("large.jsonl", benchmarks.large_page.HALVES):
         assert benchmarks.large_page.table(ROOT / "results" / rows) in full
+    assert benchmarks.large_page.summary(ROOT / "results" / "large.jsonl") in full
     assert benchmarks.large_page.clock_table(ROOT / "results" / benchmarks.large_page.CLOCK) in full
     assert benchmarks.large_page.trial_table(ROOT / "results" / benchmarks.large_page.TRIALS) in full
     settings = [f"{model} {cohort}" for model in benchmarks.frontier.MODELS for cohort in benchmarks.frontier.COHORTS]
