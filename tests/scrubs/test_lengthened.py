@@ -67,6 +67,24 @@ def test_where_the_parabola_bends_down_the_best_length_is_taken():
     assert lengthened(trained, torch.zeros_like(step), data, other, 2.0) == 1.0
 
 
+class Exploding(nn.Module):
+    """One logit is finite at the weight one, and no longer at two."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.zeros(1, dtype=float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.stack([torch.exp(400 * self.w) + 0 * x[:, 0], 0 * x[:, 0]], dim=1)
+
+
+def test_a_network_that_breaks_further_on_is_left_where_it_is():
+    trained = Trained.of(Exploding())
+    data = Data.of((torch.zeros(3, 1, dtype=float64), torch.zeros(3, dtype=torch.long)))
+    wanted = torch.tensor([[1e300, 0.0]], dtype=float64).expand(3, 2)
+    assert lengthened(trained, torch.ones(1, dtype=float64), data, wanted, 2.0) == 1.0
+
+
 def test_it_asks_rows_from_all_parts_of_the_data():
     trained, step, data = problem(0, rows=4 * ASKED)
     asked: list[int] = []

@@ -1,5 +1,7 @@
 """A step that was cut short, made as long as suits the rows that it was taken for."""
 
+import math
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -30,6 +32,8 @@ def lengthened(
     lengths = torch.linspace(1, most, LENGTHS, dtype=torch.float64).tolist()
     answers = (trained.at(trained.weights + a * step).predict(some).cpu() for a in lengths)
     off = [float(Distillation()(f, t.to(f)).mean()) for f in answers]
+    if not all(map(math.isfinite, off)):  # a network that breaks at some length is not led nearer to it
+        return 1.0
     bend, slope = off[0] - 2 * off[1] + off[2], (off[2] - off[0]) / 2
     if bend <= 0:
         return lengths[min(range(LENGTHS), key=off.__getitem__)]
