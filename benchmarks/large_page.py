@@ -19,11 +19,12 @@ from spotlessnet.report.rows import read_rows
 # Started as a script, its own folder comes first, not the one that holds it.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.large import COHORTS, DISTANCE, HUNDREDTH, OPERATIONS, TENTH, TRAINING, TUTORS, WRITING, margins_file
-from benchmarks.large_trials import COSTS, GOAL, KINDS, ORIGINAL
+from benchmarks.large_trials import GOAL, ORIGINAL
 
 PAGE = Path(__file__).with_name("large.md")
 HALVES, CLOCK, TRIALS = "large-halves.jsonl", "large-clock.jsonl", "large-trials.jsonl"
-"""Beside the rows: of other tutors, of a machine that does nothing else, of what was tried."""
+BEFORE = "large-trials-before.jsonl"
+"""Beside the rows: of other tutors, of a machine that does nothing else, of what was tried, now and before."""
 
 MEASURES = ("margin on forget", "loss on forget", DISTANCE)
 COLUMNS = ("method", "margin", "loss", "distance", "attack", "D_r / test error", "seconds", "operations")
@@ -120,7 +121,7 @@ def trial_table(path: Path) -> str:
         errors = [_mean(value[name, m, "error on retain"]) for m in (method, GOAL)]
         tutors, cost, settings = method.split(", ")
         tried[name, settings][f"{tutors}, {cost}"] = f"{' / '.join(ways)}; {100 * (errors[0] - errors[1]):+.1f}"
-    columns = [f"{parts * divisions} tutors, {cost}" for parts, divisions in KINDS for cost in COSTS]
+    columns = list(dict.fromkeys(column for found in tried.values() for column in found))
     lines = ["| network | request | settings | " + " | ".join(columns) + " |", "|---|---|---|" + "---:|" * len(columns)]
     for (name, settings), found in tried.items():
         network, _, cohort = name.split(", ")
@@ -161,6 +162,7 @@ def write_page(path: Path) -> None:
         tables=table(path),
         halves=table(path.with_name(HALVES)),
         trials=trial_table(path.with_name(TRIALS)),
+        before=trial_table(path.with_name(BEFORE)),
         clock=clock_table(path.with_name(CLOCK)),
     )
     Path("docs/full_size.md").write_text(text, encoding="utf-8")

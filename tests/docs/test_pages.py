@@ -158,7 +158,8 @@ def test_tables_of_large_and_attacked_networks_are_those_of_their_rows():
         assert benchmarks.large_page.table(ROOT / "results" / rows) in full
     assert benchmarks.large_page.summary(ROOT / "results" / "large.jsonl") in full
     assert benchmarks.large_page.clock_table(ROOT / "results" / benchmarks.large_page.CLOCK) in full
-    assert benchmarks.large_page.trial_table(ROOT / "results" / benchmarks.large_page.TRIALS) in full
+    for rows in (benchmarks.large_page.TRIALS, benchmarks.large_page.BEFORE):
+        assert benchmarks.large_page.trial_table(ROOT / "results" / rows) in full
     settings = [f"{model} {cohort}" for model in benchmarks.frontier.MODELS for cohort in benchmarks.frontier.COHORTS]
     paths = [str(ROOT / "results" / f"frontier-{name}.jsonl") for name in ("confirm", "taught", "earlier")]
     assert benchmarks.frontier_page.gap_table(paths, settings) in frontier
