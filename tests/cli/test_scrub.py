@@ -107,6 +107,17 @@ def test_noise_is_secret_unless_a_seed_is_given_and_a_seed_is_labelled(here):
     assert any("published seed: anyone can take it away" in limit for limit in receipt["limits"])
 
 
+def test_secrets_that_agree_in_32_bits_release_different_networks(here, monkeypatch):
+    """What a search over the seeds of torch's generator would find again."""
+    given = iter([5, 5 | 1 << 32, 5 | 1 << 63])
+    monkeypatch.setattr("spotlessnet.store.receipts.secrets.randbits", lambda bits: next(given))
+    for out in "abc":
+        assert spotless("scrub", *BASE, *QUICK, "--out", out).code == 0
+    assert len({(here / out / "scrubbed.safetensors").read_bytes() for out in "abc"}) == 3
+    assert spotless("scrub", *BASE, *QUICK, "--seed", "5", "--out", "d").code == 0
+    assert (here / "d/scrubbed.safetensors").read_bytes() != (here / "a/scrubbed.safetensors").read_bytes()
+
+
 def test_the_same_request_again_is_the_same_receipt_and_another_is_refused(here):
     asked = ("scrub", *BASE, *QUICK, "--out", "run")
     assert spotless(*asked).code == 0

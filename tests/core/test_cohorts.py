@@ -100,9 +100,23 @@ def test_where(data):
 
 
 @pytest.mark.parametrize(
+    ("name", "content", "named"),
+    [
+        ("hash.txt", b"sam#1234\n#sam\nann # 2\n", ["sam#1234", "ann # 2"]),
+        ("hash.csv", b"id\nsam#1234\n#sam\n", ["sam#1234", "#sam"]),
+        ("hash.json", b'["sam#1234", "#sam"]', ["sam#1234", "#sam"]),
+        ("line.csv", b'id,x\n"a\nb",1\nc,2\n', ["a\nb", "c"]),
+    ],
+)
+def test_an_id_is_taken_whole(tmp_path, name, content, named):
+    (tmp_path / name).write_bytes(content)
+    assert read_ids(tmp_path / name) == named
+
+
+@pytest.mark.parametrize(
     ("name", "content"),
     [
-        ("a.txt", b"10\n11\n\n  12  # a comment\n# another\n"),
+        ("a.txt", b"# a comment\n10\n11\n\n  12  \n  # another\n"),
         ("bom.txt", "\ufeff10\n11\n12".encode()),
         ("crlf.txt", b"10\r\n11\r\n12\r\n"),
         ("a.csv", b"id,name\n10,x\n11,y\n12,z\n"),

@@ -171,8 +171,12 @@ class Strange(Covariance):
     def logdet(self):
         return 0.0
 
-    def _white(self, generator):
-        return torch.zeros(self._size)
+    def double(self):
+        return self
+
+    @property
+    def _like(self):
+        return torch.zeros(())
 
 
 def test_no_noise_has_no_inverse_but_a_sum_with_a_ridge_has():

@@ -51,8 +51,10 @@ def test_no_id_and_no_secret_seed_stand_in_the_receipt(tmp_path):
 
 def test_a_seed_for_experiments_is_labelled_so():
     assert NoiseSeed.for_experiments(7).record() == {"kind": "published, for experiments only", "seed": 7}
-    one, two = (torch.rand(3, generator=NoiseSeed.for_experiments(7).generator()) for _ in range(2))
-    assert torch.equal(one, two)
+    one, two = (NoiseSeed.for_experiments(7).generator() for _ in range(2))
+    assert isinstance(one, torch.Generator)
+    assert isinstance(two, torch.Generator)
+    assert torch.equal(torch.rand(3, generator=one), torch.rand(3, generator=two))
 
 
 def test_two_secret_seeds_differ():
@@ -63,6 +65,29 @@ def test_the_commitment_depends_on_the_ids_and_the_salt_alone():
     assert commit_to(["a", "b"], b"s") == commit_to(["b", "a"], b"s")
     assert commit_to(["a", "b"], b"s") != commit_to(["a"], b"s")
     assert commit_to(["a", "b"], b"s") != commit_to(["a", "b"], b"t")
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (["a\nb"], ["a", "b"]),
+        (["a,b"], ["a", "b"]),
+        (['a", "b'], ["a", "b"]),
+        (["a", "b\nc"], ["a\nb", "c"]),
+        ([], [""]),
+        (["\\n"], ["\n"]),
+        (["\ud800"], ["\\ud800"]),
+    ],
+)
+def test_no_two_sets_of_ids_share_a_commitment(one, other):
+    assert commit_to(one, b"s") != commit_to(other, b"s")
+
+
+def test_ids_are_committed_to_as_they_are_compared():
+    import numpy as np
+
+    spellings: list[list[object]] = [[1, 2], ["2", "1"], [np.int64(1), torch.tensor(2)], [" 1", "2\t", "2"]]
+    assert len({commit_to(names, b"s") for names in spellings}) == 1
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"predicateType": "other"}', "[" * 5000])

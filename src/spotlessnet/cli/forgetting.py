@@ -25,7 +25,7 @@ from spotlessnet.operators.recall import after_request
 from spotlessnet.report.story import Story
 from spotlessnet.store.checkpoints import write_weights
 from spotlessnet.store.memories import write_memory
-from spotlessnet.store.receipts import NoiseSeed, commit_to, statement, write_receipt
+from spotlessnet.store.receipts import COMMITMENT, NoiseSeed, commit_to, statement, write_receipt
 
 SCRUBBED, MEMORY = "scrubbed.safetensors", "memory.safetensors"
 
@@ -142,7 +142,7 @@ def _write(folder: Folder, plan: Plan, request: dict[str, Any], began: datetime,
         inputs={name: path for name, path in inputs_of(case).items() if name != "forget"},
         request={
             "identity": folder.identity(request),
-            "cohort": {"commitment": commit_to(opened.ids, folder.salt), "algorithm": "HMAC-SHA256 of the sorted ids"},
+            "cohort": {"commitment": commit_to(opened.ids, folder.salt), "algorithm": COMMITMENT},
             "matched": split.request.matched,
             "missing": split.request.missing,
             "duplicates": split.request.duplicates,

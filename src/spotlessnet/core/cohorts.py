@@ -1,6 +1,7 @@
 """Cohorts: ways to say which rows must go. Each is a small value that turns data into a `Split`."""
 
 import csv
+import io
 import json
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -122,12 +123,12 @@ class ids(Cohort):  # noqa: N801
         if isinstance(wanted, (str, Path)):
             self.wanted = read_ids(Path(wanted), column)
         else:
-            self.wanted = _names(wanted)
+            self.wanted = spelled(wanted)
         self.column, self.allow_missing, self.mislabelled = column, allow_missing, mislabelled
 
     def choose(self, train: Data) -> tuple[Tensor, Request]:
         wanted = set(self.wanted)
-        names = _names(train.column(self.column))
+        names = spelled(train.column(self.column))
         positions = [position for position, name in enumerate(names) if name in wanted]
         request = _matched(
             f"ids in column {self.column!r}",
@@ -148,8 +149,8 @@ class where(Cohort):  # noqa: N801
     value: Any
 
     def choose(self, train: Data) -> tuple[Tensor, Request]:
-        [wanted] = _names([self.value])
-        positions = [i for i, name in enumerate(_names(train.column(self.column))) if name == wanted]
+        [wanted] = spelled([self.value])
+        positions = [i for i, name in enumerate(spelled(train.column(self.column))) if name == wanted]
         if not positions:
             raise DataError(
                 f"No row has {self.value!r} in column {self.column!r}, so there is nothing to forget. "
@@ -162,8 +163,8 @@ class where(Cohort):  # noqa: N801
 def read_ids(path: Path, column: str = "id") -> list[str]:
     """The ids that a csv, json, jsonl or txt file lists.
 
-    Text: one id a line, `#` starts a comment. Csv: the named column, or the only one. Json: a list of ids or
-    of objects with that name.
+    Text: one id a line; a line that begins with `#` is a comment, and anywhere else `#` is part of the id. Csv: the
+    named column, or the only one. Json: a list of ids or of objects with that name. Space around an id does not count.
     """
     if not path.is_file():
         raise DataError(f"There is no forget list at {path}. Give the path of a csv, json, jsonl or txt file.")
@@ -184,11 +185,12 @@ def read_ids(path: Path, column: str = "id") -> list[str]:
 
 
 def _read_text(text: str, path: Path, column: str) -> list[str]:
-    return [line.split("#", 1)[0].strip() for line in text.splitlines()]
+    lines = [line.strip() for line in text.splitlines()]
+    return [line for line in lines if not line.startswith("#")]
 
 
 def _read_csv(text: str, path: Path, column: str) -> list[str]:
-    table = csv.reader(text.splitlines())
+    table = csv.reader(io.StringIO(text, newline=""))  # a quoted id may hold a line's end
     try:
         header = [cell.strip() for cell in next(table, [])]
         if column in header:
@@ -235,10 +237,10 @@ def _from_json(entries: list[Any], path: Path, column: str) -> list[str]:
             f"The forget list {path} must name ids as text or whole numbers, or objects with {column!r}, but holds "
             f"{str(strange)[:40]!r}."
         )
-    return _names(found)
+    return spelled(found)
 
 
-def _names(values: Iterable[Any]) -> list[str]:
+def spelled(values: Iterable[Any]) -> list[str]:
     """One spelling for ids, whether they came as numbers, numpy scalars, tensors or text."""
     # Most ids are text, and there may be millions.
     return [

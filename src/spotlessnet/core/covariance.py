@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from spotlessnet.core.errors import MismatchError, NumericsError
+from spotlessnet.core.noise import NoiseSource, as_source
 
 Spectrum = Callable[[Tensor], Tensor]
 
@@ -53,9 +54,11 @@ class Covariance(ABC):
         """The sum of the eigenvalues."""
         return float(self.diagonal().double().sum())
 
-    def draw(self, generator: torch.Generator) -> Float[Tensor, " P"]:
-        """One sample of `N(0, Σ)`."""
-        return self.map(lambda e: e.clamp(min=0).sqrt()).multiply(self._white(generator))
+    def draw(self, noise: NoiseSource | torch.Generator) -> Float[Tensor, " P"]:
+        """One sample of `N(0, Σ)`; in float64 where the noise must protect."""
+        source = as_source(noise)
+        root = (self.double() if source.protects else self).map(lambda e: e.clamp(min=0).sqrt())
+        return root.multiply(source.unit(self.size, root._like))
 
     def scaled(self, factor: float) -> "Covariance":
         """`factor · Σ`."""
@@ -66,8 +69,13 @@ class Covariance(ABC):
         return jacobian @ self.multiply(jacobian).T
 
     @abstractmethod
-    def _white(self, generator: torch.Generator) -> Float[Tensor, " P"]:
-        """Unit noise on the right device, drawn from `generator`."""
+    def double(self) -> "Covariance":
+        """The same in float64."""
+
+    @property
+    @abstractmethod
+    def _like(self) -> Tensor:
+        """A tensor of the matrix's number format and device."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,11 +109,15 @@ class Still(Covariance):
     def logdet(self) -> float:
         return -math.inf
 
-    def draw(self, generator: torch.Generator) -> Float[Tensor, " P"]:
+    def draw(self, noise: NoiseSource | torch.Generator) -> Float[Tensor, " P"]:
         return self.diagonal()
 
-    def _white(self, generator: torch.Generator) -> Float[Tensor, " P"]:
-        return self.diagonal()
+    def double(self) -> "Still":
+        return Still(self.count, self.like.double())
+
+    @property
+    def _like(self) -> Tensor:
+        return self.like
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,8 +142,12 @@ class Diagonal(Covariance):
     def logdet(self) -> float:
         return float(self.variance.double().log().sum())
 
-    def _white(self, generator: torch.Generator) -> Float[Tensor, " P"]:
-        return _unit_noise(self.variance, self.size, generator)
+    def double(self) -> "Diagonal":
+        return Diagonal(self.variance.double())
+
+    @property
+    def _like(self) -> Tensor:
+        return self.variance
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,6 +167,11 @@ class Block:
         """Out of the eigenbasis, `L V Rᵀ`."""
         v = v if self.left is None else self.left @ v
         return v if self.right is None else v @ self.right.T
+
+    def double(self) -> "Block":
+        """The same in float64."""
+        left, right = (None if side is None else side.double() for side in (self.left, self.right))
+        return Block(left, right, self.values.double())
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,8 +201,12 @@ class Kronecker(Covariance):
     def logdet(self) -> float:
         return float(sum(b.values.double().log().sum() for b in self.blocks))
 
-    def _white(self, generator: torch.Generator) -> Float[Tensor, " P"]:
-        return _unit_noise(self.blocks[0].values, self.size, generator)
+    def double(self) -> "Kronecker":
+        return Kronecker(tuple(b.double() for b in self.blocks))
+
+    @property
+    def _like(self) -> Tensor:
+        return self.blocks[0].values
 
 
 def _block_diagonal(block: Block) -> Float[Tensor, "r c"]:
@@ -236,13 +261,12 @@ class LowRankPlusRidge(Covariance):
             return inside
         return inside + outside * math.log(self.ridge) if self.ridge > 0 else -math.inf
 
-    def _white(self, generator: torch.Generator) -> Float[Tensor, " P"]:
-        return _unit_noise(self.values, self.size, generator)
+    def double(self) -> "LowRankPlusRidge":
+        return LowRankPlusRidge(self.basis.double(), self.values.double(), self.ridge)
 
-
-def _unit_noise(like: Tensor, count: int, generator: torch.Generator) -> Float[Tensor, " P"]:
-    noise = torch.randn(count, generator=generator, dtype=like.dtype, device=generator.device)
-    return noise.to(like.device)
+    @property
+    def _like(self) -> Tensor:
+        return self.values
 
 
 def trace_of_product(a: Covariance, b: Covariance) -> float:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from spotlessnet.core.covariance import Covariance, Still, trace_of_product
 from spotlessnet.core.errors import MismatchError, check_finite
+from spotlessnet.core.noise import NoiseSource, as_source, snapped
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,9 +41,20 @@ class Gaussian:
         """Whether there is no noise, so that every draw is the mean."""
         return isinstance(self.covariance, Still)
 
-    def draw(self, generator: torch.Generator) -> Float[Tensor, " P"]:
-        """One sample; the same generator state gives the same sample."""
-        return self.mean + self.covariance.draw(generator).to(self.mean)
+    def draw(self, noise: NoiseSource | torch.Generator) -> Float[Tensor, " P"]:
+        """One sample.
+
+        **Arguments:**
+
+        - `noise`: what is released needs `NoiseSeed.secret().generator()`, whose noise nobody can draw again. A
+          `torch.Generator` is for experiments: the same state gives the same sample.
+        """
+        drawn = self.covariance.draw(noise)
+        if not as_source(noise).protects or self.is_still:
+            return self.mean + drawn.to(self.mean)
+        # One rounding, of the sum: bits of the mean that the noise does not reach would else stand in the open.
+        deviation = self.covariance.diagonal().double().clamp(min=0).sqrt().to(self.mean.device)
+        return snapped(self.mean.double() + drawn.to(self.mean.device), deviation).to(self.mean.dtype)
 
     def kl(self, other: "Gaussian") -> float:
         r"""$KL(\text{self} \| \text{other})$ in nats.

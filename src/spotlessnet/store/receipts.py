@@ -5,17 +5,20 @@ import hmac
 import json
 import platform
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, is_dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, is_dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from spotlessnet.core.cohorts import spelled
 from spotlessnet.core.errors import DataError, IntegrityError
 from spotlessnet.core.files import sha256, write_whole
+from spotlessnet.core.noise import KEY_BYTES, SecretNoise
 
 STATEMENT = "https://in-toto.io/Statement/v1"
 PREDICATE = "urn:spotlessnet:forgetting:v1"
@@ -27,43 +30,72 @@ LIMITS = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class NoiseSeed:
-    """Where the protective noise came from. A published seed would let anyone subtract the noise again."""
+    """Where the protective noise came from. A published seed would let anyone subtract the noise again.
+
+    **Arguments:**
+
+    - `value`: 256 random bits where the noise must protect, a small number where it must only repeat.
+    """
 
     value: int
     is_secret: bool
     salt: bytes
+    _streams: Iterator[int] = field(default_factory=count, compare=False)
 
     @staticmethod
     def secret() -> "NoiseSeed":
-        """A seed that nobody knows: the default. Only its commitment is written down."""
-        return NoiseSeed(secrets.randbits(63), True, secrets.token_bytes(32))
+        """A key that nobody knows: the default. Only its commitment is written down."""
+        return NoiseSeed(secrets.randbits(8 * KEY_BYTES), True, secrets.token_bytes(32))
 
     @staticmethod
     def for_experiments(value: int) -> "NoiseSeed":
         """A seed that can be run again, and therefore protects nobody."""
         return NoiseSeed(value, False, b"")
 
-    def generator(self, device: torch.device | str = "cpu") -> torch.Generator:
-        """A generator at this seed."""
+    def __repr__(self) -> str:
+        return "NoiseSeed.secret()" if self.is_secret else f"NoiseSeed.for_experiments({self.value})"
+
+    def generator(self, device: torch.device | str = "cpu") -> SecretNoise | torch.Generator:
+        """What to draw from: a secret stream, another one at each call; or, for experiments, torch's generator.
+
+        **Arguments:**
+
+        - `device`: of torch's generator; a secret stream runs on the processor, and its numbers are moved.
+        """
+        if self.is_secret:
+            # One stream twice would be the same noise twice, which whoever holds both results could take away.
+            return SecretNoise(self._key, next(self._streams))
         return torch.Generator(device).manual_seed(self.value)
 
     def record(self) -> dict[str, Any]:
         """What the receipt says about it."""
         if not self.is_secret:
             return {"kind": "published, for experiments only", "seed": self.value}
-        commitment = hashlib.sha256(self.salt + self.value.to_bytes(8, "big")).hexdigest()
-        return {"kind": "secret, not kept", "commitment": commitment}
+        commitment = hashlib.sha256(self.salt + self._key).hexdigest()
+        return {"kind": "secret, not kept", "generator": "SHAKE-256, 256-bit key", "commitment": commitment}
+
+    @property
+    def _key(self) -> bytes:
+        return self.value.to_bytes(KEY_BYTES, "big")
+
+
+COMMITMENT = "HMAC-SHA256 of the sorted ids as a JSON list"
+"""How the commitment to a list is made; stands in the receipt."""
 
 
 def commit_to(names: Iterable[Any], salt: bytes) -> str:
-    """A commitment to a set of ids: it can be checked with the salt, and tells nothing without it.
+    r"""A commitment to a set of ids: it can be checked with the salt, and tells nothing without it.
+
+    Ids are spelled as cohorts spell them (`1` and `"1"` are one id), and no two sets share a text.
 
     >>> commit_to([2, 1], b"salt") == commit_to(["1", "2"], b"salt")
     True
+    >>> commit_to(["a\nb"], b"salt") == commit_to(["a", "b"], b"salt")
+    False
     """
-    listed = "\n".join(sorted(str(name) for name in names)).encode()
+    listed = json.dumps(sorted(set(spelled(names)))).encode()
     return hmac.new(salt, listed, hashlib.sha256).hexdigest()
 
 
