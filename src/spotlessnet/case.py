@@ -6,6 +6,7 @@ import importlib.util
 import os
 import sys
 import tomllib
+import traceback
 import types
 import typing
 from collections.abc import Iterator, Mapping
@@ -15,11 +16,26 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from spotlessnet.core.errors import DataError, NeedError, SettingError, check_choice, check_not_negative, check_positive
+from spotlessnet.core.errors import (
+    DataError,
+    NeedError,
+    SettingError,
+    check_choice,
+    check_not_negative,
+    check_positive,
+    shown,
+)
+from spotlessnet.core.reading import read_whole
 from spotlessnet.core.recipe import Recipe, Schedule
 
-LARGEST = 2**20
+LARGEST = 2**16
 """Bytes; a longer case file is refused before it is read."""
+
+MOST_DOTS = 32
+"""Dots in a line of a case file: a name of n parts costs its parser n² of memory."""
+
+OWN: set[str] = set()
+"""Modules and folders of the code that a person's case brought: what it raises is not this tool's mistake."""
 
 RECIPE = ("epochs", "rate", "momentum", "batch", "schedule", "patience")
 
@@ -74,6 +90,10 @@ class Case:
 
     def check(self) -> None:
         """What can be said without opening anything."""
+        for name in ("epochs", "batch", "patience"):
+            value = getattr(self, name)
+            if value is not None and abs(value) >= 2**63:
+                raise SettingError(f"{as_flag(name)} must be a whole number below 2⁶³, but got {shown(value)}.")
         for name in ("max_nats", "max_error_increase", "rate", "batch", "memory_limit"):
             value = getattr(self, name)
             if value is not None:
@@ -81,7 +101,7 @@ class Case:
         if self.decay is not None:
             check_not_negative("decay", self.decay)
         if self.seed is not None and not 0 <= self.seed < 2**63:
-            raise SettingError(f"`seed` must be a whole number from 0 below 2⁶³, but got {self.seed}.")
+            raise SettingError(f"`seed` must be a whole number from 0 below 2⁶³, but got {shown(self.seed)}.")
         if self.device not in ("auto", "cpu", "cuda"):
             raise SettingError(f"`device` must be auto, cpu or cuda, but got {self.device!r}.")
         for name in ("weights", "forget", "start", "reference", "memory", "tutors"):
@@ -135,12 +155,12 @@ def read_case(path: Path) -> dict[str, Any]:
 
     Paths in it count from the current folder, as on the command line.
     """
-    if not path.is_file():
-        raise DataError(f"There is no case file at {path}. Give the path of a .toml file.")
-    if path.stat().st_size > LARGEST:
-        raise DataError(f"The case file {path} is longer than {LARGEST} bytes, so it is not one.")
+    content = bytes(read_whole(path, "case file", LARGEST))
+    # A name cannot go on in the next line, so this bounds how many parts it has, whatever is quoted.
+    if any(line.count(b".") > MOST_DOTS for line in content.splitlines()):
+        raise DataError(f"The case file {path} has a line with more than {MOST_DOTS} dots, and no field needs them.")
     try:
-        found = tomllib.loads(path.read_text(encoding="utf-8"))
+        found = tomllib.loads(content.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError, ValueError) as e:
         raise DataError(f"The case file {path} is not valid TOML ({str(e)[:120] or type(e).__name__}).") from e
     known = kinds()
@@ -158,7 +178,7 @@ def read_case(path: Path) -> dict[str, Any]:
 def _typed(path: Path, name: str, value: Any, allowed: tuple[Any, ...]) -> Any:
     if Path in allowed and isinstance(value, str) and "\0" not in value:
         return Path(value)
-    if float in allowed and isinstance(value, int) and not isinstance(value, bool):
+    if float in allowed and isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**1000:
         return float(value)
     if isinstance(value, dict) and Mapping in {typing.get_origin(kind) or kind for kind in allowed}:
         return value
@@ -167,7 +187,7 @@ def _typed(path: Path, name: str, value: Any, allowed: tuple[Any, ...]) -> Any:
         return value
     wanted = {str: "text", Path: "a path", int: "a whole number", float: "a number", bool: "true or false"}
     text = " or ".join(wanted.get(kind, "a table") for kind in allowed)
-    raise DataError(f"The field {name!r} of the case file {path} must be {text}, but is {str(value)[:60]!r}.")
+    raise DataError(f"The field {name!r} of the case file {path} must be {text}, but is {shown(value)!r}.")
 
 
 def resolve(spec: str, what: str) -> Any:
@@ -202,6 +222,7 @@ def _module(place: str, what: str) -> types.ModuleType:
     if is_file and not path.is_file():
         raise DataError(f"There is no file {place} for {as_flag(what)}. Check the path before the colon.")
     # A command does not look for modules where it is called; a person expects that it does.
+    OWN.add(os.fspath(path.resolve().parent) if is_file else place.partition(".")[0])
     with _searching(path.resolve().parent if is_file else Path.cwd()), _blamed(place, what):
         if not is_file:
             return importlib.import_module(place)
@@ -214,6 +235,18 @@ def _module(place: str, what: str) -> types.ModuleType:
         sys.modules[name] = module
         spec.loader.exec_module(module)
         return module
+
+
+def raised_by_own(error: BaseException) -> str | None:
+    """Where in a person's own code an error came up, deeper than any line of this package; `None` if not there."""
+    ours, found = os.path.dirname(__file__) + os.sep, None
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        file, module = frame.f_code.co_filename, str(frame.f_globals.get("__name__", ""))
+        if file.startswith(ours):
+            found = None
+        elif module.partition(".")[0] in OWN or (os.path.dirname(file) in OWN and "site-packages" not in file):
+            found = f"{os.path.basename(file)}, line {line}, in {frame.f_code.co_name}"
+    return found
 
 
 @contextmanager

@@ -176,7 +176,7 @@ def test_lists_that_cannot_be_read(tmp_path, name, content, message):
 def test_a_list_that_is_not_there(tmp_path):
     with pytest.raises(DataError, match=r"There is no forget list at .*none\.csv\. Give the path of a csv, json"):
         ids(tmp_path / "none.csv")
-    with pytest.raises(DataError, match="There is no forget list"):
+    with pytest.raises(DataError, match="must be a plain file, but is a folder"):
         read_ids(tmp_path)
 
 

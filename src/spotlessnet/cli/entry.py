@@ -18,6 +18,7 @@ from typing import Any
 import torch
 import typer
 
+from spotlessnet.case import raised_by_own
 from spotlessnet.cli.talk import DEBUG, printable
 from spotlessnet.core.errors import SpotlessError
 
@@ -78,6 +79,8 @@ def _meaning(error: Exception) -> tuple[int, str]:
         return 0, ""
     if isinstance(error, OSError):
         return 4, f"{error.filename or 'the system'}: {error.strerror or error}. Check disk and permissions."
+    if (where := raised_by_own(error)) is not None:
+        return 3, f"{where}: {type(error).__name__}: {error}. This is code that the case names; --debug shows where."
     return 70, f"{type(error).__name__}: {error}. This is a mistake of spotless; --debug shows where."
 
 

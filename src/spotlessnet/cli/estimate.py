@@ -1,14 +1,13 @@
 """What a request will cost, from timing a few batches and counting products, before it is begun."""
 
 import math
-import os
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
 from spotlessnet.core.errors import ResourceError
+from spotlessnet.core.room import free_bytes
 from spotlessnet.core.scrub import Scrub
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
@@ -191,32 +190,7 @@ def available(device: torch.device) -> float:
     """Bytes that may still be asked for, here or on the GPU; infinite where the system does not tell."""
     if device.type == "cuda":
         return float(torch.cuda.mem_get_info(device)[0])
-    free = [_from_meminfo(), _from_control_group()]
-    return min(free)
-
-
-def _from_meminfo() -> float:
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        return next(float(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, StopIteration, ValueError, IndexError):
-        try:
-            return float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-        except (ValueError, OSError, AttributeError):
-            return math.inf
-
-
-def _from_control_group() -> float:
-    group = Path("/sys/fs/cgroup")
-    try:
-        limit, used = (group / "memory.max").read_text().strip(), float((group / "memory.current").read_text())
-        if limit == "max":
-            return math.inf
-        parts = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-        # Cached files count as used, but give way.
-        return max(0.0, float(limit) - used + float(parts.get("inactive_file", 0)))
-    except (OSError, ValueError):
-        return math.inf
+    return free_bytes()
 
 
 def _seconds(value: float) -> str:

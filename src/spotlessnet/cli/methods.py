@@ -9,7 +9,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from spotlessnet.case import Case
-from spotlessnet.core.errors import NeedError, SettingError
+from spotlessnet.core.errors import NeedError, SettingError, shown
 from spotlessnet.core.memory import Memory
 from spotlessnet.core.scrub import Scrub, chain
 from spotlessnet.scrubs import SCRUBS, Fisher, Unlabel, WithinBudget
@@ -133,7 +133,9 @@ def usual(method: str) -> dict[str, Any]:
 def typed(kind: type[Scrub], name: str, value: Any) -> Any:
     """A setting's value from text or from a case file, in the type that the method declares."""
     parts = _parts(settable(kind)[name])
-    text = str(value).strip()
+    if isinstance(value, int) and abs(value) >= 2**63:
+        raise SettingError(f"`{name_of(kind)}.{name}` must be a number below 2⁶³, but got {shown(value)}.")
+    text = value.strip() if isinstance(value, str) else shown(value)
     for part in parts:
         if part is types.NoneType and text.lower() in ("none", "null"):
             return None
@@ -143,9 +145,12 @@ def typed(kind: type[Scrub], name: str, value: Any) -> Any:
             return text.lower() in ("true", "yes")
         if part in (int, float) and not isinstance(value, bool):
             try:
-                return part(text)
+                number = part(text)
             except ValueError:
                 continue
+            if part is int and abs(number) >= 2**63:
+                raise SettingError(f"`{name_of(kind)}.{name}` must be a number below 2⁶³, but got {shown(number)}.")
+            return number
     if str in parts:
         return text
     raise SettingError(f"`{name_of(kind)}.{name}` must be {' or '.join(map(_wanted, parts))}, but got {text[:60]!r}.")

@@ -15,10 +15,15 @@ from torch import Tensor
 
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import DataError
+from spotlessnet.core.reading import read_whole
 from spotlessnet.core.split import Request, Split
 
 SHOWN = 5
 """How many names an error message lists before it only counts."""
+
+
+LONGEST = 40 * 2**20
+"""Bytes of a forget list, a million ids of the usual length; a parsed list takes twenty times as much memory."""
 
 
 class Cohort(ABC):
@@ -166,10 +171,10 @@ def read_ids(path: Path, column: str = "id") -> list[str]:
     Text: one id a line; a line that begins with `#` is a comment, and anywhere else `#` is part of the id. Csv: the
     named column, or the only one. Json: a list of ids or of objects with that name. Space around an id does not count.
     """
-    if not path.is_file():
+    if not path.exists():
         raise DataError(f"There is no forget list at {path}. Give the path of a csv, json, jsonl or txt file.")
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_whole(path, "forget list", LONGEST).decode("utf-8-sig")
     except UnicodeDecodeError as e:
         raise DataError(
             f"The forget list {path} must be UTF-8 text, but byte {e.start} is not. Save it as UTF-8."

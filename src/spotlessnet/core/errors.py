@@ -67,16 +67,31 @@ class IntegrityError(SpotlessError, ValueError):
     exit_code = 7
 
 
+def shown(value: object) -> str:
+    """A value as an error shows it: its first sixty signs, also where it is a number of thousands of digits."""
+    try:
+        return str(value)[:60]
+    except (ValueError, RecursionError):  # Python refuses to spell such a number out
+        return "a value too long to show"
+
+
+def _is_finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number beyond all floating-point ones
+        return False
+
+
 def check_positive(name: str, value: float, hint: str = "") -> None:
     """Raise unless `value` is a finite number above zero."""
-    if not (math.isfinite(value) and value > 0):
-        raise SettingError(f"`{name}` must be positive, but got {value}. {hint}".rstrip())
+    if not (_is_finite(value) and value > 0):
+        raise SettingError(f"`{name}` must be positive, but got {shown(value)}. {hint}".rstrip())
 
 
 def check_not_negative(name: str, value: float, hint: str = "") -> None:
     """Raise unless `value` is a finite number, zero or above."""
-    if not (math.isfinite(value) and value >= 0):
-        raise SettingError(f"`{name}` must be zero or positive, but got {value}. {hint}".rstrip())
+    if not (_is_finite(value) and value >= 0):
+        raise SettingError(f"`{name}` must be zero or positive, but got {shown(value)}. {hint}".rstrip())
 
 
 def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

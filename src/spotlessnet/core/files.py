@@ -6,6 +6,7 @@ import uuid
 from pathlib import Path
 
 from spotlessnet.core.errors import DataError, ResourceError
+from spotlessnet.core.reading import opened
 
 PENDING = ".spotless-"
 """How the name of a file that is still being written begins."""
@@ -98,9 +99,9 @@ def _is_alive(pid: int) -> bool:
 
 
 def sha256(path: Path) -> str:
-    """The SHA-256 of a file, read in pieces."""
+    """The SHA-256 of a plain file, read in pieces; a pipe or a device, which may never end, is refused."""
     digest = hashlib.sha256()
-    with path.open("rb") as stream:
+    with opened(path) as stream:
         while piece := stream.read(1 << 20):
             digest.update(piece)
     return digest.hexdigest()

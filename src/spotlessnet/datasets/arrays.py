@@ -13,6 +13,9 @@ from spotlessnet.core.errors import DataError
 from spotlessnet.datasets.npz import LIMIT, read_npz
 from spotlessnet.datasets.pair import DataPair, Normalise, image_data
 
+MOST_CLASSES = 2**20
+"""Each class gets a name, so one large label must not decide how many there are."""
+
 NEEDED = ("x_train", "y_train", "x_test", "y_test")
 
 Array = NDArray[Any]
@@ -55,6 +58,11 @@ def class_names(path: Path, found: Mapping[str, Array]) -> tuple[str, ...]:
     """The names of the classes, or their numbers where the file does not name them."""
     labels = [y for name, y in found.items() if name in ("y_train", "y_test", "labels") and y.dtype.kind in "iu"]
     highest = max((int(y.max()) for y in labels if y.size), default=-1)
+    if highest >= MOST_CLASSES:
+        raise DataError(
+            f"{path} has the label {highest}, but labels must count classes from 0, and there may be {MOST_CLASSES} of "
+            "them. Renumber the classes."
+        )
     if "classes" not in found:
         return tuple(str(label) for label in range(highest + 1))
     names = tuple(str(name) for name in found["classes"].reshape(-1))
@@ -78,6 +86,8 @@ def _check_part(path: Path, found: Mapping[str, Array], part: str) -> None:
     for name, value in ((f"x_{part}", x), (f"y_{part}", y)):
         if value.dtype.kind not in "biuf":
             raise DataError(f"{name} in {path} must hold numbers, but holds {value.dtype}. Encode it as numbers.")
+        if value.dtype.kind == "f" and value.dtype.itemsize > 8:
+            raise DataError(f"{name} in {path} holds {value.dtype}, which torch does not have. Save it as float64.")
         if value.dtype.kind == "f" and not np.isfinite(value).all():
             bad = int((~np.isfinite(value)).sum())
             raise DataError(f"{name} in {path} must be finite, but {bad} entries are NaN or infinite. Clean the data.")

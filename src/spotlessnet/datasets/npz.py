@@ -1,5 +1,6 @@
 """Reading `.npz` archives that strangers made: no pickles, and no sizes that were not checked first."""
 
+import lzma
 import zipfile
 import zlib
 from math import prod
@@ -9,7 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from spotlessnet.core.errors import DataError
+from spotlessnet.core.errors import DataError, SpotlessError
+from spotlessnet.core.reading import opened
+from spotlessnet.core.zips import open_zip
 
 LIMIT = 8 * 2**30
 """Bytes that an archive may hold when unpacked."""
@@ -22,10 +25,10 @@ def read_npz(path: Path, *, limit: int = LIMIT) -> dict[str, NDArray[Any]]:
 
     - `limit`: refuse archives that would unpack to more bytes than this.
     """
-    if not path.is_file():
+    if not path.exists():
         raise DataError(f"There is no file {path}. Give the path of an .npz archive.")
     try:
-        with zipfile.ZipFile(path) as archive:
+        with opened(path) as stream, open_zip(stream, path) as archive:
             members = archive.infolist()
             declared = sum(member.file_size for member in members)
             if declared > limit:
@@ -34,9 +37,9 @@ def read_npz(path: Path, *, limit: int = LIMIT) -> dict[str, NDArray[Any]]:
                     "Raise the limit if you trust the file."
                 )
             return {m.filename.removesuffix(".npy"): _read_member(path, archive, m) for m in members}
-    except PermissionError:
+    except (PermissionError, SpotlessError):
         raise
-    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError, OSError, OverflowError) as e:
+    except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError, OSError, ArithmeticError) as e:
         # A damaged directory of the archive sends its reader to places that no file has, hence the last two.
         raise DataError(
             f"{path} must be an .npz archive, but is cut short, damaged or something else ({e}). Make it anew with "
@@ -59,8 +62,16 @@ def _read_member(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) 
         raise DataError(
             f"{member.filename} in {path} must hold {expected} bytes, but has {len(content)}. Make it anew."
         )
-    flat = np.frombuffer(bytearray(content), dtype)
-    return flat.reshape(shape[::-1]).T if fortran else flat.reshape(shape)
+    try:
+        flat = np.frombuffer(bytearray(content), dtype)
+        found = flat.reshape(shape[::-1]).T if fortran else flat.reshape(shape)
+    except (ValueError, OverflowError) as e:  # entries of no size, or with a shape of their own
+        raise DataError(
+            f"{member.filename} in {path} must hold numbers or text in the shape {str(shape)[:60]}, but has entries of "
+            f"type {str(dtype)[:60]}. Make it anew with numpy.savez."
+        ) from e
+    # Torch takes numbers in the machine's own byte order only.
+    return found if dtype.isnative else found.astype(dtype.newbyteorder("="))
 
 
 def _read_header(path: Path, file: Any, name: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
@@ -68,9 +79,10 @@ def _read_header(path: Path, file: Any, name: str) -> tuple[tuple[int, ...], boo
         version = np.lib.format.read_magic(file)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, fortran, dtype = read(file)
-    except ValueError as e:
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError, OverflowError) as e:
+        # The header is a literal of Python, and its parser complains of depth in several ways.
         raise DataError(
-            f"{name} in {path} must be a numpy array, but is not ({e}). Make it anew with numpy.savez."
+            f"{name} in {path} must be a numpy array, but is not ({str(e)[:200]}). Make it anew with numpy.savez."
         ) from e
     if dtype.hasobject or any(side < 0 for side in shape):
         raise DataError(

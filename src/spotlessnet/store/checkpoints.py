@@ -1,116 +1,63 @@
 """Checkpoints: read without running a line of code from them, checked before any work, written whole."""
 
 import json
-import struct
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
-from spotlessnet.core.errors import DataError, MismatchError, NumericsError
+from spotlessnet.core.errors import DataError, MismatchError, NumericsError, ResourceError
 from spotlessnet.core.files import write_whole
+from spotlessnet.core.reading import read_whole
+from spotlessnet.store.pickled import read_state
+from spotlessnet.store.tensor_file import LONGEST_HEADER, read_tensors, read_text
 
 PREFIXES = ("model.", "module.", "_orig_mod.", "network.", "net.")
 """What Lightning, DataParallel and torch.compile put before every name."""
-
-WRAPPING = ("state_dict", "model_state_dict", "model")
-"""Under which name training scripts keep the weights among other things."""
-
-LARGEST = 64 * 2**30
-"""Bytes; a checkpoint above this is refused before anything is read."""
 
 
 def read_weights(path: str | Path) -> dict[str, Tensor]:
     """The named tensors of a checkpoint: `.safetensors`, a folder of shards, or a `.pt` file of plain tensors.
 
-    A `.pt` file is opened with `weights_only=True` and nothing else: a file that would run code is refused.
+    Plain files only, and what they claim is compared with their size before memory is asked for. A `.pt` file is
+    taken apart by a reader that knows tensors and plain values and nothing else: one that would run code is refused.
     """
     path = Path(path)
     if path.is_dir():
         return _read_folder(path)
-    if not path.is_file():
+    if not path.exists():
         raise DataError(
             f"There is no checkpoint at {path}. Give a .safetensors file, a .pt file or a folder of shards."
         )
-    size = path.stat().st_size
-    if size == 0:
-        raise DataError(f"The checkpoint {path} is empty. Copy it again.")
-    if size > LARGEST:
-        raise DataError(
-            f"The checkpoint {path} has {size / 2**30:.0f} GiB, more than the limit of {LARGEST / 2**30:.0f}."
-        )
     if path.suffix == ".safetensors":
-        return _read_safetensors(path)
+        return read_tensors(path)
     if path.suffix in {".pt", ".pth", ".bin", ".ckpt"}:
-        return _read_pickle_safely(path)
+        return read_state(path)
     raise DataError(
         f"The checkpoint {path} must end in .safetensors, .pt, .pth, .bin or .ckpt, but ends in {path.suffix!r}."
     )
 
 
-def _read_safetensors(path: Path) -> dict[str, Tensor]:
-    with path.open("rb") as stream:
-        head = stream.read(120)
-    if head.startswith(b"version https://git-lfs"):
-        raise DataError(f"{path} is a Git LFS pointer, not the weights themselves. Run `git lfs pull`.")
-    if len(head) >= 8 and struct.unpack("<Q", head[:8])[0] > path.stat().st_size:
-        raise DataError(
-            f"{path} is truncated or not a safetensors file: its header is longer than the file. Copy it again."
-        )
-    try:
-        with safe_open(path, framework="pt", device="cpu") as tensors:
-            return {name: tensors.get_tensor(name) for name in tensors.keys()}  # noqa: SIM118  not a dict
-    except (SafetensorError, ValueError, RuntimeError, KeyError) as e:
-        raise DataError(f"{path} is not a readable safetensors file ({_first_line(e)}). Save it again.") from e
-
-
 def read_metadata(path: Path) -> dict[str, str]:
     """The text that a safetensors file carries beside its tensors."""
-    try:
-        with safe_open(path, framework="pt", device="cpu") as stream:
-            return dict(stream.metadata() or {})
-    except (SafetensorError, ValueError, RuntimeError, OSError) as e:
-        raise DataError(f"{path} is not a readable safetensors file ({_first_line(e)}). Save it again.") from e
-
-
-def _read_pickle_safely(path: Path) -> dict[str, Tensor]:
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as e:  # the unpickler raises many kinds; every one of them means: not plain weights
-        raise DataError(
-            f"{path} holds more than plain tensors, or is damaged ({_first_line(e)}), and code in a checkpoint is "
-            "never run. Convert it: `safetensors.torch.save_file(model.state_dict(), 'model.safetensors')`."
-        ) from e
-    while isinstance(content, Mapping) and not any(isinstance(v, Tensor) for v in content.values()):
-        inner = next((content[name] for name in WRAPPING if isinstance(content.get(name), Mapping)), None)
-        if inner is None:
-            break
-        content = inner
-    if not isinstance(content, Mapping):
-        raise DataError(
-            f"{path} must hold a state dict, but holds {type(content).__name__}. Save `model.state_dict()`."
-        )
-    tensors = {str(name): value for name, value in content.items() if isinstance(value, Tensor)}
-    if not tensors:
-        raise DataError(f"{path} holds no tensor. Save `model.state_dict()`.")
-    return tensors
+    return read_text(path)
 
 
 def _read_folder(folder: Path) -> dict[str, Tensor]:
     """A folder as Hugging Face writes it: one `model.safetensors`, or shards with an index."""
     single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
     if single.is_file():
-        return _read_safetensors(single)
+        return read_tensors(single)
     if not index.is_file():
         raise DataError(
             f"The folder {folder} holds neither model.safetensors nor an index of shards. Give the file itself."
         )
     try:
-        shards = set(json.loads(index.read_text())["weight_map"].values())
+        shards = set(json.loads(read_whole(index, "index", LONGEST_HEADER))["weight_map"].values())
+    except (DataError, ResourceError):
+        raise
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as e:
         raise DataError(f"{index} is not a readable index of shards ({_first_line(e)}). Save the model again.") from e
     tensors: dict[str, Tensor] = {}
@@ -121,7 +68,7 @@ def _read_folder(folder: Path) -> dict[str, Tensor]:
             )
         if not (folder / name).is_file():
             raise DataError(f"The shard {name} named in {index} is missing. Copy the whole folder.")
-        tensors |= _read_safetensors(folder / name)
+        tensors |= read_tensors(folder / name)
     return tensors
 
 

@@ -25,4 +25,7 @@ def read_memory(path: str | Path) -> Memory:
     if path.suffix != ".safetensors":
         raise DataError(f"A memory is a .safetensors file, but {path} ends in {path.suffix!r}.")
     tensors = read_weights(path)
+    for name, value in tensors.items():
+        if value.is_floating_point() and not bool(value.isfinite().all()):
+            raise NumericsError(f"The memory's {name[:60]!r} in {path} is not finite. Write it anew with `remember`.")
     return Memory.from_tensors(tensors, read_metadata(path))
