@@ -336,6 +336,8 @@ def _request(split: Split) -> dict[str, object]:
     found: dict[str, object] = {"asked for": asked.text, "rows to forget": len(split.forget)}
     if split.kept is not None:
         found["rows kept"] = len(split.kept)
+    if asked.copies is not None:
+        found["identical copies among the rows kept"] = asked.copies
     return found | {"ids missing": asked.missing, "duplicates": asked.duplicates}
 
 

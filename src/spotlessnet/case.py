@@ -77,6 +77,7 @@ class Case:
     seed: int | None = None
     device: str | None = "auto"
     memory_limit: float | None = None
+    keep_private: int | None = 90
     out: Path | None = None
 
     @staticmethod
@@ -102,6 +103,8 @@ class Case:
             check_not_negative("decay", self.decay)
         if self.seed is not None and not 0 <= self.seed < 2**63:
             raise SettingError(f"`seed` must be a whole number from 0 below 2⁶³, but got {shown(self.seed)}.")
+        if self.keep_private is not None and not 0 <= self.keep_private <= 36500:
+            raise SettingError(f"`keep-private` must be days from 0 to 36500, but got {shown(self.keep_private)}.")
         if self.device not in ("auto", "cpu", "cuda"):
             raise SettingError(f"`device` must be auto, cpu or cuda, but got {self.device!r}.")
         for name in ("weights", "forget", "start", "reference", "memory", "tutors"):
@@ -132,6 +135,11 @@ class Case:
                 f"A recipe needs at least epochs and rate, but {' and '.join(map(as_flag, lacking))} was not given."
             )
         return Recipe(decay=self.decay or 0.0, **given)
+
+    @property
+    def private_days(self) -> int:
+        """How many days the private part of the result is kept."""
+        return 90 if self.keep_private is None else self.keep_private
 
     def told(self) -> dict[str, Any]:
         """The fields that were given, as plain values."""

@@ -20,7 +20,7 @@ from spotlessnet.report.story import Judgement, Story
 from spotlessnet.scrubs import Fisher
 from tests.cli.workshop import BASE, QUICK, RECIPE, spotless
 
-COMMANDS = ("demo", "scrub", "audit", "remember", "compare", "reproduce", "list", "inspect", "verify")
+COMMANDS = ("demo", "scrub", "audit", "remember", "compare", "reproduce", "list", "inspect", "verify", "purge")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -125,8 +125,10 @@ def test_inspect_and_verify_look_and_run_nothing(here):
     assert (found["kind"], found["tensors"], found["numbers"], found["finite"]) == ("checkpoint", 4, 51, True)
     assert json.loads(spotless("inspect", "run", "--json").out)["kind"] == "receipt"
     assert spotless("verify", "run", "--forget", "forget.csv").out.splitlines() == [
+        "verified receipt.json: complete, and as it was written",
         "verified scrubbed.safetensors",
         "verified forget.csv",
+        "not checked: who wrote the receipt: it is not signed, and whoever holds `private` could write another",
     ]
     (here / "other.csv").write_text("id\nperson-2\n")
     ended = spotless("verify", "run", "--forget", "other.csv")
@@ -217,7 +219,8 @@ def test_an_interrupt_leaves_nothing_half_and_can_be_resumed(here, monkeypatch):
         ended.err
         == "interrupted: nothing half-written was left; run it again, with --resume where the command has it\n"
     )
-    assert [p.name for p in (here / "run").rglob("*")] == ["private", "salt"]
+    left = sorted(p.name for p in (here / "run").rglob("*"))
+    assert left == ["destroy-after", "private", "request.json", "salt"]
     assert spotless("scrub", *BASE, *QUICK, "--out", "run", "--resume").code == 0
 
 

@@ -1,34 +1,121 @@
 """Receipts name no person, verify what lies beside them, and never publish the protecting seed."""
 
 import json
+from typing import Any
 
 import pytest
 import torch
 
 from spotlessnet.core.errors import DataError, IntegrityError
-from spotlessnet.store.receipts import NoiseSeed, commit_to, plain, read_receipt, statement, verify, write_receipt
+from spotlessnet.core.files import sha256
+from spotlessnet.store.receipts import (
+    NoiseSeed,
+    commit_to,
+    plain,
+    read_receipt,
+    seals,
+    statement,
+    verify,
+    write_receipt,
+)
+
+SALT = bytes(32)
+HEX = "0" * 64
 
 
 def receipt(tmp_path, noise: NoiseSeed):
-    output, before = tmp_path / "scrubbed.safetensors", tmp_path / "model.safetensors"
-    output.write_bytes(b"after")
-    before.write_bytes(b"before")
+    (tmp_path / "scrubbed.safetensors").write_bytes(b"after")
     return statement(
-        subjects=[output],
-        inputs={"weights": before},
-        request={"count": 2, "commitment": commit_to(["alice", "bob"], b"salt")},
+        subjects={"scrubbed.safetensors": sha256(tmp_path / "scrubbed.safetensors")},
+        inputs={"weights": {"digest": {"sha256": HEX}}, "data": {"rows": {"count": 5, "commitment": HEX}}},
+        request={
+            "identity": HEX,
+            "cohort": {"commitment": commit_to(["alice", "bob"], b"salt")},
+            "matched": 2,
+            "missing": 0,
+            "duplicates": 0,
+            "kept": 3,
+            "copies": 0,
+        },
         method="NTK",
         settings={"damping": 0.1},
         noise=noise.record(),
         about={"scale": float("inf")},
+        private={"destroy_after": "2030-01-01T00:00:00+00:00"},
+        salt=SALT,
     )
+
+
+def resealed(changed: dict[str, Any], salt: bytes) -> dict[str, Any]:
+    """What someone with this salt could pass off as a receipt."""
+    changed["predicate"]["integrity"] = seals(changed, salt)
+    return changed
 
 
 def test_a_receipt_comes_back_and_verifies(tmp_path):
     written = receipt(tmp_path, NoiseSeed.secret())
     write_receipt(tmp_path / "receipt.json", written)
     assert read_receipt(tmp_path / "receipt.json") == json.loads(json.dumps(written))
-    assert verify(tmp_path / "receipt.json") == ["scrubbed.safetensors"]
+    for salt in (None, SALT):
+        assert verify(tmp_path / "receipt.json", salt) == ["scrubbed.safetensors"]
+
+
+def test_a_changed_receipt_is_noticed_and_a_rewritten_one_with_the_salt(tmp_path):
+    written = receipt(tmp_path, NoiseSeed.secret())
+    written["predicate"]["request"].update(matched=1, kept=4)
+    write_receipt(tmp_path / "receipt.json", written)
+    with pytest.raises(
+        IntegrityError, match=r"receipt.json was changed after it was written: its digest does not match"
+    ):
+        verify(tmp_path / "receipt.json")
+    write_receipt(tmp_path / "receipt.json", resealed(written, b"another salt"), replace=True)
+    assert verify(tmp_path / "receipt.json")
+    with pytest.raises(IntegrityError, match="its seal, made with the private salt, does not match"):
+        verify(tmp_path / "receipt.json", SALT)
+
+
+def put(receipt: Any, place: str, value: object) -> None:
+    *way, last = place.split(".")
+    for name in way:
+        receipt = receipt[int(name) if name.isdigit() else name]
+    receipt[last] = value
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "said"),
+    [
+        ("subject", [], "it speaks of no file"),
+        ("subject", "scrubbed", "it speaks of no file"),
+        ("subject", [{"name": "../x.safetensors", "digest": {"sha256": HEX}}], "no plain name"),
+        ("subject", [{"name": "a", "digest": {"sha256": HEX}}], "it speaks of no network"),
+        ("subject.0.digest", {"md5": HEX}, "no SHA-256 of 'scrubbed.safetensors'"),
+        ("predicate", [], "it has no content"),
+        ("predicate.request", None, "its 'request' must be an object"),
+        ("predicate.request.matched", -1, "its count 'matched' must be a whole number"),
+        ("predicate.request.kept", 4, "2 rows forgotten and 4 kept are not the 5 it read"),
+        ("predicate.request.copies", 4, "more copies were kept than rows"),
+        ("predicate.request.identity", "x", "it commits to no request"),
+        ("predicate.inputs.weights", {}, "it binds nothing about its input 'weights'"),
+        ("predicate.inputs.data", 3, "it binds nothing about its input 'data'"),
+        ("predicate.audit", [{"verdict": "splendid"}], "its audit must begin with a verdict"),
+        ("predicate.audit", [3], "its audit must begin with a verdict"),
+        ("predicate.limits", [3], "its 'limits' must be sentences"),
+        ("predicate.method", "", "by which method"),
+        ("predicate.integrity", {}, "no digest and seal of its own"),
+        ("predicate.began", "2999-01-01T00:00:00+00:00", "did not begin before it ended"),
+        ("predicate.ended", "yesterday", "did not begin before it ended"),
+        ("predicate.private", {}, "when the private material is to be destroyed"),
+    ],
+)
+def test_a_malformed_receipt_is_refused_in_one_line(tmp_path, place, value, said):
+    written = json.loads(json.dumps(receipt(tmp_path, NoiseSeed.secret())))
+    put(written, place, value)
+    if isinstance(written["predicate"], dict) and place != "predicate.integrity":
+        resealed(written, SALT)
+    write_receipt(tmp_path / "receipt.json", written)
+    with pytest.raises(DataError, match="is not a receipt: .*" + said) as raised:
+        verify(tmp_path / "receipt.json", SALT)
+    assert "\n" not in str(raised.value)
 
 
 def test_a_changed_output_is_noticed(tmp_path):
@@ -90,7 +177,9 @@ def test_ids_are_committed_to_as_they_are_compared():
     assert len({commit_to(names, b"s") for names in spellings}) == 1
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"predicateType": "other"}', "[" * 5000])
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{}", '{"predicateType": "other"}', "[" * 5000, "NaN", '{"a": 1, "a": 2}']
+)
 def test_what_is_not_a_receipt_is_refused(tmp_path, content):
     (tmp_path / "r.json").write_text(content)
     with pytest.raises(DataError, match="is not a receipt"):

@@ -5,7 +5,18 @@ from typing import Annotated
 import typer
 
 from spotlessnet import __version__
-from spotlessnet.cli import auditing, comparing, demonstrating, inspecting, listing, remembering, reproducing, scrubbing
+from spotlessnet.cli import (
+    auditing,
+    comparing,
+    demonstrating,
+    inspecting,
+    listing,
+    purging,
+    remembering,
+    reproducing,
+    scrubbing,
+    verifying,
+)
 
 app = typer.Typer(
     name="spotless",
@@ -46,4 +57,5 @@ app.command("compare")(comparing.compare)
 app.command("reproduce")(reproducing.reproduce)
 app.command("list")(listing.list_)
 app.command("inspect")(inspecting.inspect)
-app.command("verify")(inspecting.verify)
+app.command("verify")(verifying.verify)
+app.command("purge")(purging.purge)

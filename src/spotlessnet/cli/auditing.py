@@ -2,8 +2,9 @@
 
 from contextlib import nullcontext
 
-from spotlessnet.cli.folder import Folder, inputs_of
+from spotlessnet.cli.folder import Folder
 from spotlessnet.cli.forgetting import plan_of, write_story
+from spotlessnet.cli.inputs import inputs_of
 from spotlessnet.cli.options import AsJson, Debug, Quiet, Wish, takes_case
 from spotlessnet.cli.scrubbing import EXIT_CODES, Seeds, Strong, audited, planned
 from spotlessnet.cli.talk import Talk
@@ -35,14 +36,14 @@ def audit(
             return planned(plan_of(case), talk)
         if case.out is None:
             raise NeedError("This needs --out. Give it as a flag, or as a line of the case file.")
-        folder = Folder(case.out, again=wish.resume)
+        folder = Folder(case.out, wish.resume, case.private_days)
         folder.check(inputs_of(case))
         plan = plan_of(case)
         for line in plan.lines():
             talk.say(line)
         with folder.claimed():
             story = audited(plan, None, seeds, strong)
-            files = write_story(case.out, story, replace=wish.resume)
+            files = [case.out / name for name in write_story(case.out, story, replace=wish.resume)]
     judgement = story.judgement
     word = "not judged" if judgement is None else judgement.word
     reason = "; ".join(story.limits[:1]) if judgement is None else judgement.reason

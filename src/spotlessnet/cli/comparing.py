@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from spotlessnet.cli.folder import Folder, inputs_of
+from spotlessnet.cli.folder import Folder
+from spotlessnet.cli.inputs import inputs_of
 from spotlessnet.cli.methods import METHODS, named
 from spotlessnet.cli.opening import open_case
 from spotlessnet.cli.options import AsJson, Debug, Quiet, Wish, takes_case
@@ -58,7 +59,7 @@ def compare(
             return 0
         case.need("out")
         assert case.out is not None
-        folder = Folder(case.out, again=wish.resume)
+        folder = Folder(case.out, wish.resume, case.private_days)
         folder.check(inputs_of(case))
         looks = [Error("retain"), Error("forget"), MeanLoss("forget")]
         readouts = {look.name: look for look in looks + ([Error("test")] if opened.split.test is not None else [])}

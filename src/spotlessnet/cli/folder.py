@@ -4,19 +4,17 @@ import hashlib
 import hmac
 import json
 import os
-import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spotlessnet.case import Case
 from spotlessnet.core.errors import DataError, IntegrityError, ResourceError
-from spotlessnet.core.files import sha256, sweep, write_whole
+from spotlessnet.core.files import sweep
+from spotlessnet.store.private import DAYS, PRIVATE, Private
 from spotlessnet.store.receipts import plain, read_receipt, verify
 
-SALT = Path("private") / "salt"
 RECEIPT = "receipt.json"
 
 
@@ -27,10 +25,12 @@ class Folder:
     **Arguments:**
 
     - `again`: whether files of an earlier, unfinished run of the same request may be replaced.
+    - `days`: until the private material is due to be destroyed.
     """
 
     path: Path
     again: bool
+    days: int = DAYS
 
     @property
     def receipt(self) -> Path:
@@ -38,12 +38,14 @@ class Folder:
         return self.path / RECEIPT
 
     @property
+    def private(self) -> Private:
+        """What is for the asker alone."""
+        return Private(self.path)
+
+    @property
     def salt(self) -> bytes:
         """Thirty-two random bytes, made when the folder was claimed."""
-        try:
-            return (self.path / SALT).read_bytes()
-        except OSError as e:
-            raise ResourceError(f"{self.path / SALT} cannot be read ({e.strerror}).") from e
+        return self.private.salt
 
     def check(self, inputs: Mapping[str, Path]) -> None:
         """Raise unless a run may write here: the folder is new, empty, or this tool's own to go on with."""
@@ -61,36 +63,35 @@ class Folder:
                 f"--out {self.path} holds {len(holds)} files already, and nothing is ever overwritten. Choose another "
                 "folder, or --resume the request that began there."
             )
-        if holds and not (self.path / SALT).is_file() and holds != ["private"]:
+        if holds and self.private.is_purged:
+            raise DataError(
+                f"The private part of --out {self.path} was purged, so nobody can tell whether this is the request "
+                "that was served there. Choose another folder."
+            )
+        if holds and not self.private.has_salt and holds != [PRIVATE]:
             raise DataError(f"--out {self.path} holds files, but none of a request, so there is nothing to resume.")
 
     @contextmanager
     def claimed(self) -> Iterator[None]:
         """Hold the folder while a run writes into it; leftovers of a killed run are swept first."""
-        private = self.path / SALT.parent
+        private = self.private.path
         try:
             private.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as e:
             raise ResourceError(f"--out {self.path} cannot be made ({e.strerror}). Choose another folder.") from e
-        handle = os.open(private, os.O_RDONLY)
-        try:
-            _lock(handle, self.path)
+        with locked(private, self.path):
             self.sweep()
-            if not (self.path / SALT).is_file():
-                write_whole(self.path / SALT, secrets.token_bytes(32))
+            self.private.begin(self.days)
             yield
-        finally:
-            os.close(handle)
 
     def sweep(self) -> None:
         """Remove what a killed run left half-written; files of a living one stay."""
         sweep(self.path)
-        sweep(self.path / SALT.parent)
+        sweep(self.private.path)
 
     def identity(self, request: Mapping[str, Any]) -> str:
         """What makes a request the same as another: everything that decides its result, keyed with the salt."""
-        text = json.dumps(plain(request), sort_keys=True, ensure_ascii=False).encode()
-        return hmac.new(self.salt, text, hashlib.sha256).hexdigest()
+        return identity_of(request, self.salt)
 
     def finished(self, request: Mapping[str, Any]) -> dict[str, Any] | None:
         """The receipt of this very request, if it was served before and its files are still the same."""
@@ -103,10 +104,27 @@ class Folder:
                 "another folder."
             )
         try:
-            verify(self.receipt)
+            verify(self.receipt, self.salt)
         except IntegrityError as e:
             raise IntegrityError(f"{e} The folder was changed after its receipt was written.") from e
         return receipt
+
+
+def identity_of(request: Mapping[str, Any], salt: bytes) -> str:
+    """The keyed digest of a request, as its receipt tells it."""
+    text = json.dumps(plain(request), sort_keys=True).encode()
+    return hmac.new(salt, text, hashlib.sha256).hexdigest()
+
+
+@contextmanager
+def locked(private: Path, out: Path) -> Iterator[None]:
+    """Hold the private folder of `out` against every other run."""
+    handle = os.open(private, os.O_RDONLY)
+    try:
+        _lock(handle, out)
+        yield
+    finally:
+        os.close(handle)
 
 
 def _lock(handle: int, path: Path) -> None:
@@ -118,24 +136,3 @@ def _lock(handle: int, path: Path) -> None:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as e:
         raise ResourceError(f"Another run is at work in {path}. Wait for it, or choose another folder.") from e
-
-
-def inputs_of(case: Case) -> dict[str, Path]:
-    """Every file and folder that a case reads, by the field that names it."""
-    named = {name: getattr(case, name) for name in ("weights", "forget", "start", "reference", "memory", "tutors")}
-    for name in ("model", "data", "test", "validation", "core", "loss"):
-        spec = getattr(case, name)
-        if spec is not None:
-            place = spec if spec.endswith(".npz") else spec.rpartition(":")[0]
-            named[name] = Path(place) if place.endswith((".py", ".npz")) else None
-    return {name: path for name, path in named.items() if path is not None and path.exists()}
-
-
-def digests_of(inputs: Mapping[str, Path]) -> dict[str, Any]:
-    """The SHA-256 of each file; of a folder, that of each file in it."""
-    found: dict[str, Any] = {}
-    for name, path in inputs.items():
-        found[name] = (
-            {p.name: sha256(p) for p in sorted(path.iterdir()) if p.is_file()} if path.is_dir() else sha256(path)
-        )
-    return found

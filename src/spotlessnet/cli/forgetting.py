@@ -1,6 +1,7 @@
 """One request from the asking to the receipt: the only place where `spotless scrub` writes."""
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,7 +13,8 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from spotlessnet.case import Case
 from spotlessnet.cli.estimate import Estimate, estimate
-from spotlessnet.cli.folder import Folder, digests_of, inputs_of
+from spotlessnet.cli.folder import Folder
+from spotlessnet.cli.inputs import Look, check_unchanged, inputs_of, keyed, looks_at
 from spotlessnet.cli.methods import described, scrub_of, usual
 from spotlessnet.cli.opening import Opened, open_case
 from spotlessnet.cli.talk import Talk
@@ -20,14 +22,18 @@ from spotlessnet.core.errors import NumericsError
 from spotlessnet.core.gaussian import Gaussian
 from spotlessnet.core.meter import Meter
 from spotlessnet.core.scrub import Scrub
+from spotlessnet.core.split import Request
 from spotlessnet.core.trained import Trained
 from spotlessnet.operators.recall import after_request
 from spotlessnet.report.story import Story
 from spotlessnet.store.checkpoints import write_weights
 from spotlessnet.store.memories import write_memory
-from spotlessnet.store.receipts import COMMITMENT, NoiseSeed, commit_to, statement, write_receipt
+from spotlessnet.store.receipts import COMMITMENT, NoiseSeed, commit_to, plain, statement, write_receipt
 
 SCRUBBED, MEMORY = "scrubbed.safetensors", "memory.safetensors"
+VERDICT = "verdict.json"
+REPORT = ("report.html", "rows.jsonl", "rows.csv", "model-card.md", VERDICT)
+"""The files that an audit writes; a receipt with a verdict binds them all."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +67,7 @@ class Plan:
         rows = f"{len(split.retain)} rows stay, {len(split.forget)} go"
         return [
             f"forget  {split.request}; {rows}",
+            *([f"copies  {copies_in_words(split.request)}"] if split.request.copies else []),
             f"method  {name}" + (f" with noise for {budget}" if budget else ""),
             *(
                 f"        {link}: {', '.join(f'{k}={v}' for k, v in own.items())}"
@@ -87,10 +94,18 @@ def plan_of(case: Case) -> Plan:
     return Plan(opened, scrub, cost)
 
 
-def request_of(case: Case) -> dict[str, Any]:
+def copies_in_words(request: Request) -> str:
+    """What copies among the kept rows mean for a request."""
+    count = request.copies or 0
+    rows = "1 kept row has" if count == 1 else f"{count} kept rows have"
+    return f"{rows} the very inputs of a forgotten row: what such copies taught the network stays"
+
+
+def request_of(case: Case, looks: Mapping[str, Look]) -> dict[str, Any]:
     """All that decides the result of a request; the same values are the same request."""
-    told = {name: value for name, value in case.told().items() if name not in ("out", "memory_limit", "device")}
-    return {"fields": told, "digests": digests_of(inputs_of(case))}
+    left_out = ("out", "memory_limit", "device", "keep_private")
+    told = {name: value for name, value in case.told().items() if name not in left_out}
+    return plain({"fields": told, "digests": {name: look.digests for name, look in looks.items()}})
 
 
 def serve(case: Case, talk: Talk, *, resume: bool, audit: Auditor | None = None) -> Served:
@@ -103,24 +118,38 @@ def serve(case: Case, talk: Talk, *, resume: bool, audit: Auditor | None = None)
     """
     case.need("out", "model", "weights", "data", "forget")
     assert case.out is not None
-    folder, began = Folder(case.out, resume), datetime.now(UTC)
+    folder, began = Folder(case.out, resume, case.private_days), datetime.now(UTC)
     folder.check(inputs_of(case))
-    request = request_of(case)
+    looks = looks_at(inputs_of(case))
+    request = request_of(case, looks)
     if resume and folder.receipt.is_file() and (found := folder.finished(request)):
         # Killed between the receipt and the end, a run leaves its last temporary name behind.
         folder.sweep()
         return Served(folder.path, found, again=True)
     plan = plan_of(case)
+    check_unchanged(looks)
     for line in plan.lines():
         talk.say(line)
     with folder.claimed():
         # Another run may have finished between the look above and the claim.
         if found := folder.finished(request):
             return Served(folder.path, found, again=True)
-        return _write(folder, plan, request, began, audit)
+        folder.private.keep_request(request)
+        binding = {"identity": folder.identity(request), "inputs": _inputs(looks, plan.opened, folder.salt)}
+        return _write(folder, plan, binding, began, audit)
 
 
-def _write(folder: Folder, plan: Plan, request: dict[str, Any], began: datetime, audit: Auditor | None) -> Served:
+def _inputs(looks: Mapping[str, Look], opened: Opened, salt: bytes) -> dict[str, dict[str, Any]]:
+    """What the receipt says of everything that was read: files by their digests, rows by what the loader gave."""
+    # A digest of the list itself would let anyone test a guess; the commitment to its ids is salted.
+    found = {name: look.record(name, salt) for name, look in looks.items() if name != "forget"}
+    for name, held in opened.contents.items():
+        rows = {"count": held.count, "commitment": keyed(salt, "rows", held.sha256)}
+        found[name] = {**found.get(name, {}), "rows": rows}
+    return found
+
+
+def _write(folder: Folder, plan: Plan, binding: dict[str, Any], began: datetime, audit: Auditor | None) -> Served:
     opened, case, split = plan.opened, plan.opened.case, plan.opened.split
     with Meter(opened.trained.device) as meter:
         gaussian = plan.scrub(opened.trained, split)
@@ -128,25 +157,25 @@ def _write(folder: Folder, plan: Plan, request: dict[str, Any], began: datetime,
     weights = gaussian.draw(noise.generator())
     if not bool(weights.isfinite().all()):
         raise NumericsError("The scrubbed weights are not finite, so nothing was written. Lower the noise or the step.")
-    write_weights(folder.path / SCRUBBED, opened.trained.module(weights), replace=folder.again)
-    subjects = [folder.path / SCRUBBED]
+    written = write_weights(folder.path / SCRUBBED, opened.trained.module(weights), replace=folder.again)
+    subjects = {SCRUBBED: written}
     if opened.memory is not None:
-        subjects.append(_write_memory(folder, opened, weights, gaussian))
+        subjects[MEMORY] = _write_memory(folder, opened, weights, gaussian)
     story = None if audit is None else audit(plan, opened.trained.at(weights))
     if story is not None:
-        subjects += write_story(folder.path, story, replace=folder.again)
+        subjects |= write_story(folder.path, story, replace=folder.again)
     name, settings = described(plan.scrub)
     receipt = statement(
         subjects=subjects,
-        # A digest of the list itself would let anyone test a guess; the commitment below is salted.
-        inputs={name: path for name, path in inputs_of(case).items() if name != "forget"},
+        inputs=binding["inputs"],
         request={
-            "identity": folder.identity(request),
+            "identity": binding["identity"],
             "cohort": {"commitment": commit_to(opened.ids, folder.salt), "algorithm": COMMITMENT},
             "matched": split.request.matched,
             "missing": split.request.missing,
             "duplicates": split.request.duplicates,
             "kept": len(split.retain),
+            "copies": split.request.copies,
         },
         method=name,
         settings=settings,
@@ -154,19 +183,20 @@ def _write(folder: Folder, plan: Plan, request: dict[str, Any], began: datetime,
         about={**gaussian.about, "seconds": meter.seconds},
         audit=[] if story is None else _figures(story),
         limits=limits_of(opened, gaussian, story),
+        private={"destroy_after": folder.private.destroy_after.isoformat(), "by": "spotless purge"},
+        salt=folder.salt,
         began=began,
     )
     write_receipt(folder.receipt, receipt, replace=folder.again)
     return Served(folder.path, receipt, story=story)
 
 
-def _write_memory(folder: Folder, opened: Opened, weights: Float[Tensor, " P"], gaussian: Gaussian) -> Path:
-    """The memory that the next request finds, written with the network that it belongs to."""
+def _write_memory(folder: Folder, opened: Opened, weights: Float[Tensor, " P"], gaussian: Gaussian) -> str:
+    """The memory that the next request finds, written with the network that it belongs to; its SHA-256."""
     assert opened.memory is not None
     ridge = gaussian.about.get("memory_ridge")  # none where the method took no step from the memory
     memory = after_request(opened.memory, opened.trained, opened.split.forget, weights, ridge=ridge)
-    write_memory(folder.path / MEMORY, memory, replace=folder.again)
-    return folder.path / MEMORY
+    return write_memory(folder.path / MEMORY, memory, replace=folder.again)
 
 
 def _noise(seed: NoiseSeed, gaussian: Gaussian) -> dict[str, Any]:
@@ -193,6 +223,8 @@ def limits_of(opened: Opened, gaussian: Gaussian, story: Story | None) -> list[s
         limits.append(f"{frozen} frozen parameters were not changed; what they know of the rows stays.")
     limits.append("The optimiser's state, if kept, carries the forgotten rows too: discard it.")
     limits.append("The list of what to forget and the folder `private` name or betray the rows: keep or destroy them.")
+    if opened.split.request.copies:
+        limits.append(f"{copies_in_words(opened.split.request)}. Ask for them too.")
     if opened.memory is not None:
         limits.append(
             "The memory keeps the weights from before all requests, which know the forgotten rows: guard it as you "
@@ -211,18 +243,15 @@ def limits_of(opened: Opened, gaussian: Gaussian, story: Story | None) -> list[s
     return limits
 
 
-def write_story(folder: Path, story: Story, *, replace: bool) -> list[Path]:
-    """The report for people, the rows for programs, the section for a model card."""
+def write_story(folder: Path, story: Story, *, replace: bool) -> dict[str, str]:
+    """The report for people, the rows and the verdict for programs, the section for a model card; their SHA-256."""
     from spotlessnet.core.files import write_whole
     from spotlessnet.report.exports import as_csv, as_json_lines, as_model_card
     from spotlessnet.report.page import page
 
-    texts = {
-        "report.html": page(story),
-        "rows.jsonl": as_json_lines(story.rows),
-        "rows.csv": as_csv(story.rows),
-        "model-card.md": as_model_card(story),
+    figures = json.dumps(plain(_figures(story)), indent=2, sort_keys=True, allow_nan=False) + "\n"
+    texts = (page(story), as_json_lines(story.rows), as_csv(story.rows), as_model_card(story), figures)
+    return {
+        name: write_whole(folder / name, text.encode(), replace=replace)
+        for name, text in zip(REPORT, texts, strict=True)
     }
-    for name, text in texts.items():
-        write_whole(folder / name, text.encode(), replace=replace)
-    return [folder / name for name in texts]

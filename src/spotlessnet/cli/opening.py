@@ -1,6 +1,7 @@
 """Open a case: import the network and the data, read the weights, and see that they fit before any work."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from torch import nn
 
 from spotlessnet.case import Case, as_flag, made, resolve
 from spotlessnet.core.cohorts import ids, read_ids, rows
+from spotlessnet.core.contents import Contents, contents_of
 from spotlessnet.core.data import Arrays, Data, HasLabels
 from spotlessnet.core.errors import DataError, MismatchError, ResourceError, SpotlessError
 from spotlessnet.core.loss import BinaryCrossEntropy, CrossEntropy, Loss, SquaredError
@@ -37,6 +39,7 @@ class Opened:
     **Arguments:**
 
     - `ids`: what the forget list names, each once; only their commitment ever leaves this process.
+    - `contents`: what the rows of each field held when they were read; the same holds for their digests.
     """
 
     case: Case
@@ -46,6 +49,7 @@ class Opened:
     memory: Memory | None = None
     reference: Any = None
     tutors: Tutors | None = None
+    contents: Mapping[str, Contents] = field(default_factory=dict)
 
 
 def open_case(case: Case, *, needs_forget: bool = True) -> Opened:
@@ -74,19 +78,24 @@ def open_case(case: Case, *, needs_forget: bool = True) -> Opened:
     tutors = None if case.tutors is None else read_tutors(case.tutors)
     if tutors is not None:
         tutors.check_belong_to(trained, split.forget)
-    return Opened(case, trained, split, wanted, memory, reference, tutors)
+    contents = {} if cohort is None else _contents({"data": train, "test": test, **others}, split)
+    if cohort is not None:
+        split = replace(split, request=replace(split.request, copies=contents["data"].copies))
+    return Opened(case, trained, split, wanted, memory, reference, tutors, contents)
+
+
+def _contents(every: Mapping[str, Data | None], split: Split) -> dict[str, Contents]:
+    return {
+        name: contents_of(data, split.forget if name == "data" else None)
+        for name, data in every.items()
+        if data is not None
+    }
 
 
 def _cohort(case: Case) -> tuple[Any, frozenset[str]]:
     assert case.forget is not None  # `need` has looked
     if case.id_column == "row":
-        listed = read_ids(case.forget, "row")
-        try:
-            numbers = [int(text) for text in listed]
-        except ValueError as e:
-            raise DataError(
-                f"With --id-column row the list {case.forget} must hold row numbers, but one is not a whole number."
-            ) from e
+        numbers = [int(text) for text in listed_ids(case.forget, "row")]
         return rows(numbers, mislabelled=bool(case.mislabelled)), frozenset(map(str, numbers))
     by_id = ids(
         case.forget,
@@ -95,6 +104,19 @@ def _cohort(case: Case) -> tuple[Any, frozenset[str]]:
         mislabelled=bool(case.mislabelled),
     )
     return by_id, frozenset(by_id.wanted)
+
+
+def listed_ids(path: Path, column: str) -> list[str]:
+    """The ids of a list in the one spelling that a receipt commits to; row numbers as plain numbers."""
+    listed = read_ids(path, column)
+    if column != "row":
+        return listed
+    try:
+        return [str(int(text)) for text in listed]
+    except ValueError as e:
+        raise DataError(
+            f"With --id-column row the list {path} must hold row numbers, but one is not a whole number."
+        ) from e
 
 
 def _network(case: Case) -> nn.Module:

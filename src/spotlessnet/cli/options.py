@@ -50,6 +50,7 @@ GROUPS = {
     },
     "the run": {
         "out": "The folder for the result; must be new or empty.",
+        "keep_private": "Days until the folder `private` in --out is due for `spotless purge`.",
         "memory_limit": "Refuse work that would need more GiB than this.",
     },
 }

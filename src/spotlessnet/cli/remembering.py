@@ -5,8 +5,9 @@ from typing import Annotated
 
 import typer
 
-from spotlessnet.cli.folder import Folder, inputs_of
+from spotlessnet.cli.folder import Folder
 from spotlessnet.cli.forgetting import MEMORY
+from spotlessnet.cli.inputs import inputs_of
 from spotlessnet.cli.opening import open_case
 from spotlessnet.cli.options import AsJson, Debug, Quiet, Wish, takes_case
 from spotlessnet.cli.talk import Talk
@@ -67,7 +68,7 @@ def remember(
             talk.give({"status": "planned", "bytes": size}, [plan])
             return 0
         assert case.out is not None
-        folder = Folder(case.out, again=wish.resume)
+        folder = Folder(case.out, wish.resume, case.private_days)
         folder.check(inputs_of(case))
         kind = None if diagonal == "none" else diagonal
         with folder.claimed():

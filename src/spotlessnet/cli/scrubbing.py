@@ -1,14 +1,17 @@
 """`spotless scrub`: forget rows, and write the network with its receipt."""
 
+import re
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import fields, replace
+from functools import cache
 from math import isfinite
 from typing import Annotated
 
 import typer
 
-from spotlessnet.case import Case
+from spotlessnet.case import Case, as_flag
 from spotlessnet.cli.forgetting import SCRUBBED, Plan, Served, plan_of, serve
+from spotlessnet.cli.inputs import OF_ONE_REQUEST
 from spotlessnet.cli.options import AsJson, Debug, Quiet, Wish, takes_case
 from spotlessnet.cli.talk import Talk
 from spotlessnet.core.progress import quiet as no_bars
@@ -87,16 +90,30 @@ def audited(plan: Plan, delivered: Trained | None, seeds: int, strong: bool) -> 
 
 
 def command_of(case: Case, command: str = "audit") -> str:
-    """The command that asks for the same again, without the list's content."""
-    from spotlessnet.case import as_flag
+    """The command that asks for the same again, fit to be shown: no folder's name, no file's that may name a person.
 
+    >>> from pathlib import Path
+    >>> command_of(Case(data="home/sam/mydata.py:train", forget=Path("sam@mail.org.csv")))
+    'spotless audit --data mydata.py:train --forget FORGET'
+    """
     words = []
     for name, value in case.told().items():
         if name == "settings":
             words += [f"--set {key}={one}" for key, one in value.items()]
-        else:
-            words.append(as_flag(name) if value is True else f"{as_flag(name)} {value}")
+        elif name in OF_ONE_REQUEST:
+            words.append(f"{as_flag(name)} {name.upper()}")
+        elif value is True:
+            words.append(as_flag(name))
+        elif value != usual_fields().get(name):
+            shown = re.split(r"[/\\]", value)[-1] if isinstance(value, str) else value
+            words.append(f"{as_flag(name)} {shown}")
     return f"spotless {command} {' '.join(words)}"
+
+
+@cache
+def usual_fields() -> dict[str, object]:
+    """What each field of a case is when nobody says anything."""
+    return {f.name: f.default for f in fields(Case)}
 
 
 def _told(served: Served, talk: Talk, *, audited: bool) -> int:

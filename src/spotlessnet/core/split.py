@@ -13,13 +13,20 @@ from spotlessnet.core.errors import DataError, NeedError
 
 @dataclass(frozen=True)
 class Request:
-    """What was asked for, and what was found: counts only, never the ids themselves."""
+    """What was asked for, and what was found: counts only, never the ids themselves.
+
+    **Arguments:**
+
+    - `duplicates`: ids that the list names more than once.
+    - `copies`: kept rows with the very inputs of a forgotten one; `None` where nobody looked.
+    """
 
     text: str = "some rows"
     matched: int = 0
     missing: int = 0
     duplicates: int = 0
     mislabelled: bool = False
+    copies: int | None = None
 
     def __str__(self) -> str:
         return f"{self.text}: {self.matched} rows matched, {self.missing} ids missing, {self.duplicates} duplicates"
@@ -100,7 +107,9 @@ class Split:
         gone = self.forget if self.gone is None else self.gone.join(self.forget)
         fresh = forget.without(gone)
         kept = None if self.kept is None else self.kept.without(fresh)
-        request = replace(self.request, text="a further request", matched=len(fresh), missing=0, duplicates=0)
+        request = replace(
+            self.request, text="a further request", matched=len(fresh), missing=0, duplicates=0, copies=None
+        )
         return replace(self, forget=fresh, kept=kept, gone=gone, request=request)
 
     def joint(self) -> "Split":

@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
 from spotlessnet.core.errors import DataError, MismatchError, NumericsError, ResourceError
 from spotlessnet.core.files import write_whole
 from spotlessnet.core.reading import read_whole
 from spotlessnet.store.pickled import read_state
+from spotlessnet.store.tensor_bytes import to_bytes
 from spotlessnet.store.tensor_file import LONGEST_HEADER, read_tensors, read_text
 
 PREFIXES = ("model.", "module.", "_orig_mod.", "network.", "net.")

@@ -2,12 +2,11 @@
 
 from pathlib import Path
 
-from safetensors.torch import save as to_bytes
-
 from spotlessnet.core.errors import DataError, NumericsError
 from spotlessnet.core.files import write_whole
 from spotlessnet.core.memory import Memory
 from spotlessnet.store.checkpoints import read_metadata, read_weights
+from spotlessnet.store.tensor_bytes import to_bytes
 
 
 def write_memory(path: str | Path, memory: Memory, *, replace: bool = False) -> str:

@@ -19,9 +19,14 @@ from spotlessnet.core.cohorts import spelled
 from spotlessnet.core.errors import DataError, IntegrityError
 from spotlessnet.core.files import sha256, write_whole
 from spotlessnet.core.noise import KEY_BYTES, SecretNoise
+from spotlessnet.core.reading import read_whole
+from spotlessnet.store.schema import mistakes
 
 STATEMENT = "https://in-toto.io/Statement/v1"
-PREDICATE = "urn:spotlessnet:forgetting:v1"
+PREDICATE = "urn:spotlessnet:forgetting:v2"
+
+LARGEST = 2**24
+"""Bytes; a longer receipt is refused before it is read."""
 
 LIMITS = (
     "A receipt proves what was run, not that nobody kept a copy of the data or of the old weights.",
@@ -101,28 +106,33 @@ def commit_to(names: Iterable[Any], salt: bytes) -> str:
 
 def statement(
     *,
-    subjects: Sequence[Path],
-    inputs: Mapping[str, Path],
+    subjects: Mapping[str, str],
+    inputs: Mapping[str, Mapping[str, Any]],
     request: Mapping[str, Any],
     method: str,
     settings: Mapping[str, Any],
     noise: Mapping[str, Any],
     about: Mapping[str, Any],
+    private: Mapping[str, Any],
+    salt: bytes,
     audit: Sequence[Mapping[str, Any]] = (),
     limits: Sequence[str] = (),
     began: datetime | None = None,
 ) -> dict[str, Any]:
-    """The receipt of one request, as plain values."""
-    return {
+    """The receipt of one request, as plain values, sealed.
+
+    **Arguments:**
+
+    - `subjects`: the SHA-256 of each file as it was written, by its name.
+    - `inputs`: what is said of each input, digested when it was read.
+    - `private`: when the private material is to be destroyed.
+    """
+    receipt = {
         "_type": STATEMENT,
-        "subject": [{"name": path.name, "digest": {"sha256": sha256(path)}} for path in subjects],
+        "subject": [{"name": name, "digest": {"sha256": digest}} for name, digest in subjects.items()],
         "predicateType": PREDICATE,
         "predicate": {
-            "inputs": {
-                name: {"name": path.name, "digest": {"sha256": sha256(path)}}
-                for name, path in inputs.items()
-                if path.is_file()
-            },
+            "inputs": plain(inputs),
             "request": plain(request),
             "method": method,
             "settings": plain(settings),
@@ -130,11 +140,24 @@ def statement(
             "about": plain(about),
             "audit": plain(audit),
             "limits": [*limits, *LIMITS],
+            "private": plain(private),
             "environment": environment(),
             "began": (began or datetime.now(UTC)).isoformat(timespec="seconds"),
             "ended": datetime.now(UTC).isoformat(timespec="seconds"),
         },
     }
+    receipt["predicate"]["integrity"] = seals(receipt, salt)  # type: ignore[index]  # the dictionary above
+    return receipt
+
+
+def seals(receipt: Mapping[str, Any], salt: bytes | None) -> dict[str, str]:
+    """A digest of everything else in a receipt and, with the folder's salt, a seal that only its holder can make."""
+    body = {name: value for name, value in receipt["predicate"].items() if name != "integrity"}
+    text = json.dumps({**receipt, "predicate": body}, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+    found = {"sha256": hashlib.sha256(text).hexdigest()}
+    if salt is not None:
+        found["hmac_sha256"] = hmac.new(salt, b"spotlessnet receipt\0" + text, hashlib.sha256).hexdigest()
+    return found
 
 
 def environment() -> dict[str, Any]:
@@ -172,32 +195,55 @@ def plain(value: Any) -> Any:
 
 def write_receipt(path: Path, receipt: Mapping[str, Any], *, replace: bool = False) -> str:
     """Write a receipt whole, and give its SHA-256."""
-    text = json.dumps(receipt, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False)
+    text = json.dumps(receipt, indent=2, sort_keys=True, allow_nan=False)
     return write_whole(path, text.encode() + b"\n", replace=replace)
 
 
 def read_receipt(path: Path) -> dict[str, Any]:
-    """A receipt from disk; anything else is refused."""
-    if not path.is_file():
-        raise DataError(f"There is no receipt at {path}.")
+    """A receipt from disk, with every part that a receipt must have; anything else is refused."""
+    content = read_whole(path, "receipt", LARGEST)
     try:
-        receipt = json.loads(path.read_text())
+        receipt = json.loads(content, object_pairs_hook=_each_once, parse_constant=_no_constant)
     except (ValueError, RecursionError) as e:
         raise DataError(f"{path} is not a receipt: it is not valid JSON.") from e
     if not isinstance(receipt, dict) or receipt.get("predicateType") != PREDICATE:
         raise DataError(f"{path} is not a receipt of this tool: it must be an in-toto statement of type {PREDICATE!r}.")
+    wrong = mistakes(receipt)
+    if wrong:
+        raise DataError(f"{path} is not a receipt: {wrong[0]}. It was damaged or written by hand.")
     return receipt
 
 
-def verify(receipt_path: Path) -> list[str]:
-    """Check that the files a receipt speaks of, beside it, are the ones it was written for; give their names."""
+def verify(receipt_path: Path, salt: bytes | None = None) -> list[str]:
+    """Check a receipt and the files that it speaks of, beside it; give their names.
+
+    Its digest tells accidents; whoever rewrites a receipt can make a new one. With the salt of its folder the seal is
+    checked too, which nobody without the salt can make.
+    """
     receipt = read_receipt(receipt_path)
+    found = seals(receipt, salt)
+    told = receipt["predicate"]["integrity"]
+    for name, value in found.items():
+        if not hmac.compare_digest(str(told.get(name, "")), value):
+            kind = "digest" if name == "sha256" else "seal, made with the private salt,"
+            raise IntegrityError(f"{receipt_path.name} was changed after it was written: its {kind} does not match.")
     checked = []
-    for subject in receipt.get("subject", []):
-        path = receipt_path.parent / Path(str(subject.get("name", ""))).name
+    for subject in receipt["subject"]:
+        path = receipt_path.parent / subject["name"]
         if not path.is_file():
             raise IntegrityError(f"{path.name}, which the receipt speaks of, is not beside it.")
-        if sha256(path) != subject.get("digest", {}).get("sha256"):
+        if sha256(path) != subject["digest"]["sha256"]:
             raise IntegrityError(f"{path.name} is not the file that the receipt was written for: its digest differs.")
         checked.append(path.name)
     return checked
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name stands twice: readers would differ on what it says")
+    return found
+
+
+def _no_constant(text: str) -> None:
+    raise ValueError(f"{text} is not JSON")

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import torch
-from safetensors.torch import save as to_bytes
 
 from spotlessnet.core.errors import DataError, NumericsError
 from spotlessnet.core.files import write_whole
 from spotlessnet.store.checkpoints import read_metadata, read_weights
+from spotlessnet.store.tensor_bytes import to_bytes
 from spotlessnet.training.tutors import Tutors
 
 FORMAT = "spotlessnet tutors 2"

@@ -1,0 +1,93 @@
+"""The files that a case reads, looked at before and after they are read: a digest is of what was read."""
+
+import hashlib
+import hmac
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from spotlessnet.case import Case, as_flag
+from spotlessnet.core.errors import IntegrityError
+from spotlessnet.core.files import sha256
+
+DATA = ("data", "test", "validation", "core")
+OF_ONE_REQUEST = ("forget", "reference", "memory", "tutors", "out")
+"""Whose names may tell who asked; they are never printed."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """One input as it was found: digests of the file, or of each in a folder, and the file system's marks."""
+
+    path: Path
+    digests: Mapping[str, str]
+    marks: Mapping[str, tuple[int, ...]]
+
+    @staticmethod
+    def at(path: Path) -> "Look":
+        """Read it all once."""
+        # Of a folder only shards and their index are ever read.
+        inside = sorted(path.iterdir()) if path.is_dir() else []
+        shards = [p for p in inside if p.is_file() and p.suffix in (".safetensors", ".json")]
+        chosen = shards if path.is_dir() else [path]
+        marks = {p.name: _marks(p) for p in chosen}
+        return Look(path, {p.name: sha256(p) for p in chosen}, marks)
+
+    @property
+    def sha256(self) -> str:
+        """Of a file's bytes; of a folder, of the list of its files' digests."""
+        if not self.path.is_dir():
+            return next(iter(self.digests.values()))
+        return hashlib.sha256(json.dumps(dict(self.digests), sort_keys=True).encode()).hexdigest()
+
+    def record(self, name: str, salt: bytes) -> dict[str, Any]:
+        """What a receipt says of it: no name that may tell who asked, no digest that could confirm a guess."""
+        named = {} if name in OF_ONE_REQUEST else {"name": self.path.name}
+        if name in DATA and self.path.suffix == ".npz":
+            return {**named, "commitment": keyed(salt, "file", self.sha256)}
+        files = {"files": dict(self.digests)} if self.path.is_dir() else {}
+        return {**named, "digest": {"sha256": self.sha256}, **files}
+
+
+def looks_at(inputs: Mapping[str, Path]) -> dict[str, Look]:
+    """Every input as it is now."""
+    return {name: Look.at(path) for name, path in inputs.items()}
+
+
+def check_unchanged(looks: Mapping[str, Look]) -> None:
+    """Raise if an input is not what it was: what was read in between may have been something else."""
+    for name, look in looks.items():
+        try:
+            same = Look.at(look.path) == look
+        except OSError:
+            same = False
+        if not same:
+            raise IntegrityError(
+                f"{as_flag(name)} {look.path} changed while it was read, so nobody could say what was used. Nothing "
+                "was written; run the request again when nobody writes to it."
+            )
+
+
+def _marks(path: Path) -> tuple[int, ...]:
+    found = os.stat(path)
+    # The last is set by the system alone: a file that was exchanged and put back has another.
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def keyed(salt: bytes, what: str, text: str) -> str:
+    """A commitment to a text, told apart by what it is of; the salt opens it."""
+    return hmac.new(salt, f"spotlessnet {what}\0{text}".encode(), hashlib.sha256).hexdigest()
+
+
+def inputs_of(case: Case) -> dict[str, Path]:
+    """Every file and folder that a case reads, by the field that names it."""
+    named = {name: getattr(case, name) for name in ("weights", "forget", "start", "reference", "memory", "tutors")}
+    for name in ("model", "data", "test", "validation", "core", "loss"):
+        spec = getattr(case, name)
+        if spec is not None:
+            place = spec if spec.endswith(".npz") else spec.rpartition(":")[0]
+            named[name] = Path(place) if place.endswith((".py", ".npz")) else None
+    return {name: path for name, path in named.items() if path is not None and path.exists()}

@@ -1,0 +1,255 @@
+"""`spotless verify` looks at everything that a receipt says, and a digest is of what was read."""
+
+import json
+import shutil
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from spotlessnet.cli import forgetting, opening
+from spotlessnet.core.files import sha256
+from spotlessnet.store.receipts import seals
+from tests.cli.test_commands import story
+from tests.cli.workshop import BASE, FORGET, QUICK, spotless
+
+
+@pytest.fixture
+def run(here, monkeypatch) -> Path:
+    """A finished request with an audit that said *not forgotten*."""
+    monkeypatch.setattr(import_module("spotlessnet.audit"), "audit", lambda *a, **k: story("not forgotten"))
+    assert spotless("scrub", *BASE, *QUICK, "--audit", "--out", "run").code == 1
+    assert spotless("verify", "run", "--forget", "forget.csv").code == 0
+    return Path(here / "run")
+
+
+def forge(run: Path, change: Callable[[dict[str, Any]], Any], *, again: bool) -> None:
+    """Change a receipt and, as a forger without the salt would, make its digest anew."""
+    receipt = json.loads((run / "receipt.json").read_text())
+    change(receipt)
+    if again:
+        receipt["predicate"]["integrity"] |= seals(receipt, b"a salt of the forger's own, no use")
+    (run / "receipt.json").write_text(json.dumps(receipt))
+
+
+def verdict(receipt: dict[str, Any]) -> None:
+    receipt["predicate"]["audit"][0]["verdict"] = "forgotten"
+
+
+def counts(receipt: dict[str, Any]) -> None:
+    receipt["predicate"]["request"] |= {"matched": 1, "kept": 59}
+
+
+def figures(receipt: dict[str, Any]) -> None:
+    receipt["predicate"]["audit"][0]["seeds"] = 800
+
+
+def method(receipt: dict[str, Any]) -> None:
+    receipt["predicate"]["method"] = "retrain"
+
+
+@pytest.mark.parametrize("change", [verdict, counts, figures, method], ids=lambda f: f.__name__)
+def test_a_forged_receipt_is_found(run, change):
+    forge(run, change, again=False)
+    ended = spotless("verify", "run")
+    assert ended.code == 7
+    assert "receipt.json was changed after it was written: its digest does not match." in ended.err
+    forge(run, lambda receipt: None, again=True)
+    ended = spotless("verify", "run")
+    assert ended.code == 7
+    assert "its seal, made with the private salt, does not match" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("change", "code"), [(verdict, 7), (figures, 7), (counts, 0), (method, 0)], ids=lambda f: getattr(f, "__name__", "")
+)
+def test_without_the_private_folder_the_report_still_speaks_and_what_is_open_is_said(run, change, code):
+    shutil.rmtree(run / "private")
+    forge(run, change, again=True)
+    ended = spotless("verify", "run")
+    assert ended.code == code
+    if code:
+        assert "The receipt does not say what the report beside it says: verdict or figures differ." in ended.err
+    else:
+        assert "not checked: that nobody rewrote the receipt whole: that needs the folder `private`" in ended.out
+        assert "as it was written" not in ended.out
+
+
+def test_a_verdict_that_is_changed_everywhere_but_on_the_page_is_found_without_the_salt(run):
+    shutil.rmtree(run / "private")
+    (run / "verdict.json").write_text((run / "verdict.json").read_text().replace("not forgotten", "forgotten"))
+
+    def everywhere(receipt: dict[str, Any]) -> None:
+        verdict(receipt)
+        for subject in receipt["subject"]:
+            subject["digest"]["sha256"] = sha256(run / subject["name"])
+
+    forge(run, everywhere, again=True)
+    assert spotless("verify", "run").code == 7
+
+
+def test_no_subject_no_report_and_no_network_are_found(run):
+    forge(run, lambda receipt: receipt.update(subject=[]), again=True)
+    (run / "scrubbed.safetensors").unlink()
+    ended = spotless("verify", "run")
+    assert ended.code == 3
+    assert ended.err.count("\n") == 1
+    assert "is not a receipt: it speaks of no file." in ended.err
+
+
+def test_an_audit_without_its_report_is_found(run):
+    shutil.rmtree(run / "private")
+    forge(run, lambda r: r.update(subject=[s for s in r["subject"] if s["name"] != "report.html"]), again=True)
+    ended = spotless("verify", "run")
+    assert ended.code == 7
+    assert "tells of an audit without its report" in ended.err
+
+
+def test_a_request_that_was_exchanged_in_the_private_folder_is_found(run):
+    kept = json.loads((run / "private/request.json").read_text())
+    kept["fields"]["method"] = "ntk"
+    (run / "private/request.json").write_text(json.dumps(kept))
+    ended = spotless("verify", "run")
+    assert ended.code == 7
+    assert "The request kept in `private` is not the one that the receipt was written for." in ended.err
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"[]", b"\xff\xfe", b'{"predicateType": "urn:spotlessnet:forgetting:v2"}', b"{}"]
+)
+def test_what_is_no_receipt_is_one_line_and_code_3(run, content):
+    (run / "receipt.json").write_bytes(content)
+    for command in ("verify", "inspect"):
+        ended = spotless(command, "run")
+        assert ended.code == 3
+        assert ended.err.count("\n") == 1
+
+
+def test_row_numbers_are_checked_in_any_spelling(here):
+    (here / "forget.csv").write_text("row\n01\n5\n")
+    assert spotless("scrub", *BASE, *QUICK, "--id-column", "row", "--out", "run").code == 0
+    (here / "again.csv").write_text("row\n5\n1\n")
+    assert spotless("verify", "run", "--forget", "again.csv", "--id-column", "row").code == 0
+
+
+def between(monkeypatch, where: Any, name: str, act: Callable[[], Any]) -> None:
+    """Do something behind the command's back as soon as a step of it is done."""
+    step = getattr(where, name)
+
+    def wrapped(*args: Any, **named: Any) -> Any:
+        found = step(*args, **named)
+        act()
+        return found
+
+    monkeypatch.setattr(where, name, wrapped)
+
+
+def test_a_digest_is_of_what_was_read(here, monkeypatch):
+    """Exchanged after it was read, an input is still named by what was read."""
+    before = sha256(here / "model.safetensors")
+
+    def exchange() -> None:
+        save_file({k: v + 1 for k, v in load_file(here / "model.safetensors").items()}, here / "model.safetensors")
+
+    with monkeypatch.context() as patch:
+        between(patch, forgetting, "check_unchanged", exchange)
+        assert spotless("scrub", *BASE, *QUICK, "--out", "run").code == 0
+    receipt = json.loads((here / "run/receipt.json").read_text())["predicate"]
+    assert receipt["inputs"]["weights"]["digest"]["sha256"] == before != sha256(here / "model.safetensors")
+
+
+@pytest.mark.parametrize("back", [False, True], ids=["exchanged", "and put back"])
+def test_an_input_that_changes_while_it_is_read_is_refused(here, monkeypatch, back):
+    def exchange() -> None:
+        (here / "model.safetensors").rename(here / "old")
+        save_file({k: v + 1 for k, v in load_file(here / "old").items()}, here / "model.safetensors")
+        if back:
+            (here / "old").replace(here / "model.safetensors")
+
+    between(monkeypatch, opening, "_network", exchange)
+    ended = spotless("scrub", *BASE, *QUICK, "--out", "run", "--quiet")
+    assert ended.code == 7
+    assert "--weights model.safetensors changed while it was read" in ended.err
+    assert not (here / "run").exists()
+
+
+def test_a_data_module_binds_its_rows_and_not_only_its_code(here):
+    x, y = torch.randn(60, 4), torch.arange(60) % 3
+    (here / "mydata.py").write_text(
+        "import numpy as np, torch\ndef train():\n    f = np.load('rows.npz')\n"
+        "    return torch.tensor(f['x']), torch.tensor(f['y']), [f'person-{i}' for i in range(60)]\n"
+    )
+    told = {}
+    for name, first in {"a": 0.0, "b": 0.0, "c": 1e-6}.items():
+        x[0, 0] = first
+        np.savez(here / "rows.npz", x=x.numpy(), y=y.numpy())
+        (here / name / "private").mkdir(parents=True, mode=0o700)
+        (here / name / "private/salt").write_bytes(bytes(32))
+        assert spotless("scrub", *BASE, *QUICK, "--resume", "--out", name).code == 0
+        told[name] = json.loads((here / name / "receipt.json").read_text())["predicate"]["inputs"]["data"]
+    assert told["a"]["rows"]["count"] == 60
+    assert told["a"] == told["b"]
+    assert told["a"]["digest"] == told["c"]["digest"]
+    assert told["a"]["rows"]["commitment"] != told["c"]["rows"]["commitment"]
+
+
+def test_folders_of_weights_have_digests(here):
+    (here / "sharded").mkdir()
+    tensors = load_file(here / "model.safetensors")
+    names = sorted(tensors)
+    save_file({n: tensors[n] for n in names[:2]}, here / "sharded/a.safetensors")
+    save_file({n: tensors[n] for n in names[2:]}, here / "sharded/b.safetensors")
+    places = {n: "ab"[i >= 2] + ".safetensors" for i, n in enumerate(names)}
+    (here / "sharded/model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    swapped = [{"model.safetensors": "sharded"}.get(word, word) for word in BASE]
+    assert spotless("scrub", *swapped, *QUICK, "--out", "run").code == 0
+    told = json.loads((here / "run/receipt.json").read_text())["predicate"]["inputs"]["weights"]
+    assert set(told["files"]) == {"a.safetensors", "b.safetensors", "model.safetensors.index.json"}
+    assert told["files"]["b.safetensors"] == sha256(here / "sharded/b.safetensors")
+    assert len(told["digest"]["sha256"]) == 64
+
+
+def test_no_path_no_name_and_no_command_betrays_who_asked(here, monkeypatch):
+    home = here / "home-of-otto"
+    home.mkdir()
+    for name in ("nets.py", "mydata.py", "model.safetensors", "start.safetensors"):
+        shutil.move(here / name, home / name)
+    shutil.move(here / "forget.csv", home / "sam@mail.org.csv")
+    shutil.copy(home / "model.safetensors", home / "without-sam@mail.org.safetensors")
+    asked = [
+        *("--model", home / "nets.py:build", "--weights", home / "model.safetensors"),
+        *("--data", f"{home}/mydata.py:train", "--test", f"{home}/mydata.py:test"),
+        *("--forget", home / "sam@mail.org.csv", "--reference", home / "without-sam@mail.org.safetensors"),
+        *("--method", "fisher", "--max-nats", "5", "--out", here / "for-sam@mail.org"),
+    ]
+    spotless("scrub", *asked, "--audit")
+    files = [p for p in (here / "for-sam@mail.org").iterdir() if p.is_file()]
+    assert {"report.html", "receipt.json", "rows.csv", "model-card.md"} <= {p.name for p in files}
+    for path in files:
+        text = path.read_bytes().decode(errors="replace")
+        assert not any(word in text for word in ("home-of-otto", "sam@mail.org", str(here), *FORGET)), path.name
+    page = (here / "for-sam@mail.org/report.html").read_text()
+    assert "spotless audit --model nets.py:build --weights model.safetensors --data mydata.py:train" in page
+    assert "--forget FORGET" in page
+
+
+@pytest.mark.parametrize("copies", [0, 1, 3])
+def test_identical_copies_among_the_kept_are_counted_and_told(here, copies):
+    text = (here / "mydata.py").read_text()
+    more = f"    x[20:20 + {copies}] = x[1]\n    y[20:20 + {copies}] = 2\n" if copies else ""
+    text = text.replace("    return x, y, [f", more + "    return x, y, [f")
+    (here / "mydata.py").write_text(text)
+    plan = spotless("scrub", *BASE, *QUICK, "--dry-run").out
+    ended = spotless("scrub", *BASE, *QUICK, "--audit", "--out", "run")
+    receipt = json.loads((here / "run/receipt.json").read_text())["predicate"]
+    assert receipt["request"]["copies"] == copies
+    assert ("the very inputs of a forgotten row" in plan) == bool(copies)
+    assert ("the very inputs of a forgotten row" in ended.err) == bool(copies)
+    assert any("the very inputs of a forgotten row" in limit for limit in receipt["limits"]) == bool(copies)
+    page = (here / "run/report.html").read_text()
+    assert f"<dt>identical copies among the rows kept</dt><dd>{copies}</dd>" in page

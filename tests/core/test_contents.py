@@ -1,0 +1,51 @@
+"""Digests of rows tell every change, and copies are found whatever their label."""
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spotlessnet.core.contents import contents_of
+from spotlessnet.core.data import Data
+
+X = torch.arange(12.0).reshape(6, 2)
+Y = torch.arange(6) % 3
+
+
+def test_every_change_of_a_row_changes_the_digest():
+    def changed(x=X, y=Y):
+        return contents_of(Data.of((x, y))).sha256
+
+    other, label = X.clone(), Y.clone()
+    other[3, 1] += 1e-6
+    label[3] = 2
+    flipped = torch.tensor([1, 0, 2, 3, 4, 5])
+    every = [
+        changed(),
+        changed(other),
+        changed(y=label),
+        changed(X[flipped], Y[flipped]),
+        changed(X.double()),
+        changed(X.reshape(6, 1, 2)),
+        changed(X[:5], Y[:5]),
+        changed(y=Y.float()),
+    ]
+    assert len(set(every)) == len(every)
+    assert changed(X.clone()) == changed()
+
+
+def test_rows_of_several_inputs_and_batches_are_read_whole():
+    x = {"b": torch.zeros(600, 2), "a": torch.arange(600)}
+    data = Data.of((x, torch.zeros(600, dtype=torch.long)))
+    assert contents_of(data, data.pick([5])).copies == 0
+    x["a"][599] = 5
+    assert contents_of(data, data.pick([5])).copies == 1
+
+
+@given(values=st.lists(st.integers(0, 4), min_size=1, max_size=12), data=st.data())
+@settings(max_examples=40, deadline=None)
+def test_copies_are_those_that_a_plain_comparison_finds(values, data):
+    gone = data.draw(st.sets(st.integers(0, len(values) - 1)))
+    x = torch.tensor(values, dtype=torch.float32).unsqueeze(1)
+    rows = Data.of((x, torch.randint(3, (len(values),), generator=torch.Generator().manual_seed(0))))
+    wanted = sum(i not in gone and any(values[i] == values[j] for j in gone) for i in range(len(values)))
+    assert contents_of(rows, rows.pick(sorted(gone))).copies == wanted
