@@ -58,6 +58,7 @@ class Networks:
     """Every network of the audit, by method and seed, with what the scrubs took."""
 
     trainings: Trainings
+    scrubs: Mapping[str, Scrub]
     gaussians: Mapping[str, Sequence[Gaussian]]
     scrubbed: Mapping[str, Sequence[Trained]]
     meters: Mapping[str, Meter]
@@ -135,7 +136,7 @@ def _scrub_all(trainings: Trainings, split: Split, scrubs: Mapping[str, Scrub]) 
             scrubbed[name].append(network.at(gaussian.draw(torch.Generator().manual_seed(seed))))
             if name not in meters or meter.seconds < meters[name].seconds:
                 meters[name] = meter  # the first call also pays for warming up
-    return Networks(trainings, gaussians, scrubbed, meters)
+    return Networks(trainings, scrubs, gaussians, scrubbed, meters)
 
 
 def _battery(trainings: Trainings, split: Split, others: Data | None, i: int) -> list[Readout]:
@@ -177,7 +178,9 @@ def _row(method: str, readout: Readout, seed: int, network: Trained, split: Spli
 
 def _bounds(found: Networks, split: Split, method: str, i: int, meter: Meter) -> Iterator[Row]:
     scrubbed = found.gaussians[method][i]
-    reference = Gaussian(found.trainings.retrained[i].weights, scrubbed.covariance)
+    # The same reference as in `compare` and in the curve below; `Scrub.reference_for` says what it is made from.
+    scrub = found.scrubs[method].reseeded(DRAWS_APART * found.trainings.seeds[i])
+    reference = scrub.reference_for(scrubbed, found.trainings.retrained[i], split)
     for bound in (WhiteBox(), BlackBox(queries=5)):
         reading = bound(scrubbed, reference, found.trainings.original[i], split)
         seed = found.trainings.seeds[i]
@@ -220,7 +223,8 @@ def _noise_curves(
     readout, bound = Error("retain") if split.test is None else Error("test"), WhiteBox()
     curves: dict[str, list[tuple[float, float, float]]] = {}
     leak: dict[str, list[float]] = {}
-    for label, method in methods.items():
+    for label, plain in methods.items():
+        method = plain.reseeded(DRAWS_APART * context.seed)  # as in the table
         gaussian = method(context.original, split)
         reference = reference_of(method, gaussian, context)
         scales = [10.0**e for e in range(-4, 5)]

@@ -18,7 +18,7 @@ from spotlessnet.core.gaussian import Gaussian
 from spotlessnet.core.meter import Meter
 from spotlessnet.core.progress import track
 from spotlessnet.core.readout import Reading, Readout
-from spotlessnet.core.scrub import Notes, Scrub
+from spotlessnet.core.scrub import Scrub
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.report.rows import Key, Row, append_rows, read_rows
@@ -170,10 +170,8 @@ def retrained_of(original: Trained, split: Split, seed: int) -> Trained:
 
 
 def reference_of(scrub: Scrub, gaussian: Gaussian, context: Context) -> Gaussian:
-    """What a bound compares with: the scrub's own noise around the retrained weights."""
-    weights = context.retrained.weights
-    noise = Still.at(weights) if gaussian.is_still else scrub.spread(context.retrained, context.split, Notes())
-    return Gaussian(weights, noise)
+    """What a bound compares with, as `Scrub.reference_for` defines it: the method's own noise, made from retained data."""
+    return scrub.reference_for(gaussian, context.retrained, context.split)
 
 
 def _readings(

@@ -63,6 +63,31 @@ class Scrub(ABC):
         """Whether `spread` adds noise with these settings."""
         return False
 
+    @property
+    def budget(self) -> str:
+        """The promise that the noise is fitted to, as written in Python; empty where there is none."""
+        return ""
+
+    def reference_spread(self, retrained: Trained, split: Split, notes: Notes) -> Covariance:
+        r"""$\Sigma_0$, this method's own noise at retrained weights, from the retained rows alone.
+
+        The forgotten rows are in no part of what it is made from: not in the split, and not through a memory, which is
+        of the network that knew them. Noise that spells the rows would otherwise stand on both sides of a divergence
+        and read zero.
+        """
+        alone = replace(self, memory=None) if vars(self).get("memory") is not None else self  # type: ignore[type-var]  # a dataclass
+        return alone.spread(retrained, split.unasked, notes)
+
+    def reference_for(self, scrubbed: Gaussian, retrained: Trained, split: Split) -> Gaussian:
+        r"""What every bound compares `scrubbed` with: $N(w_{D_r}, \Sigma_0)$, where nothing knows the forgotten rows.
+
+        The one definition for `compare`, `audit`, trade-off curves and budgets. Both the retrained weights and
+        `reference_spread` depend on retained data alone, as the information bound asks of its second argument.
+        """
+        weights = retrained.weights
+        noise = Still.at(weights) if scrubbed.is_still else self.reference_spread(retrained, split, Notes())
+        return Gaussian(weights, noise)
+
     def reseeded(self, by: int) -> "Scrub":
         """The same method with its `seed`, if it has one, moved on: another draw of whatever it draws."""
         own = vars(self).get("seed")
@@ -97,6 +122,17 @@ class Chain(Scrub):
 
     links: tuple[Scrub, ...]
 
+    def __post_init__(self) -> None:
+        if not self.links:
+            raise SettingError("`chain` needs at least one scrub, but got none.")
+        _check_no_budget(self.links)
+        for link in self.links[:-1]:
+            if link.is_noisy:
+                raise SettingError(
+                    f"Only the last scrub of a chain may add noise, but {type(link).__name__} comes earlier and does. "
+                    "Set its noise to zero, or move it to the end."
+                )
+
     def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
         for link in self.links:
             trained = trained.at(link.shift(trained, split, notes))
@@ -104,6 +140,9 @@ class Chain(Scrub):
 
     def spread(self, trained: Trained, split: Split, notes: Notes) -> Covariance:
         return self.links[-1].spread(trained, split, notes)
+
+    def reference_spread(self, retrained: Trained, split: Split, notes: Notes) -> Covariance:
+        return self.links[-1].reference_spread(retrained, split, notes)
 
     @property
     def is_noisy(self) -> bool:
@@ -114,13 +153,25 @@ class Chain(Scrub):
 
 
 def chain(*links: Scrub) -> Scrub:
-    """Compose scrubs: `chain(NTK(), Finetune(epochs=3), Fisher())`. Only the last may add noise."""
-    if not links:
-        raise SettingError("`chain` needs at least one scrub, but got none.")
-    for link in links[:-1]:
-        if link.is_noisy:
-            raise SettingError(
-                f"Only the last scrub of a chain may add noise, but {type(link).__name__} comes earlier and does. "
-                "Set its noise to zero, or move it to the end."
-            )
+    """Compose scrubs: `chain(NTK(), Finetune(epochs=3), Fisher())`. Only the last may add noise.
+
+    A budget goes around the whole: `WithinBudget(chain(NTK(), Fisher()), max_nats=1)`. Inside a chain it would count
+    what its own link left and not what the others did, so it is refused there.
+    """
     return Chain(links)
+
+
+def _check_no_budget(links: tuple[Scrub, ...]) -> None:
+    """Raise where a link promises nats or errors that the other links would change unseen."""
+    for link in links:
+        if not link.budget:
+            continue
+        # Its own noise goes last, for only the last link may add any.
+        inside = getattr(link, "scrub", link)
+        names = [type(one).__name__ for one in (*(other for other in links if other is not link), inside)]
+        whole = ", ".join(f"{name}()" for name in names)
+        raise SettingError(
+            f"A budget must stand around the whole chain, but {type(link).__name__}({type(inside).__name__}(), "
+            f"{link.budget}) stands inside one, where what the other links leave behind would not be counted. Write "
+            f"{type(link).__name__}(chain({whole}), {link.budget})."
+        )

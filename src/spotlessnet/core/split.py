@@ -74,6 +74,11 @@ class Split:
             )
         return self.kept
 
+    @property
+    def unasked(self) -> "Split":
+        """The same rows as if nobody had asked: what must go is in no part of it, not even as a count."""
+        return replace(self, forget=self.forget.pick([]), request=Request("nothing"))
+
     @cached_property
     def whole(self) -> Data:
         """$D$, all rows that training saw and that were not removed before, in the order of their source."""
