@@ -52,6 +52,16 @@ def test_together_is_one_by_one(batch, share, decay, schedule, at_once):
     assert torch.allclose(together, one_by_one(trained, data, recipe, seeds, keep), rtol=0, atol=1e-13)
 
 
+def test_rows_that_are_not_sorted_are_met_in_the_same_order():
+    trained, data = problem()
+    recipe, seeds, keep = Recipe(epochs=3, rate=0.1, batch=7), [3, 0], masks(2, 0.7)
+    mixed = torch.randperm(40, generator=torch.Generator().manual_seed(2))
+    together = fit_many(trained, data.pick(mixed), recipe, seeds=seeds, keep=keep[:, mixed])
+    assert torch.allclose(together, fit_many(trained, data, recipe, seeds=seeds, keep=keep), rtol=0, atol=1e-13)
+    by_hand = one_by_one(trained, data.pick(mixed), recipe, seeds, keep[:, mixed])
+    assert torch.allclose(together, by_hand, rtol=0, atol=1e-13)
+
+
 def test_in_float32_too():
     trained, data = problem(torch.float32)
     recipe, seeds, keep = Recipe(epochs=5, rate=0.1, batch=8, decay=0.01), range(4), masks(4, 0.7)

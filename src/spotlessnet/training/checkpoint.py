@@ -33,7 +33,10 @@ def digest_of(trained: Trained, data: Data, order_of: Data | None, recipe: Recip
     """What tells one training from another: recipe, seed, starting weights and rows."""
     words = json.dumps([asdict(recipe), seed, trained.loss.name, trained.names, [list(s) for s in trained.shapes]])
     sha = hashlib.sha256(words.encode())
-    for tensor in (trained.weights, trained.anchor, data.rows, (data if order_of is None else order_of).rows):
+    shuffled = data if order_of is None else order_of
+    # Sorted, as the order of batches sees them: how rows are listed makes no other training.
+    rows = (data.rows.sort().values, shuffled.rows.sort().values)
+    for tensor in (trained.weights, trained.anchor, *rows):
         sha.update(tensor.contiguous().cpu().view(torch.uint8).numpy().tobytes())
         sha.update(b"|")
     return sha.hexdigest()

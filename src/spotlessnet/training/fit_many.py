@@ -14,7 +14,7 @@ from spotlessnet.core.errors import DataError, MismatchError, NeedError, Numeric
 from spotlessnet.core.progress import track
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.trained import Trained
-from spotlessnet.training.order import permutation
+from spotlessnet.training.order import by_number, permutation
 from spotlessnet.training.resident import Resident
 from spotlessnet.training.schedule import rate_at
 
@@ -71,9 +71,9 @@ def _train(
     """Train one group in place; a network that has stopped is left out of the program from then on."""
     going = torch.arange(len(weights))
     since = torch.full((len(weights),), -1)
-    v = torch.zeros_like(weights)
+    v, listed = torch.zeros_like(weights), by_number(rows.data)
     for epoch in track(range(recipe.epochs), label):
-        order = torch.stack([permutation(keep.shape[1], seeds[s], epoch) for s in going.tolist()])
+        order = torch.stack([listed[permutation(keep.shape[1], seeds[s], epoch)] for s in going.tolist()])
         here = going.to(weights.device)
         w = weights[here]
         loss, mistakes = _epoch(w, v, anchors[here], order, keep[going], epoch, recipe, rows, slope)

@@ -17,6 +17,9 @@ from spotlessnet.core.errors import DataError, MismatchError, SettingError
 class Order:
     """The batches of every epoch. Batches are cut from the permutation first; rows left out are then missing in them.
 
+    What is shuffled are rows by their number in the source, lowest first, and never positions in a list: however data
+    is listed, the same rows make the same batches, and a retraining follows its original.
+
     **Arguments:**
 
     - `place`: for every row that is shuffled, its position in the data that is trained on, or -1 if it is left out.
@@ -34,11 +37,12 @@ class Order:
         if not len(data):
             raise DataError("There is no row to train on. Give data with at least one row.")
         if order_of is None:
-            return Order(torch.arange(len(data)), batch, seed)
+            return Order(by_number(data), batch, seed)
         _check_coupled(data, order_of)
         ordered, sorting = data.rows.sort()
-        found = torch.searchsorted(ordered, order_of.rows).clamp(max=len(data) - 1)
-        place = torch.where(ordered[found] == order_of.rows, sorting[found], -1)
+        asked = order_of.rows.sort().values
+        found = torch.searchsorted(ordered, asked).clamp(max=len(data) - 1)
+        place = torch.where(ordered[found] == asked, sorting[found], -1)
         return Order(place, batch, seed)
 
     @property
@@ -50,6 +54,11 @@ class Order:
         """The batches of one epoch, as positions in the data; a batch is empty if all its rows are left out."""
         shuffled = self.place[permutation(len(self.place), self.seed, epoch)]
         return [batch[batch >= 0] for batch in shuffled.split(self.batch)]
+
+
+def by_number(data: Data) -> Int64[Tensor, " N"]:
+    """Positions in `data`, the lowest row of the source first: an order that listing it otherwise does not change."""
+    return data.rows.argsort(stable=True)
 
 
 def permutation(count: int, seed: int, epoch: int) -> Int64[Tensor, " count"]:
