@@ -40,9 +40,7 @@ def told(context: Context) -> Scrub:
 def test_a_comparison_reads_the_budget_that_was_asked_for():
     """It read 26,452 nats for a budget of one: the reference had the noise from before the budget."""
     trained, split = problem()
-    found = compare(
-        trained, split, scrubs={"told": told}, readouts=[Error("test")], bounds=[WhiteBox()], seeds=(0, 1)
-    )
+    found = compare(trained, split, scrubs={"told": told}, readouts=[Error("test")], bounds=[WhiteBox()], seeds=(0, 1))
     nats = [row.value for row in found if row.method == "told" and row.readout == "WhiteBox"]
     assert nats == pytest.approx([1.0, 1.0], rel=1e-6)
 

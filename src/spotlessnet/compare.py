@@ -170,7 +170,7 @@ def retrained_of(original: Trained, split: Split, seed: int) -> Trained:
 
 
 def reference_of(scrub: Scrub, gaussian: Gaussian, context: Context) -> Gaussian:
-    """What a bound compares with, as `Scrub.reference_for` defines it: the method's own noise, made from retained data."""
+    """What a bound compares with: `Scrub.reference_for`, the method's own noise made from retained data alone."""
     return scrub.reference_for(gaussian, context.retrained, context.split)
 
 

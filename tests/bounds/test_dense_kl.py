@@ -93,8 +93,44 @@ def test_a_singular_reference_is_worked_on_its_support_and_says_so():
     assert found.is_bound
     off = dense_kl(torch.randn(5, generator=torch.Generator().manual_seed(1), dtype=float64), B @ S @ B.T, B @ S0 @ B.T)
     assert off.outside > 0.01
-    assert not off.is_bound
-    assert "an estimate, not a bound" in off.note
+    assert math.isinf(off.nats)
+    assert off.is_bound
+    assert "infinite: no noise where the outputs differ" in off.note
+
+
+@given(seeds, st.integers(2, 6), st.sampled_from(["mean", "noise", "certain"]), st.floats(-5, 0))
+@settings(max_examples=60, deadline=None)
+def test_what_one_side_alone_can_do_is_infinite(seed, d, what, size):
+    """Zero nats were read, and called a bound, where the scrubbed noise left the support of the reference."""
+    g = torch.Generator().manual_seed(seed)
+    Q = torch.linalg.qr(torch.randn(d, d, generator=g, dtype=float64))[0]
+    inside = torch.ones(d, dtype=float64)
+    inside[0] = 0.0
+    flat, full = Q @ inside.diag() @ Q.T, torch.eye(d, dtype=float64)
+    little = 10.0**size * Q[:, 0]
+    gap = torch.zeros(d, dtype=float64)
+    if what == "mean":
+        found = dense_kl(gap + Q[:, 1] + little, flat, flat)
+    elif what == "noise":
+        found = dense_kl(gap, flat + torch.outer(little, little), flat)
+    else:
+        found = dense_kl(gap, flat, full)
+    assert math.isinf(found.nats)
+    assert found.is_bound
+    # The same without the offence is finite: here it is zero, or half the squared length of the shift inside.
+    fine = dense_kl(gap + (Q[:, 1] if what == "mean" else 0), flat, flat)
+    assert fine.nats == pytest.approx(0.5 if what == "mean" else 0.0, abs=1e-9)
+    assert fine.is_bound
+
+
+def test_what_rounding_may_hide_is_said():
+    """A shift where the reference's noise is too small to be told from none, but not more than the one inside."""
+    S0 = torch.diag(torch.tensor([1.0, 1e-17], dtype=float64))
+    found = dense_kl(torch.tensor([1.0, 1e-8], dtype=float64), S0, S0)
+    assert found.rank == 1
+    assert not found.is_bound
+    assert "rounding may hide" in found.note
+    assert "not a bound" in found.note
 
 
 def test_no_noise_is_infinite_and_nothing_at_all_is_zero():
@@ -106,14 +142,12 @@ def test_no_noise_is_infinite_and_nothing_at_all_is_zero():
     assert "infinite" in dense_kl(gap, eye, zero).note
 
 
-def test_a_degenerate_scrubbed_covariance_takes_a_recorded_jitter():
+def test_a_scrubbed_covariance_without_noise_somewhere_is_infinite():
     flat = torch.ones(3, 3, dtype=float64)
     found = dense_kl(
         torch.zeros(3, dtype=float64), flat - 1e-11 * torch.eye(3, dtype=float64), torch.eye(3, dtype=float64)
     )
-    assert found.jitter > 0
-    assert not found.is_bound
-    assert "jitter" in found.note
+    assert math.isinf(found.nats)
 
 
 def test_numbers_that_are_not_finite_are_named():

@@ -109,6 +109,6 @@ def test_the_range_of_an_estimate_without_retrained_weights_is_what_trials_show(
     assert low <= float(found.min())
     assert float(found.max()) <= high
     # What the docstring of ESTIMATE_RANGE says of them.
-    assert 0.7 <= float(found.quantile(0.25)) + 0.05
+    assert float(found.quantile(0.25)) >= 0.65
     assert float(found.quantile(0.75)) <= 5
     assert float(found.quantile(0.95)) <= 35

@@ -138,10 +138,10 @@ def test_a_budget_inside_a_chain_is_refused_with_the_form_that_holds():
             Chain(links)
     with pytest.raises(SettingError, match=r"Write WithinBudget\(chain\(Shaken\(\)\), max_nats=1, "):
         chain(inside)
-    with pytest.raises(SettingError, match=r"One budget goes around one scrub, .* \(max_nats=1, max_error_increase=0.5"):
+    with pytest.raises(SettingError, match=r"One budget goes around one scrub, .* \(max_nats=1, max_error"):
         WithinBudget(inside, max_nats=2.0)
     trained, split = linear()
-    with pytest.raises(SettingError, match="cannot be had by itself. Call the `WithinBudget` itself"):
+    with pytest.raises(SettingError, match=r"cannot be had by itself\. Call the `WithinBudget` itself"):
         inside.spread(trained, split, Notes())
 
 
@@ -157,7 +157,7 @@ def test_a_budget_around_a_chain_leaves_what_it_says():
     assert float(truth) == pytest.approx(2.0, rel=1e-9)
     assert scrubbed.about["nats_range"] == pytest.approx([2.0, 2.0])
     # The noise is that of the retrained network, from retained rows: nothing in its shape knows the others.
-    x, y = inputs(split.retain)
+    x, _ = inputs(split.retain)
     F = mean_fisher(trained, retrained, x)
     assert torch.allclose(
         scrubbed.covariance.diagonal() / scrubbed.about["noise_scale"],

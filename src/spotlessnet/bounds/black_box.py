@@ -17,6 +17,7 @@ from spotlessnet.core.readout import Reading
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.operators.jacobian import jacobian_rows
+from spotlessnet.operators.precision import in_format
 
 ENTRIES = 2**27
 """Entries of a Jacobian held at once; more queries are worked off in blocks."""
@@ -28,9 +29,14 @@ class BlackBox(Bound):
 
     $$KL\big(N(f_{h(w)}(x),\, J\Sigma J^\top) \,\|\, N(f_{w_r}(x),\, J_0\Sigma_0 J_0^\top)\big)$$
 
-    `J` is taken at $h(w)$, `J_0` at the retrained weights. The noise is shared by all queries, so the covariance is
-    joint, $qC \times qC$: summing single queries would be wrong. Never above the white box where the network is
-    linear, and never falls when queries are added; else check with `bounds.linearisation`.
+    `J` is taken at $h(w)$, `J_0` at the retrained weights, both in float64 whatever the network computes in: directions
+    with little noise carry most of the nats, and float32 loses them. The noise is shared by all queries, so the
+    covariance is joint, $qC \times qC$: summing single queries would be wrong.
+
+    No answer tells more than the weights it is computed from, so the number is **capped at the white box**: where the
+    network is not linear, the linearised divergence may be larger, even infinite. Below the cap it is exact for a linear
+    network and an estimate for others; `bounds.linearisation` says how good. It never falls when queries are added to
+    a linear network.
 
     **Arguments:**
 
@@ -55,14 +61,23 @@ class BlackBox(Bound):
     def __call__(self, scrubbed: Gaussian, reference: Gaussian, trained: Trained, split: Split) -> Reading:
         """Nats over the joint logits of the queries."""
         data = chosen(data_of(split, self.on), self.queries, self.seed)
-        here, there = trained.at(scrubbed.mean), trained.at(reference.mean)
-        gap = (here.predict(data).double() - there.predict(data).double()).flatten()
+        exact = in_format(trained, torch.float64)
+        here, there = exact.at(scrubbed.mean), exact.at(reference.mean)
+        gap = (here.predict(data) - there.predict(data)).flatten()
         if scrubbed.is_still or reference.is_still:
             still = scrubbed.is_still and reference.is_still and not bool(gap.any())
             return Reading(0.0 if still else math.inf, note=f"{len(data)} queries, logits; no noise")
         S, S0 = output_covariance(scrubbed, here, data), output_covariance(reference, there, data)
-        found = dense_kl(gap, S, S0, rounding=torch.finfo(trained.dtype).eps)
-        return Reading(found.nats, note=f"{len(data)} queries, logits, linearised; {found.note}")
+        found, most = dense_kl(gap, S, S0), white_box_nats(scrubbed, reference)
+        capped = "" if found.nats <= most else f"; capped at the white box, {most:.3g}: no answer tells more"
+        return Reading(min(found.nats, most), note=f"{len(data)} queries, logits, linearised; {found.note}{capped}")
+
+
+def white_box_nats(scrubbed: Gaussian, reference: Gaussian) -> float:
+    """The divergence over the weights themselves, in float64: no function of them has a larger one."""
+    sides = (Gaussian(side.mean.double(), side.covariance.double()) for side in (scrubbed, reference))
+    first, second = sides
+    return max(0.0, first.kl(second))
 
 
 def data_of(split: Split, on: str) -> Data:
@@ -79,20 +94,21 @@ def chosen(data: Data, count: int, seed: int = 0) -> Data:
 def output_covariance(
     gaussian: Gaussian, trained: Trained, data: Data, *, entries: int = ENTRIES
 ) -> Float[Tensor, "M M"]:
-    r"""$J \Sigma J^\top$ over all outputs of all rows of `data`, row `n * C + c`, in float64.
+    r"""$J \Sigma J^\top$ over all outputs of all rows of `data`, row `n * C + c`, all of it in float64.
 
     Block by block where the whole Jacobian would not fit; a block is made anew each time it is met.
     """
+    trained, covariance = in_format(trained, torch.float64), gaussian.covariance.double()
     outputs = trained.predict(data.pick([0])).numel()
     size = max(1, entries // max(1, outputs * trained.size))
     blocks = [data.pick(torch.arange(len(data))[i : i + size]) for i in range(0, len(data), size)]
     rows = [[torch.empty(0, dtype=torch.float64)] * len(blocks) for _ in blocks]
     for i in track(range(len(blocks)), "output covariance"):
         J = jacobian_of(trained, blocks[i])
-        spread = gaussian.covariance.multiply(J).double()
+        spread = covariance.multiply(J)
         for j in range(i, len(blocks)):
             other = J if i == j else jacobian_of(trained, blocks[j])
-            rows[i][j] = spread @ other.double().T
+            rows[i][j] = spread @ other.T
             rows[j][i] = rows[i][j].T
     return torch.cat([torch.cat(row, dim=1) for row in rows])
 

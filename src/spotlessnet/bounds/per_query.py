@@ -7,32 +7,38 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from spotlessnet.bounds.black_box import chosen, data_of, jacobian_of
+from spotlessnet.bounds.black_box import chosen, data_of, jacobian_of, white_box_nats
 from spotlessnet.bounds.dense_kl import dense_kl
 from spotlessnet.core.data import Data
 from spotlessnet.core.gaussian import Gaussian
 from spotlessnet.core.progress import track
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
+from spotlessnet.operators.precision import in_format
 
 
 def per_query(scrubbed: Gaussian, reference: Gaussian, trained: Trained, data: Data) -> Float[Tensor, " N"]:
     r"""The black-box divergence of each row of `data` by itself, with the full $C \times C$ covariance.
 
-    The values do not add up to that of all rows together: they share one noise.
+    The values do not add up to that of all rows together: they share one noise. As for `BlackBox`, everything is in
+    float64 and capped at the white box.
     """
-    here, there = trained.at(scrubbed.mean), trained.at(reference.mean)
-    gaps = (here.predict(data).double() - there.predict(data).double()).flatten(1)
+    exact = in_format(trained, torch.float64)
+    here, there = exact.at(scrubbed.mean), exact.at(reference.mean)
+    gaps = (here.predict(data) - there.predict(data)).flatten(1)
     if scrubbed.is_still or reference.is_still:
         same = (gaps == 0).all(dim=1) & (scrubbed.is_still and reference.is_still)
         return torch.where(same, 0.0, math.inf).cpu()
-    rounding = torch.finfo(trained.dtype).eps
+    most, covariances = (
+        white_box_nats(scrubbed, reference),
+        (scrubbed.covariance.double(), reference.covariance.double()),
+    )
     nats = []
     for i in track(range(len(data)), "nats per query"):
         one = data.pick([i])
-        S = scrubbed.covariance.pushforward(jacobian_of(here, one))
-        S0 = reference.covariance.pushforward(jacobian_of(there, one))
-        nats.append(dense_kl(gaps[i], S, S0, rounding=rounding).nats)
+        S = covariances[0].pushforward(jacobian_of(here, one))
+        S0 = covariances[1].pushforward(jacobian_of(there, one))
+        nats.append(min(dense_kl(gaps[i], S, S0).nats, most))
     return torch.tensor(nats, dtype=torch.float64)
 
 
