@@ -34,9 +34,9 @@ class BlackBox(Bound):
     covariance is joint, $qC \times qC$: summing single queries would be wrong.
 
     No answer tells more than the weights it is computed from, so the number is **capped at the white box**: where the
-    network is not linear, the linearised divergence may be larger, even infinite. Below the cap it is exact for a linear
-    network and an estimate for others; `bounds.linearisation` says how good. It never falls when queries are added to
-    a linear network.
+    network is not linear, the linearised divergence may be larger, even infinite. Below the cap it is exact for linear
+    networks, where it never falls when queries are added, and an estimate for others; `bounds.linearisation` says how
+    good.
 
     **Arguments:**
 

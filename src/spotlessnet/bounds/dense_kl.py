@@ -9,7 +9,6 @@ from torch import Tensor
 
 from spotlessnet.core.errors import check_finite
 
-
 NEGLIGIBLE = 0.01
 """Share of the means' nats that rounding may hide while the number is still called a bound."""
 
