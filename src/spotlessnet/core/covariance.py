@@ -64,10 +64,6 @@ class Covariance(ABC):
         """`factor · Σ`."""
         return self.map(lambda e: factor * e)
 
-    @abstractmethod
-    def double(self) -> "Covariance":
-        """The same matrix in float64."""
-
     def pushforward(self, jacobian: Float[Tensor, "M P"]) -> Float[Tensor, "M M"]:
         """`J Σ Jᵀ`, what the noise does to `M` linear readings."""
         return jacobian @ self.multiply(jacobian).T
@@ -104,9 +100,6 @@ class Still(Covariance):
             raise NumericsError("A Gaussian without noise has no inverse covariance. Add noise, or skip the bound.")
         return Diagonal(value.expand(self.count).clone()) if bool(value) else self
 
-    def double(self) -> "Still":
-        return Still(self.count, self.like.double())
-
     def multiply(self, v: Float[Tensor, "*K P"]) -> Float[Tensor, "*K P"]:
         return torch.zeros_like(v)
 
@@ -139,9 +132,6 @@ class Diagonal(Covariance):
 
     def map(self, f: Spectrum) -> "Diagonal":
         return Diagonal(f(self.variance))
-
-    def double(self) -> "Diagonal":
-        return Diagonal(self.variance.double())
 
     def multiply(self, v: Float[Tensor, "*K P"]) -> Float[Tensor, "*K P"]:
         return v * self.variance
@@ -197,9 +187,6 @@ class Kronecker(Covariance):
     def map(self, f: Spectrum) -> "Kronecker":
         return Kronecker(tuple(Block(b.left, b.right, f(b.values)) for b in self.blocks))
 
-    def double(self) -> "Kronecker":
-        return Kronecker(tuple(Block(_double(b.left), _double(b.right), b.values.double()) for b in self.blocks))
-
     def multiply(self, v: Float[Tensor, "*K P"]) -> Float[Tensor, "*K P"]:
         pieces = v.reshape(-1, v.shape[-1]).split([b.values.numel() for b in self.blocks], dim=1)
         done = []
@@ -220,10 +207,6 @@ class Kronecker(Covariance):
     @property
     def _like(self) -> Tensor:
         return self.blocks[0].values
-
-
-def _double(factor: Tensor | None) -> Tensor | None:
-    return None if factor is None else factor.double()
 
 
 def _block_diagonal(block: Block) -> Float[Tensor, "r c"]:
@@ -264,9 +247,6 @@ class LowRankPlusRidge(Covariance):
                 "finite. Give the matrix a ridge."
             )
         return LowRankPlusRidge(self.basis, f(self.values + self.ridge) - outside, outside)
-
-    def double(self) -> "LowRankPlusRidge":
-        return LowRankPlusRidge(self.basis.double(), self.values.double(), self.ridge)
 
     def multiply(self, v: Float[Tensor, "*K P"]) -> Float[Tensor, "*K P"]:
         return self.ridge * v + ((v @ self.basis) * self.values) @ self.basis.T
