@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: demo test check bench docs slow clean
+.PHONY: demo test check bench docs slow fuzz clean
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
@@ -32,6 +32,10 @@ test: check
 
 slow: .venv/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto -m slow
+
+# For every night. A run that was stopped goes on where it was; remove fuzz.log to begin anew.
+fuzz: .venv/installed-dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.hostile.fuzz --count 100000 --log fuzz.log --out results/fuzz.json
 
 bench: .venv/installed-dev
 	$(BIN)/python benchmarks/operators.py

@@ -26,11 +26,62 @@ def driven(module: str, *arguments: object) -> dict[str, Any]:
     return found
 
 
-def test_two_thousand_damaged_files_end_as_documented():
-    codes = driven("mutate", 0, 2000)["codes"]
-    assert sum(codes.values()) == 2000
-    assert set(codes) <= {"0", "2", "3", "5"}
-    assert codes["0"] >= 50  # some damage must go unseen, or the damage is too coarse to test anything
+@pytest.mark.parametrize("first", [0, 500, 1000, 1500])
+def test_two_thousand_damaged_files_end_as_documented(first):
+    """The first of those that `make fuzz` runs every night, in four shares so that cores can divide them."""
+    found = driven("fuzz", "--first", first, "--count", 500)
+    codes = found["exit_codes"]
+    assert (found["inputs"], found["broken"]) == (500, 0)
+    assert set(codes) <= {"0", "2", "3", "4", "5", "7"}
+    assert len(found["exit_codes_by_kind"]) >= 22
+    assert codes["0"] >= 25  # some damage must go unseen, or the damage is too coarse to test anything
+    assert found["slowest_seconds"] <= 5
+    assert found["largest_mebibytes_above_baseline"] <= 1024
+
+
+def test_the_watch_sees_what_it_should(tmp_path, monkeypatch):
+    """Planted faults: a file beside --out, a traceback, a wrong code, half a gigabyte too much, and a dead worker."""
+    from tests.hostile import fuzz
+    from tests.hostile.forked import imported
+    from tests.hostile.targets import Target
+
+    def planted(words):
+        name = words[0]
+        if name == "writes":
+            (tmp_path / "watched/home/secret").write_text("x")
+        if name == "hoards":
+            return 0 * len(bytearray(b"a") * (5 * 2**28))
+        if name == "dies":
+            os.kill(os.getpid(), 11)
+        if name == "talks":
+            print("Traceback\nmore", file=sys.stderr)
+        return {"fails": 70, "talks": 3}.get(name, 0)
+
+    imported()
+    place = tmp_path / "watched"
+    for name in ("home", "work"):
+        (place / name).mkdir(parents=True)
+    monkeypatch.chdir(place / "work")
+    monkeypatch.setattr(fuzz, "command", planted)
+    names = ("good", "writes", "hoards", "talks", "fails", "dies", "good")
+    chosen = [Target(name, "a", b"sound", (name,)) for name in names]
+    seen: list[dict[str, Any]] = []
+    while len(seen) < len(names):
+        seen += fuzz.worked(range(len(seen), len(names)), chosen, 0, place)
+    expected = [[], ["disk"], ["memory"], ["line"], ["code", "line"], ["killed"], []]
+    assert [one["wrong"] for one in seen] == expected
+    whole = fuzz.joined([fuzz.Tally(), fuzz.Tally()])
+    for one in seen:
+        whole.add(one)
+    assert (whole.count, len(whole.broken)) == (7, 5)
+
+
+def test_a_log_lets_a_run_go_on_where_it_stopped():
+    from tests.hostile.fuzz import pieces
+
+    assert pieces(0, 600, set()) == [range(250), range(250, 500), range(500, 600)]
+    assert pieces(0, 600, {0, 250}) == [range(500, 600)]
+    assert pieces(400, 200, set()) == [range(400, 500), range(500, 600)]
 
 
 def test_kills_at_random_and_at_every_call_lose_nothing():

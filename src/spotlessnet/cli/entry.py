@@ -73,6 +73,11 @@ def _meaning(error: Exception) -> tuple[int, str]:
         return 130, ""
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "not enough memory" in str(error):
         return 4, "the memory of this machine did not suffice. Take a smaller batch or another method (see --dry-run)."
+    if isinstance(error, torch.linalg.LinAlgError):  # type: ignore[attr-defined]  # missing from the stubs
+        return (
+            5,
+            f"a matrix could not be taken apart: {str(error)[:200]} Check weights, memory and data, or add damping.",
+        )
     if isinstance(error, BrokenPipeError):
         # Whoever read stdout has left; Python must not complain about that when it flushes at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

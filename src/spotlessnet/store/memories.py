@@ -1,12 +1,18 @@
 """Memories on disk: one safetensors file each, written whole."""
 
+from collections.abc import Mapping
+from math import isfinite
 from pathlib import Path
+
+from torch import Tensor
 
 from spotlessnet.core.errors import DataError, NumericsError
 from spotlessnet.core.files import write_whole
 from spotlessnet.core.memory import Memory
 from spotlessnet.store.checkpoints import read_metadata, read_weights
 from spotlessnet.store.tensor_bytes import to_bytes
+
+REMEDY = "Write it anew with `remember`."
 
 
 def write_memory(path: str | Path, memory: Memory, *, replace: bool = False) -> str:
@@ -26,5 +32,32 @@ def read_memory(path: str | Path) -> Memory:
     tensors = read_weights(path)
     for name, value in tensors.items():
         if value.is_floating_point() and not bool(value.isfinite().all()):
-            raise NumericsError(f"The memory's {name[:60]!r} in {path} is not finite. Write it anew with `remember`.")
-    return Memory.from_tensors(tensors, read_metadata(path))
+            raise NumericsError(f"The memory's {name[:60]!r} in {path} is not finite. {REMEDY}")
+    _check_shapes(path, tensors)
+    memory = Memory.from_tensors(tensors, read_metadata(path))
+    numbers = (memory.decay, memory.outside, memory.error, memory.ridge, memory.first)
+    if memory.count < 1 or not all(isfinite(number) for number in numbers):
+        raise DataError(f"The memory in {path} must hold rows and finite numbers, but does not. {REMEDY}")
+    return memory
+
+
+def _check_shapes(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Raise unless the parts of a memory fit each other: work would go wrong with them much later."""
+    weights = tensors.get("weights")
+    if weights is None:
+        return  # the memory itself says what it lacks
+    shapes = {name: tuple(weights.shape) for name in ("gradient", "diagonal", "origin", "undone", "moved")}
+    rank = tensors["values"].numel() if "values" in tensors else -1
+    shapes |= {"basis": (weights.numel(), rank), "values": (rank,)}
+    for i in range(len(tensors)):
+        values = tensors.get(f"kronecker.{i}.values")
+        if values is not None and values.ndim == 2:
+            shapes |= {f"kronecker.{i}.{side}": (n, n) for side, n in zip(("left", "right"), values.shape, strict=True)}
+        else:
+            shapes[f"kronecker.{i}.values"] = (-1, -1)
+    wrong = [name for name, shape in shapes.items() if name in tensors and tuple(tensors[name].shape) != shape]
+    wrong += [name for name in (*shapes, "weights") if name in tensors and tensors[name].dtype != weights.dtype]
+    if wrong or weights.ndim != 1 or not weights.is_floating_point() or ("basis" in tensors) != ("values" in tensors):
+        raise DataError(
+            f"The memory in {path} is damaged: {(wrong or ['weights'])[0]!r} does not fit the rest. {REMEDY}"
+        )

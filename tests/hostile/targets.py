@@ -1,0 +1,181 @@
+"""What is damaged: every kind of file that the command takes, sound, with the command that reads it."""
+
+import io
+import json
+import random
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from safetensors.torch import load_file, save_file
+
+from tests.cli.workshop import RECIPE, spotless
+from tests.hostile.attacks import Evil, torch_saved
+from tests.hostile.meanings import rearrayed, resaved, retensored
+from tests.hostile.mutations import Mutation, damaged, pickled, reheaded, repacked, revalued, reworded
+
+CASE = b"""# a newcomer's case
+model = "nets.py:build"
+weights = "model.safetensors"
+data = "mydata.py:train"
+forget = "forget.csv"
+id_column = "id"
+method = "fisher"
+seed = 1
+decay = 0.001
+epochs = 5
+rate = 0.05
+
+[set]
+strength = 1e-8
+cap = 0.03
+"""
+
+USUAL = {
+    "--model": "nets.py:build",
+    "--weights": "model.safetensors",
+    "--data": "mydata.py:train",
+    "--forget": "forget.csv",
+    "--method": "fisher",
+    "--seed": "1",
+    "--out": "run",
+}
+
+
+@dataclass(frozen=True)
+class Target:
+    """A sound file, the command that reads it, how it may be damaged, and how the command ends while it is sound."""
+
+    kind: str
+    path: str
+    content: bytes
+    words: tuple[str, ...]
+    mutations: tuple[Mutation, ...] = (damaged,)
+    code: int = 0
+
+    def hurt(self, draw: random.Random) -> bytes:
+        """The content, damaged in one of the ways."""
+        return draw.choice(self.mutations)(self.content, draw)
+
+
+def scrub(**flags: str | None) -> tuple[str, ...]:
+    """The newcomer's request with some flags changed, added or, where they are `None`, left out."""
+    named = USUAL | {"--" + name.replace("_", "-"): value for name, value in flags.items()}
+    return ("scrub", "--quiet", *(word for flag, value in named.items() if value is not None for word in (flag, value)))
+
+
+def targets(folder: Path) -> list[Target]:
+    """All kinds; whatever they need beside the damaged file is made in `folder`, which is the current one."""
+    state = load_file("model.safetensors")
+    return [*_checkpoints(state), *_lists(), *_data(folder), *_made_by_commands(folder), *_case_files()]
+
+
+def _checkpoints(state: dict[str, torch.Tensor]) -> list[Target]:
+    plain = Path("model.safetensors").read_bytes()
+    saved = torch_saved({"state_dict": state, "epoch": 3})
+    stream = io.BytesIO()
+    torch.save(state, stream, _use_new_zipfile_serialization=False)
+    Path("shards").mkdir()
+    names = list(state)
+    for i, part in enumerate((names[:2], names[2:])):
+        save_file({name: state[name] for name in part}, f"shards/{i}.safetensors")
+    index = {"metadata": {}, "weight_map": {name: f"{int(i > 1)}.safetensors" for i, name in enumerate(names)}}
+    Path("shards/model.safetensors.index.json").write_text(json.dumps(index))
+    tensor_ways, pickle_ways = (damaged, reheaded, retensored), (damaged, repacked(pickled), repacked(pickled), resaved)
+    evil = torch_saved({**state, "0.bias": Evil()})
+    return [
+        Target("safetensors", "hurt.safetensors", plain, scrub(weights="hurt.safetensors"), tensor_ways),
+        Target("safetensors, looked at", "hurt.safetensors", plain, ("inspect", "hurt.safetensors"), tensor_ways),
+        Target("start weights", "hurt.safetensors", plain, scrub(start="hurt.safetensors"), tensor_ways),
+        Target("pt", "hurt.pt", saved, scrub(weights="hurt.pt"), pickle_ways),
+        Target("pt, looked at", "hurt.pt", saved, ("inspect", "hurt.pt"), pickle_ways),
+        Target("pt with code", "hurt.pt", evil, scrub(weights="hurt.pt"), (damaged, repacked(pickled)), 3),
+        Target("old pt", "hurt.pt", stream.getvalue(), scrub(weights="hurt.pt"), (damaged, pickled)),
+        Target("index of shards", "shards/model.safetensors.index.json", json.dumps(index).encode(),
+               scrub(weights="shards"), (damaged, revalued)),
+        Target("shard", "shards/1.safetensors", Path("shards/1.safetensors").read_bytes(), scrub(weights="shards"),
+               (damaged, reheaded, retensored)),
+    ]  # fmt: skip
+
+
+def _lists() -> list[Target]:
+    people = ["person-1", "person-5", "person-7"]
+    objects = [{"id": person, "why": "asked"} for person in people]
+    contents = {
+        "csv": "id,why\n" + "".join(f"{person},asked\n" for person in people),
+        "txt": "# asked today\n" + "".join(f"{person}\n" for person in people),
+        "json": json.dumps({"id": people}),
+        "jsonl": "".join(json.dumps(entry) + "\n" for entry in objects),
+    }
+    ways = {"json": (damaged, revalued), "csv": (damaged, reworded), "jsonl": (damaged, reworded)}
+    return [
+        Target(kind, f"hurt.{kind}", text.encode(), scrub(forget=f"hurt.{kind}"), ways.get(kind, (damaged,)))
+        for kind, text in contents.items()
+    ]
+
+
+def _data(folder: Path) -> list[Target]:
+    x, y = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32), np.arange(20) % 3
+    ids = np.array([f"person-{i}" for i in range(20)])
+    found = []
+    for kind, save in (("npz", np.savez), ("npz, compressed", np.savez_compressed)):
+        stream = io.BytesIO()
+        save(stream, x_train=x, y_train=y, x_test=x, y_test=y, id_train=ids)
+        ways = (damaged, repacked(damaged), rearrayed)
+        found.append(Target(kind, "hurt.npz", stream.getvalue(), scrub(data="hurt.npz"), ways))
+    for person in ("ann", "bob"):
+        (folder / "people" / person).mkdir(parents=True)
+        for i in range(3):
+            pixels = np.random.default_rng(i).integers(0, 255, (8, 8, 3), np.uint8)
+            Image.fromarray(pixels).save(folder / "people" / person / f"{i}.png")
+    picture = (folder / "people/ann/0.png").read_bytes()
+    # The network takes no pictures, so the command refuses after it has read them.
+    found.append(Target("png", "people/ann/0.png", picture, scrub(data="people"), (damaged,), 3))
+    return found
+
+
+def _made_by_commands(folder: Path) -> list[Target]:
+    """Files that the tool itself writes: receipt, memory, tutors."""
+    for words in (
+        scrub(out="done"),
+        ("remember", "--quiet", *_without("--forget", "--method", "--out"), *RECIPE, "--out", "kept", "--parts", "2"),
+    ):
+        ended = spotless(*words)
+        assert ended.code == 0, ended.err
+    receipt, memory, tutors = (
+        Path(name).read_bytes() for name in ("done/receipt.json", "kept/memory.safetensors", "kept/tutors.safetensors")
+    )
+    shutil.rmtree("kept")
+    with_memory = scrub(memory="memory.safetensors")
+    with_tutors = (*scrub(tutors="tutors.safetensors", method=None), *RECIPE, "--dry-run")
+    check = ("verify", "done", "--forget", "forget.csv")
+    return [
+        Target("receipt", "done/receipt.json", receipt, check, (damaged, revalued, revalued)),
+        Target("receipt, looked at", "done/receipt.json", receipt, ("inspect", "done"), (damaged, revalued)),
+        Target("memory", "memory.safetensors", memory, with_memory, (damaged, reheaded, retensored, retensored)),
+        Target(
+            "memory, looked at", "memory.safetensors", memory, ("inspect", "memory.safetensors"), (reheaded, retensored)
+        ),
+        Target("tutors", "tutors.safetensors", tutors, with_tutors, (damaged, reheaded, retensored, retensored)),
+    ]
+
+
+def _case_files() -> list[Target]:
+    words = ("scrub", "--quiet", "--case", "hurt.toml", "--out", "run")
+    return [Target("case", "hurt.toml", CASE, words, (damaged, reworded, reworded))]
+
+
+def _without(*flags: str) -> list[str]:
+    return [word for flag, value in USUAL.items() if flag not in flags for word in (flag, value)]
+
+
+def sound(target: Target) -> Any:
+    """Run a target undamaged, and give how it ended."""
+    Path(target.path).write_bytes(target.content)
+    ended = spotless(*target.words)
+    shutil.rmtree("run", ignore_errors=True)
+    return ended
