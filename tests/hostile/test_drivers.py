@@ -40,7 +40,7 @@ def test_two_thousand_damaged_files_end_as_documented(first):
 
 
 def test_the_watch_sees_what_it_should(tmp_path, monkeypatch):
-    """Planted faults: a file beside --out, a traceback, a wrong code, half a gigabyte too much, and a dead worker."""
+    """Planted faults: a file beside --out, a traceback, a wrong code, too much memory, and a dead worker."""
     from tests.hostile import fuzz
     from tests.hostile.forked import imported
     from tests.hostile.targets import Target
@@ -50,9 +50,9 @@ def test_the_watch_sees_what_it_should(tmp_path, monkeypatch):
         if name == "writes":
             (tmp_path / "watched/home/secret").write_text("x")
         if name == "hoards":
-            return 0 * len(bytearray(b"a") * (5 * 2**28))
+            return 0 * len(bytearray(b"a") * 2**27)
         if name == "dies":
-            os.kill(os.getpid(), 11)
+            os.kill(os.getpid(), 9)
         if name == "talks":
             print("Traceback\nmore", file=sys.stderr)
         return {"fails": 70, "talks": 3}.get(name, 0)
@@ -63,6 +63,7 @@ def test_the_watch_sees_what_it_should(tmp_path, monkeypatch):
         (place / name).mkdir(parents=True)
     monkeypatch.chdir(place / "work")
     monkeypatch.setattr(fuzz, "command", planted)
+    monkeypatch.setattr(fuzz, "MEMORY", 2**26)
     names = ("good", "writes", "hoards", "talks", "fails", "dies", "good")
     chosen = [Target(name, "a", b"sound", (name,)) for name in names]
     seen: list[dict[str, Any]] = []

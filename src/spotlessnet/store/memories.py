@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from math import isfinite
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from spotlessnet.core.errors import DataError, NumericsError
@@ -57,6 +58,8 @@ def _check_shapes(path: Path, tensors: Mapping[str, Tensor]) -> None:
             shapes[f"kronecker.{i}.values"] = (-1, -1)
     wrong = [name for name, shape in shapes.items() if name in tensors and tuple(tensors[name].shape) != shape]
     wrong += [name for name in (*shapes, "weights") if name in tensors and tensors[name].dtype != weights.dtype]
+    numbered = [(name, tensors[name]) for name in ("gone", "coreset") if name in tensors]
+    wrong += [name for name, value in numbered if value.ndim != 1 or value.dtype != torch.int64]
     if wrong or weights.ndim != 1 or not weights.is_floating_point() or ("basis" in tensors) != ("values" in tensors):
         raise DataError(
             f"The memory in {path} is damaged: {(wrong or ['weights'])[0]!r} does not fit the rest. {REMEDY}"
