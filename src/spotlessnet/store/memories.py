@@ -37,7 +37,7 @@ def read_memory(path: str | Path) -> Memory:
     _check_shapes(path, tensors)
     memory = Memory.from_tensors(tensors, read_metadata(path))
     numbers = (memory.decay, memory.outside, memory.error, memory.ridge, memory.first)
-    if memory.count < 1 or not all(isfinite(number) for number in numbers):
+    if not 1 <= memory.count < 2**63 or not all(isfinite(number) for number in numbers):
         raise DataError(f"The memory in {path} must hold rows and finite numbers, but does not. {REMEDY}")
     return memory
 
