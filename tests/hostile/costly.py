@@ -194,7 +194,7 @@ STRANGE = [
             "unsigned": lambda t: t.view(torch.uint16)[:6],
         }.items()
     ),
-    Attack("complex tensors", saved(lambda t: t.to(torch.complex64)), 3, "holds more than plain tensors"),
+    Attack("complex tensors", saved(lambda t: t.to(torch.complex64)), 3, "is torch.complex64 in the checkpoint"),
     Attack(
         "float8 in safetensors",
         tensors(lambda s: s.update({"0.bias": s["0.bias"].to(torch.float8_e4m3fn)})),

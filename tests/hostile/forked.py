@@ -15,7 +15,7 @@ from pathlib import Path
 
 from spotlessnet.cli import main
 
-HANGS = 10
+HANGS = 30
 """Seconds after which a command is killed by its own alarm."""
 
 ROOM = 6 * 2**30

@@ -6,11 +6,10 @@ from os import PathLike
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from spotlessnet.core.errors import DataError, MismatchError
+from spotlessnet.core.tensor_file import read_tensors
 from spotlessnet.models.seeded import seeded
 
 RESNET_NAMES = {"layers.": "blocks.", ".c1.": ".conv1.", ".b1.": ".norm1.", ".c2.": ".conv2.", ".b2.": ".norm2."} | {
@@ -94,8 +93,8 @@ def _read(weights: str | PathLike[str] | Mapping[str, Tensor]) -> dict[str, Tens
     if not path.is_file():
         raise DataError(f"Pre-trained weights must be a file, but there is none at {path}. Check the path.")
     try:
-        return load_file(path)
-    except SafetensorError as error:
+        return read_tensors(path)
+    except DataError as error:
         raise DataError(f"{path} must be a safetensors file, but cannot be read ({error}). Fetch it again.") from error
 
 

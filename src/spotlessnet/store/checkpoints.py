@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from spotlessnet.core.errors import DataError, MismatchError, NumericsError, ResourceError
 from spotlessnet.core.files import write_whole
 from spotlessnet.core.reading import read_whole
+from spotlessnet.core.tensor_file import LONGEST_HEADER, read_tensors, read_text
 from spotlessnet.store.pickled import read_state
 from spotlessnet.store.tensor_bytes import to_bytes
-from spotlessnet.store.tensor_file import LONGEST_HEADER, read_tensors, read_text
 
 PREFIXES = ("model.", "module.", "_orig_mod.", "network.", "net.")
 """What Lightning, DataParallel and torch.compile put before every name."""
@@ -93,11 +93,12 @@ def load_into(model: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
                 f"Parameter {name!r} has shape {tuple(value.shape)} in the checkpoint and {tuple(wanted[name].shape)} "
                 "in the network. Build the network that the checkpoint was trained with."
             )
-        if value.is_floating_point() != wanted[name].is_floating_point():
+        kinds = [(v.is_floating_point(), v.is_complex()) for v in (value, wanted[name])]
+        if kinds[0] != kinds[1]:
             raise MismatchError(
                 f"Parameter {name!r} is {value.dtype} in the checkpoint, {wanted[name].dtype} in the network."
             )
-        if value.is_floating_point() and not bool(value.isfinite().all()):
+        if any(kinds[0]) and not bool(value.isfinite().all()):
             raise NumericsError(
                 f"Parameter {name!r} of the checkpoint is not finite. Use a checkpoint before it diverged."
             )

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from spotlessnet.core.errors import DataError, SpotlessError
 from spotlessnet.core.reading import opened, read_rest
+from spotlessnet.core.tensor_file import LARGEST
 from spotlessnet.core.zips import open_zip
-from spotlessnet.store.tensor_file import LARGEST
 
 WRAPPING = ("state_dict", "model_state_dict", "model")
 """Under which name training scripts keep the weights among other things."""
@@ -43,6 +43,8 @@ STORAGES = {
     "CharStorage": torch.int8,
     "ByteStorage": torch.uint8,
     "BoolStorage": torch.bool,
+    "ComplexFloatStorage": torch.complex64,
+    "ComplexDoubleStorage": torch.complex128,
 }
 
 Fetch = Callable[[str, torch.dtype, int], Tensor]

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import torch
 from jaxtyping import Float
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
@@ -15,6 +14,7 @@ from spotlessnet.core.data import Data
 from spotlessnet.core.errors import DataError, MismatchError
 from spotlessnet.core.files import write_whole
 from spotlessnet.core.recipe import Recipe
+from spotlessnet.core.tensor_file import read_tensors, read_text
 from spotlessnet.core.trained import Trained
 
 
@@ -57,10 +57,8 @@ def write(path: Path, state: State, network: nn.Module, digest: str) -> None:
 def read(path: Path, state: State, network: nn.Module, digest: str) -> State:
     """The state that lies in the file, put into the network's buffers and into `state`, bit by bit."""
     try:
-        with safe_open(path, "pt") as file:
-            about = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
-    except (SafetensorError, OSError) as error:
+        about, tensors = read_text(path), read_tensors(path)
+    except (DataError, OSError) as error:
         raise DataError(
             f"{path} must be a checkpoint of a training, but cannot be read ({error}). "
             "Delete it to train from the beginning."

@@ -31,6 +31,7 @@ FORMATS = {
     "I8": torch.int8,
     "U8": torch.uint8,
     "BOOL": torch.bool,
+    "C64": torch.complex64,
 }
 """The number formats that networks and memories are made of. Others, such as F8_E4M3, need scales kept elsewhere."""
 
