@@ -29,6 +29,7 @@ _PLACES = {
     "core.scrub": ("Scrub", "chain"),
     "core.split": ("Split",),
     "core.trained": ("Trained",),
+    "core.damage": ("check_damage",),
     "core.errors": ("SpotlessError",),
     # which rows must go
     "core.cohorts": ("ids", "rows", "some_of_class", "where", "whole_class"),
@@ -100,6 +101,7 @@ if TYPE_CHECKING:
     from spotlessnet.bounds import BlackBox, WhiteBox, best_accuracy, trade_off, true_positives
     from spotlessnet.compare import compare, summarise
     from spotlessnet.core.cohorts import ids, rows, some_of_class, where, whole_class
+    from spotlessnet.core.damage import check_damage
     from spotlessnet.core.data import Data
     from spotlessnet.core.errors import SpotlessError
     from spotlessnet.core.gaussian import Gaussian
@@ -209,6 +211,7 @@ __all__ = [
     "audit",
     "best_accuracy",
     "chain",
+    "check_damage",
     "compare",
     "fit",
     "fit_many",

@@ -63,6 +63,8 @@ class Case:
     settings: Mapping[str, Any] | None = None
     max_nats: float | None = None
     max_error_increase: float | None = None
+    max_damage: float | None = None
+    accept_damage: bool | None = False
     reference: Path | None = None
     memory: Path | None = None
     tutors: Path | None = None
@@ -95,7 +97,7 @@ class Case:
             value = getattr(self, name)
             if value is not None and abs(value) >= 2**63:
                 raise SettingError(f"{as_flag(name)} must be a whole number below 2⁶³, but got {shown(value)}.")
-        for name in ("max_nats", "max_error_increase", "rate", "batch", "memory_limit"):
+        for name in ("max_nats", "max_error_increase", "max_damage", "rate", "batch", "memory_limit"):
             value = getattr(self, name)
             if value is not None:
                 check_positive(name.replace("_", "-"), value)

@@ -70,6 +70,7 @@ def test_the_program_of_the_readme_runs(tmp_path, monkeypatch):
     torch.manual_seed(0)
     given = {
         "model": torch.nn.Linear(4, 3),
+        "start": torch.zeros(15),
         "x": torch.randn(9, 4),
         "y": torch.arange(9) % 3,
         "people": ["ann", "bob", "cy"] * 3,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from spotlessnet.core.damage import CHECKED
 from spotlessnet.core.errors import ResourceError
 from spotlessnet.core.room import free_bytes
 from spotlessnet.core.scrub import Scrub
@@ -24,6 +25,7 @@ from spotlessnet.scrubs import (
     Variational,
     WithinBudget,
 )
+from spotlessnet.scrubs.noise_cost import CONFIRMING
 from spotlessnet.scrubs.price import THERE_AND_BACK
 from spotlessnet.scrubs.tuning import Tuning
 
@@ -99,7 +101,7 @@ def estimate(trained: Trained, split: Split, scrub: Scrub, limit: float | None =
     - `limit`: GiB that may be used, if less than what is free.
     """
     each = seconds_per_row(trained, split)
-    work = _work(scrub, trained, split)
+    work = _work(scrub, trained, split) + _looking(split)
     size = trained.weights.element_size()
     free = available(trained.device)
     recipe = trained.recipe
@@ -131,8 +133,9 @@ def _work(scrub: Scrub, trained: Trained, split: Split) -> Work:
     n, k, P = len(split.retain), len(split.forget), trained.size
     size = trained.weights.element_size()
     if isinstance(scrub, WithinBudget):
-        levels = 60 * scrub.draws * (n if split.validation is None else len(split.validation)) / 3
-        gap = 0 if scrub.reference is not None else PRODUCT * n
+        # Levels that are tried, the curve, and the draws that confirm.
+        levels = (60 * scrub.draws + 3 * CONFIRMING) * (n if split.validation is None else len(split.validation)) / 3
+        gap = 0 if scrub.reference is not None else 2 * PRODUCT * n
         return _work(scrub.scrub, trained, split) + Work(levels + 50 * gap, levels + 200 * gap)
     if hasattr(scrub, "links"):
         return sum((_work(link, trained, split) for link in scrub.links), Work(0, 0))
@@ -180,6 +183,13 @@ def _of_ntk(scrub: NTK, trained: Trained, split: Split) -> Work:
         return Work(total, total, 3.0 * scrub.rank * P * size)
     usual, most = min(EXPECTED_ITERATIONS, scrub.max_iterations), scrub.max_iterations
     return Work(twice * PRODUCT * usual * n + n + k, twice * PRODUCT * most * n + n + k)
+
+
+def _looking(split: Split) -> Work:
+    """Two networks answer a few rows that stay before anything is written; an answer is a third of a gradient."""
+    held_out = split.validation if split.validation is not None else split.test
+    rows = sum(min(CHECKED, len(data)) for data in (split.kept, held_out) if data is not None)
+    return Work(2 * rows / 3, 2 * rows / 3)
 
 
 def _outputs(trained: Trained, split: Split) -> int:

@@ -4,13 +4,14 @@ import hashlib
 import hmac
 import json
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spotlessnet.core.errors import DataError, IntegrityError, ResourceError
+from spotlessnet.core.errors import DamageError, DataError, IntegrityError, ResourceError
 from spotlessnet.core.files import sweep
 from spotlessnet.store.private import DAYS, PRIVATE, Private
 from spotlessnet.store.receipts import plain, read_receipt, verify
@@ -74,7 +75,7 @@ class Folder:
     @contextmanager
     def claimed(self) -> Iterator[None]:
         """Hold the folder while a run writes into it; leftovers of a killed run are swept first."""
-        private = self.private.path
+        private, made, begun = self.private.path, not self.path.exists(), self.private.path.exists()
         try:
             private.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as e:
@@ -82,7 +83,15 @@ class Folder:
         with locked(private, self.path):
             self.sweep()
             self.private.begin(self.days)
-            yield
+            try:
+                yield
+            except DamageError:
+                # Nothing was written, so that nothing of this run may stay; what an earlier one began is left to it.
+                if not begun:
+                    shutil.rmtree(private)
+                if made:
+                    self.path.rmdir()
+                raise
 
     def sweep(self) -> None:
         """Remove what a killed run left half-written; files of a living one stay."""

@@ -18,6 +18,7 @@ from spotlessnet.cli.inputs import Look, check_unchanged, inputs_of, keyed, look
 from spotlessnet.cli.methods import described, scrub_of, usual
 from spotlessnet.cli.opening import Opened, open_case
 from spotlessnet.cli.talk import Talk
+from spotlessnet.core.damage import MOST, check_damage, utility_of
 from spotlessnet.core.errors import NumericsError
 from spotlessnet.core.gaussian import Gaussian
 from spotlessnet.core.meter import Meter
@@ -103,7 +104,7 @@ def copies_in_words(request: Request) -> str:
 
 def request_of(case: Case, looks: Mapping[str, Look]) -> dict[str, Any]:
     """All that decides the result of a request; the same values are the same request."""
-    left_out = ("out", "memory_limit", "device", "keep_private")
+    left_out = ("out", "memory_limit", "device", "keep_private", "max_damage", "accept_damage")
     told = {name: value for name, value in case.told().items() if name not in left_out}
     return plain({"fields": told, "digests": {name: look.digests for name, look in looks.items()}})
 
@@ -157,6 +158,7 @@ def _write(folder: Folder, plan: Plan, binding: dict[str, Any], began: datetime,
     weights = gaussian.draw(noise.generator())
     if not bool(weights.isfinite().all()):
         raise NumericsError("The scrubbed weights are not finite, so nothing was written. Lower the noise or the step.")
+    utility = measured_utility(opened, weights)
     written = write_weights(folder.path / SCRUBBED, opened.trained.module(weights), replace=folder.again)
     subjects = {SCRUBBED: written}
     if opened.memory is not None:
@@ -180,7 +182,7 @@ def _write(folder: Folder, plan: Plan, binding: dict[str, Any], began: datetime,
         method=name,
         settings=settings,
         noise=_noise(noise, gaussian),
-        about={**gaussian.about, "seconds": meter.seconds},
+        about={**gaussian.about, "seconds": meter.seconds, "utility": utility},
         audit=[] if story is None else _figures(story),
         limits=limits_of(opened, gaussian, story),
         private={"destroy_after": folder.private.destroy_after.isoformat(), "by": "spotless purge"},
@@ -189,6 +191,18 @@ def _write(folder: Folder, plan: Plan, binding: dict[str, Any], began: datetime,
     )
     write_receipt(folder.receipt, receipt, replace=folder.again)
     return Served(folder.path, receipt, story=story)
+
+
+def measured_utility(opened: Opened, weights: Float[Tensor, " P"]) -> dict[str, Any]:
+    """What the request cost on rows that stay, for the receipt; a ruined network is refused unless that was accepted."""
+    case, after = opened.case, opened.trained.at(weights)
+    # Whoever allows noise to cost more has said how much more may be lost.
+    limit = max(case.max_damage or MOST, case.max_error_increase or 0.0)
+    if case.accept_damage:
+        found = utility_of(opened.trained, after, opened.split)
+    else:
+        found = check_damage(opened.trained, after, opened.split, limit)
+    return {"measured": [one.record() for one in found], "limit": limit, "accepted_any": bool(case.accept_damage)}
 
 
 def _write_memory(folder: Folder, opened: Opened, weights: Float[Tensor, " P"], gaussian: Gaussian) -> str:

@@ -35,6 +35,8 @@ GROUPS = {
         "settings": "A setting of the method, such as damping=0.1; may be repeated.",
         "max_nats": "Add noise until at most this much can be told from the weights, in nats.",
         "max_error_increase": "Add as much noise as raises the error by at most this share.",
+        "max_damage": "Refuse a network whose error on rows that stay rose by more than this share. Unless said: 0.05.",
+        "accept_damage": "Write the network however much worse it answers.",
         "reference": "Weights retrained without the rows, to measure the nats against.",
         "memory": "A memory that `spotless remember` wrote for these weights.",
         "tutors": "Tutors that `spotless remember --parts 2` trained, for the method unlabel.",

@@ -39,12 +39,13 @@ def scrub(
     """Forget some rows of a trained network, and write the new weights with a receipt.
 
     [bold]spotless scrub --model mypackage.nets:build --weights model.safetensors --data mydata.py:train
-    --forget forget.csv --method ntk --max-nats 1 --out run/[/bold]
+    --forget forget.csv --start start.safetensors --epochs 30 --rate 0.01 --out run/[/bold]
 
     [bold]spotless scrub --case case.toml --dry-run[/bold]
 
     --model, --data and --loss may name modules of your own: they are imported, so their code runs, also when a case
     file names them. Nothing in a checkpoint, a list or an archive is ever run. Inputs are never overwritten.
+    A network that answers rows which stay more than five points worse is not written: see --max-damage.
     The folder `private` in --out is for you alone: with it the receipt can be checked against your list.
     """
     talk = Talk(json, quiet)
@@ -123,8 +124,14 @@ def _told(served: Served, talk: Talk, *, audited: bool) -> int:
         talk.say("This request was served before; nothing was changed.")
     about = receipt["about"]
     if "nats" in about:
-        # The price of the budget must not hide in the receipt.
-        talk.say(f"result  {about['nats']:.3g} nats are left; the error rises by {about['error_increase']:.1%}")
+        # The price of the budget must not hide in the receipt, nor that it was only estimated.
+        low, high = about.get("nats_range", [about["nats"]] * 2)
+        guess = "" if low == high else f" (an estimate: in trials it was {low:.2g} to {high:.2g})"
+        talk.say(f"result  {about['nats']:.3g} nats are left{guess}; the error rises by {about['error_increase']:.1%}")
+    for one in about.get("utility", {}).get("measured", []):
+        talk.say(
+            f"utility {one['kind']} on {one['rows']} {one['on']} {one['before']:.3g} before, {one['after']:.3g} now"
+        )
     if about.get("retrain_now"):
         talk.say(f"result  retrain now: what was kept no longer serves (departure {about['departure']:.0%})")
     for limit in receipt["limits"]:

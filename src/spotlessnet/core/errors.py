@@ -8,7 +8,8 @@
     ├── ResourceError    disk, memory, permission                        exit code 4
     ├── NumericsError    not finite, not definite                        exit code 5
     │   └── SolveError   a linear system that did not come out           exit code 5
-    └── IntegrityError   a digest that does not match                    exit code 7
+    ├── IntegrityError   a digest that does not match                    exit code 7
+    └── DamageError      a network that forgot far more than was asked   exit code 9
 
 A message says what must hold, what came, and what to do; tests check its text.
 """
@@ -80,6 +81,12 @@ def _is_finite(value: float) -> bool:
         return math.isfinite(value)
     except OverflowError:  # a whole number beyond all floating-point ones
         return False
+
+
+class DamageError(SpotlessError, ValueError):
+    """A scrubbed network that answers rows which stay much worse than before."""
+
+    exit_code = 9
 
 
 def check_positive(name: str, value: float, hint: str = "") -> None:

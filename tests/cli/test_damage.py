@@ -1,0 +1,134 @@
+"""Nothing ruins a network silently: what answers far worse is not written unless someone insists."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import float64, nn
+
+import spotlessnet as sn
+from spotlessnet.core.damage import CHECKED, utility_of
+from spotlessnet.core.errors import DamageError
+from tests.cli.workshop import BASE, DATA, QUICK, spotless
+
+RUINOUS = ("--method", "negative-gradient", "--set", "rate=1e6")
+NOISY = ("--method", "ntk", "--max-nats", "1")
+
+
+@pytest.mark.parametrize("how", [RUINOUS, NOISY], ids=["rate", "nats"])
+def test_a_ruined_network_is_refused_and_nothing_is_written(here, how):
+    """Weights of 7e9 and an accuracy of a third ended with exit code 0."""
+    before = sorted(here.rglob("*"))
+    ended = spotless("scrub", *BASE, *how, "--seed", "1", "--out", "run")
+    assert ended.code == 9
+    assert ended.out == ""
+    last = ended.err.strip().splitlines()[-1]
+    assert last.startswith("error[damage]: The scrubbed network is ruined: ")
+    assert "of 57 retained rows are answered wrong" in last
+    assert "Take the default method" in last
+    assert "--accept-damage insists" in last
+    assert [p for p in sorted(here.rglob("*")) if "__pycache__" not in str(p)] == before
+
+
+def test_whoever_insists_gets_it_with_both_errors_in_the_receipt(here):
+    ended = spotless("scrub", *BASE, *RUINOUS, "--accept-damage", "--test", "mydata.py:test", "--out", "run")
+    assert ended.code == 0, ended.err
+    utility = json.loads((here / "run/receipt.json").read_text())["predicate"]["about"]["utility"]
+    assert utility["accepted_any"] is True
+    kept, held_out = utility["measured"]
+    assert (kept["on"], kept["rows"], kept["kind"]) == ("retained rows", 57, "error")
+    assert (held_out["on"], held_out["rows"]) == ("held-out rows", 40)
+    # Counted once more, without the package: plain modules on plain tensors.
+    space: dict[str, object] = {}
+    exec(DATA, space)
+    x, y, names = space["train"]()  # type: ignore[operator]  # a function of the data module
+    stays = torch.tensor([name not in ("person-1", "person-5", "person-7") for name in names])
+    for path, key in ((here / "model.safetensors", "before"), (here / "run/scrubbed.safetensors", "after")):
+        assert kept[key] == pytest.approx(wrong(path, x[stays], y[stays]))
+    assert kept["after"] > kept["before"] + 0.05
+    assert "utility error on 57 retained rows" in ended.err
+
+
+def wrong(path: Path, x: torch.Tensor, y: torch.Tensor) -> float:
+    model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3))
+    model.load_state_dict(load_file(path))
+    with torch.no_grad():
+        return float((model(x).argmax(1) != y).double().mean())
+
+
+def test_the_limit_can_be_said(here):
+    asked = ("scrub", *BASE, *RUINOUS, "--max-damage")
+    assert spotless(*asked, "0.99", "--out", "run").code == 0
+    assert spotless(*asked, "0.01", "--out", "other").code == 9
+    assert "`max-damage` must be positive, but got 0.0" in spotless(*asked, "0", "--out", "other").err
+    allowed = json.loads((here / "run/receipt.json").read_text())["predicate"]["about"]["utility"]
+    assert allowed["limit"] == 0.99
+    assert allowed["accepted_any"] is False
+
+
+def test_a_refused_request_leaves_an_earlier_one_and_other_peoples_folders_alone(here):
+    (here / "empty").mkdir()
+    assert spotless("scrub", *BASE, *RUINOUS, "--out", "empty").code == 9
+    assert (here / "empty").is_dir()
+    assert not list((here / "empty").iterdir())
+    (here / "begun" / "private").mkdir(parents=True)
+    assert spotless("scrub", *BASE, *RUINOUS, "--out", "begun", "--resume").code == 9
+    assert (here / "begun" / "private").is_dir()
+    assert spotless("scrub", *BASE, *QUICK, "--out", "begun", "--resume").code == 0
+
+
+def test_a_harmless_request_is_served(here):
+    assert spotless("scrub", *BASE, *QUICK, "--out", "run").code == 0
+
+
+def problem(labels: torch.Tensor, loss: object = None) -> tuple[sn.Trained, torch.Tensor, sn.Data]:
+    x = nn.functional.one_hot(torch.arange(len(labels)) % 3, 3).double()
+    model = nn.Linear(3, 3, bias=False).double()
+    with torch.no_grad():
+        model.weight.copy_(torch.eye(3, dtype=float64))
+    return sn.Trained.of(model, loss), x, sn.Data.of((x, labels))
+
+
+def test_a_class_that_goes_is_no_damage_on_held_out_rows():
+    trained, x, data = problem(torch.arange(30) % 3)
+    split = replace(sn.whole_class(2)(data), validation=sn.Data.of((x, torch.arange(30) % 3)))
+    after = trained.at(trained.weights * torch.tensor([1, 1, 1, 1, 1, 1, 0, 0, -1], dtype=float64))
+    found = {one.on: one for one in utility_of(trained, after, split)}
+    assert found["held-out rows"].rows == 20
+    assert found["held-out rows"].after == 0
+    sn.check_damage(trained, trained.module(after.weights), split)
+    # The same network where a third of that class was asked for has lost what it should know.
+    with pytest.raises(DamageError, match=r"33\.3% of 30 held-out rows are answered wrong, 0\.0% before"):
+        sn.check_damage(trained, after, replace(sn.rows([2, 5])(data), validation=split.validation))
+
+
+def test_a_loss_without_wrong_answers_is_counted_in_what_labels_dealt_at_random_cost():
+    y = nn.functional.one_hot(torch.arange(60) % 3, 3).double()
+    trained, _, data = problem(y, sn.SquaredError())
+    split = sn.rows([0])(data)
+    off = trained.at(trained.weights + 0.01)
+    (fine,) = utility_of(trained, off, split)
+    assert fine.before == 0
+    assert fine.after == pytest.approx(0.5 * 3 * 0.01**2)
+    # Two in three of the dealt labels are another one, at a loss of ½·2 each.
+    assert fine.scale == pytest.approx(2 / 3, abs=0.2)
+    sn.check_damage(trained, off, split)
+    with pytest.raises(DamageError, match="the mean loss of 59 retained rows is"):
+        sn.check_damage(trained, trained.at(0 * trained.weights), split)
+
+
+def test_answers_that_are_no_numbers_are_damage_and_few_rows_are_looked_at():
+    trained, _, data = problem(torch.arange(6000) % 3)
+    split = sn.rows([0])(data)
+    with pytest.raises(DamageError, match=f"inf% of {CHECKED} retained rows"):
+        sn.check_damage(trained, trained.at(trained.weights.clone().fill_(1e308) * 10), split)
+    assert not sn.check_damage(trained, trained, replace(split, kept=None))  # nothing to look at
+
+
+def test_a_case_file_can_insist(here):
+    lines = 'model = "nets.py:build"\nweights = "model.safetensors"\ndata = "mydata.py:train"\nforget = "forget.csv"\n'
+    (here / "case.toml").write_text(lines + 'method = "negative-gradient"\naccept_damage = true\n[set]\nrate = 1e6\n')
+    assert spotless("scrub", "--case", "case.toml", "--out", "run").code == 0
