@@ -45,7 +45,8 @@ def about(
     """Make a trained network forget, and prove what is left.
 
     Begin with [bold]spotless demo[/bold]. Results go to stdout, talk to stderr; exit codes: 0 done, 1 not forgotten,
-    2 usage, 3 bad input, 4 environment, 5 numerical, 6 inconclusive, 7 integrity, 9 damage, 130 interrupted, 70 internal.
+    2 usage, 3 bad input, 4 environment, 5 numerical, 6 inconclusive, 7 integrity, 9 damage, 130 interrupted,
+    70 internal.
     """
 
 

@@ -194,7 +194,7 @@ def _write(folder: Folder, plan: Plan, binding: dict[str, Any], began: datetime,
 
 
 def measured_utility(opened: Opened, weights: Float[Tensor, " P"]) -> dict[str, Any]:
-    """What the request cost on rows that stay, for the receipt; a ruined network is refused unless that was accepted."""
+    """What the request cost on rows that stay, for the receipt; a ruined network is refused unless accepted."""
     case, after = opened.case, opened.trained.at(weights)
     # Whoever allows noise to cost more has said how much more may be lost.
     limit = max(case.max_damage or MOST, case.max_error_increase or 0.0)
