@@ -15,6 +15,7 @@ from spotlessnet.core.errors import DataError, IntegrityError
 from spotlessnet.datasets import cifar
 from spotlessnet.datasets.cifar import CIFAR10, CIFAR100, load, read_batch
 from spotlessnet.datasets.files import md5
+from spotlessnet.datasets.safe_pickle import read_pickle
 
 RANDOM = np.random.default_rng(0)
 
@@ -195,3 +196,9 @@ def test_names_and_sizes_are_checked(folder, monkeypatch):
     monkeypatch.setattr(cifar, "LIMIT", 100)
     with pytest.raises(DataError, match="must be at most 100 bytes, but has"):
         load(folder, verify=False)
+
+
+def test_a_key_nested_deep_does_not_reach_the_stack_of_the_interpreter(tmp_path):
+    deep = b"\x80\x02})" + b"\x85" * 2_000_000 + b"K\x01s."
+    with pytest.raises(DataError, match="tuples nested deeper than any file needs"):
+        read_pickle(tmp_path / "a", deep, "Download it again.")

@@ -99,6 +99,21 @@ def test_what_a_shard_declares_is_checked(tmp_path, change):
         read_shard(tmp_path / "s.npz")
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"offsets": np.array([0.0, 9.0])},
+        {"shape": np.array(["7", "4", "4", "3"])},
+        {"labels": np.zeros((7, 1), int)},
+        {"blobs": np.zeros(9, np.int64)},
+    ],
+)
+def test_numbers_of_a_shard_are_whole(tmp_path, change):
+    pack(tmp_path / "s.npz", np.zeros((7, 4, 4, 3), np.uint8), **change)
+    with pytest.raises(DataError, match=r"of the shard .*s\.npz must be a list of (whole numbers|bytes)"):
+        read_shard(tmp_path / "s.npz")
+
+
 def test_foreign_archives_and_broken_images(tmp_path):
     np.savez(tmp_path / "s.npz", a=np.zeros(2))
     with pytest.raises(DataError, match="must be a packed image shard, but lacks kind, shape, blobs"):

@@ -95,7 +95,7 @@ def rearrayed(content: bytes, draw: random.Random) -> bytes:
         else:
             value = value.copy()
             value.reshape(-1)[draw.randrange(value.size)] = draw.choice((2**62, -1, 3, 10**9, 2**20, 7))
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         value = np.zeros((0, 3))
     arrays[name] = value
     stream = io.BytesIO()

@@ -133,6 +133,21 @@ def _data(folder: Path) -> list[Target]:
             pixels = np.random.default_rng(i).integers(0, 255, (8, 8, 3), np.uint8)
             Image.fromarray(pixels).save(folder / "people" / person / f"{i}.png")
     picture = (folder / "people/ann/0.png").read_bytes()
+    mosaic = io.BytesIO()
+    Image.fromarray(np.zeros((8, 16 * 8), np.uint8)).save(mosaic, "PNG")
+    blob = np.frombuffer(mosaic.getvalue(), np.uint8)
+    shard = {
+        "kind": "mosaic",
+        "shape": [16, 8, 8],
+        "blobs": blob,
+        "offsets": [0, len(blob)],
+        "labels": np.arange(16) % 3,
+    }
+    stream = io.BytesIO()
+    np.savez(stream, **shard, classes=["a", "b", "c"])  # type: ignore[arg-type]  # stub
+    Path("data").mkdir()
+    inside = (damaged, repacked(damaged), rearrayed, rearrayed)
+    found.append(Target("packed shard", "data/mini.train.npz", stream.getvalue(), scrub(data="mini"), inside, 3))
     # The network takes no pictures, so the command refuses after it has read them.
     found.append(Target("png", "people/ann/0.png", picture, scrub(data="people"), (damaged,), 3))
     return found

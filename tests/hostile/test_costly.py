@@ -213,6 +213,24 @@ def test_a_setting_beyond_all_numbers_is_refused(value):
         typed(Fisher, "seed", value)
 
 
+@pytest.mark.parametrize(
+    ("error", "code", "says"),
+    [
+        (OverflowError(34, "Numerical result out of range"), 5, "error[numerical]: a number became larger"),
+        (torch.linalg.LinAlgError("not definite"), 5, "error[numerical]: a matrix could not be taken apart"),  # type: ignore[attr-defined]
+        (TypeError("a mistake"), 70, "error[internal]: TypeError: a mistake"),
+    ],
+)
+def test_numbers_that_do_not_come_out_are_told_from_mistakes(monkeypatch, error, code, says):
+    def fail(given):
+        raise error
+
+    monkeypatch.setattr("spotlessnet.cli.entry._run", fail)
+    ended = spotless("list")
+    assert ended.code == code
+    assert ended.err.startswith(says)
+
+
 def test_the_traceback_of_own_code_is_shown_on_demand(tmp_path, monkeypatch):
     monkeypatch.chdir(furnish(tmp_path))
     ended = spotless(*command(COSTLY["strange: a data set that raises late"].make(tmp_path)), "--debug")

@@ -74,11 +74,6 @@ def _meaning(error: Exception) -> tuple[int, str]:
         return 130, ""
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "not enough memory" in str(error):
         return 4, "the memory of this machine did not suffice. Take a smaller batch or another method (see --dry-run)."
-    if isinstance(error, torch.linalg.LinAlgError):  # type: ignore[attr-defined]  # missing from the stubs
-        return (
-            5,
-            f"a matrix could not be taken apart: {str(error)[:200]} Check weights, memory and data, or add damping.",
-        )
     if isinstance(error, BrokenPipeError):
         # Whoever read stdout has left; Python must not complain about that when it flushes at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -87,6 +82,13 @@ def _meaning(error: Exception) -> tuple[int, str]:
         return 4, f"{error.filename or 'the system'}: {error.strerror or error}. Check disk and permissions."
     if (where := raised_by_own(error)) is not None:
         return 3, f"{where}: {type(error).__name__}: {error}. This is code that the case names; --debug shows where."
+    if isinstance(error, torch.linalg.LinAlgError):  # type: ignore[attr-defined]  # missing from the stubs
+        return (
+            5,
+            f"a matrix could not be taken apart: {str(error)[:200]} Check weights, memory and data, or add damping.",
+        )
+    if isinstance(error, OverflowError):
+        return 5, f"a number became larger than numbers can be ({error}). Check the settings, then weights and data."
     return 70, f"{type(error).__name__}: {error}. This is a mistake of spotless; --debug shows where."
 
 

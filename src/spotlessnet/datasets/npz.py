@@ -70,8 +70,16 @@ def _read_member(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) 
             f"{member.filename} in {path} must hold numbers or text in the shape {str(shape)[:60]}, but has entries of "
             f"type {str(dtype)[:60]}. Make it anew with numpy.savez."
         ) from e
+    if dtype.kind == "U" and not _is_text(flat):
+        raise DataError(f"{member.filename} in {path} must hold text, but has signs that no text has. Make it anew.")
     # Torch takes numbers in the machine's own byte order only.
     return found if dtype.isnative else found.astype(dtype.newbyteorder("="))
+
+
+def _is_text(flat: NDArray[Any]) -> bool:
+    """Whether all signs exist; Python does not check this where it makes text of them."""
+    signs = flat.view(np.dtype(np.uint32) if flat.dtype.isnative else np.dtype(np.uint32).newbyteorder())
+    return bool(((signs < 0xD800) | ((signs > 0xDFFF) & (signs <= 0x10FFFF))).all())
 
 
 def _read_header(path: Path, file: Any, name: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
@@ -83,9 +91,9 @@ def _read_header(path: Path, file: Any, name: str) -> tuple[tuple[int, ...], boo
         raise DataError(
             f"{name} in {path} must be a numpy array, but is not ({str(e)[:200]}). Make it anew with numpy.savez."
         ) from e
-    if dtype.hasobject or any(side < 0 for side in shape):
-        raise DataError(
-            f"{name} in {path} holds Python objects, which can run code when they are read. "
-            "Save plain numbers or text arrays."
-        )
+    if any(side < 0 for side in shape):
+        raise DataError(f"{name} in {path} claims the shape {shape}, which cannot be. Make it anew with numpy.savez.")
+    if dtype.kind not in "biufcSUMm":
+        what = "holds Python objects, which can run code when they are read" if dtype.hasobject else "holds no numbers"
+        raise DataError(f"{name} in {path} {what}. Save plain numbers or text arrays.")
     return shape, fortran, dtype

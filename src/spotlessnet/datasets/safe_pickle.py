@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spotlessnet.core.errors import DataError
+from spotlessnet.core.pickling import ShallowUnpickler
 
 
 class ByteArray:
@@ -63,12 +64,9 @@ ALLOWED: dict[tuple[str, str], Any] = {
 """All that a file may name, each with the harmless stand-in that it gets."""
 
 
-# The version in Python, since the one in C sets aside as much memory as a file asks for.
-class _Reader(pickle._Unpickler):
+class _Reader(ShallowUnpickler):
     def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in ALLOWED:
-            raise pickle.UnpicklingError(f"the name {module}.{name}, which could run code")
-        return ALLOWED[module, name]
+        return ALLOWED[module, name] if (module, name) in ALLOWED else super().find_class(module, name)
 
 
 def read_pickle(path: Path, content: bytes, remedy: str) -> dict[str, Any]:

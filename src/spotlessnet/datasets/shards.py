@@ -60,6 +60,12 @@ def read_shard(path: Path) -> tuple[Array, Array, tuple[str, ...]]:
     lacking = [name for name in ("kind", "shape", "blobs", "offsets", "labels", "classes") if name not in found]
     if lacking:
         raise DataError(f"{path} must be a packed image shard, but lacks {', '.join(lacking)}. Pack it again.")
+    whole = [
+        name for name in ("shape", "offsets", "labels") if found[name].dtype.kind not in "iu" or found[name].ndim != 1
+    ]
+    if whole or found["blobs"].dtype != np.uint8:
+        name, wanted = (whole[0], "whole numbers") if whole else ("blobs", "bytes")
+        raise DataError(f"The {name} of the shard {path} must be a list of {wanted}, but are not. Pack it again.")
     kind, shape = str(found["kind"]), tuple(int(n) for n in found["shape"].reshape(-1))
     offsets, labels = found["offsets"], found["labels"]
     per_image = 1 if kind == "jpeg" else PER_MOSAIC

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from spotlessnet.core.errors import DataError, SpotlessError
+from spotlessnet.core.pickling import DEEPEST, USUAL, ShallowUnpickler, Step
 from spotlessnet.core.reading import opened, read_rest
 from spotlessnet.core.tensor_file import LARGEST
 from spotlessnet.core.zips import open_zip
@@ -25,9 +26,6 @@ WRAPPING = ("state_dict", "model_state_dict", "model")
 
 LONGEST_PICKLE = 2**26
 """Bytes of the part that describes the tensors."""
-
-DEEPEST = 32
-"""How deep tuples and wrappings may be nested: the hash of a tuple goes as deep as the tuple, on the C stack."""
 
 MAGIC = 0x1950A86A20F9469CFC6C
 """How files begin that torch wrote before version 1.6, which are no archives."""
@@ -238,24 +236,6 @@ KNOWN: dict[tuple[str, str], Any] = {
 """All that a file may name, each with what it gets in its place."""
 
 
-Step = Callable[[Any], None]
-"""What an unpickler does for one letter of a pickle."""
-
-
-def _shallow(step: Step) -> Step:
-    """Make a tuple, unless it would be nested deeper than `DEEPEST`."""
-
-    def checked(reader: "_Reader") -> None:
-        step(reader)
-        made = reader.stack[-1]
-        depth = 1 + max((reader.depths[id(one)][0] for one in made if id(one) in reader.depths), default=0)
-        if depth > DEEPEST:
-            raise pickle.UnpicklingError("tuples nested deeper than any checkpoint needs")
-        reader.depths[id(made)] = depth, made  # held, so that no other tuple gets its number
-
-    return checked
-
-
 def _only(step: Step, kinds: tuple[type, ...], place: int | None) -> Step:
     """Change what stands at `place` of the stack, or below its mark, if it is of these kinds.
 
@@ -271,9 +251,7 @@ def _only(step: Step, kinds: tuple[type, ...], place: int | None) -> Step:
     return checked
 
 
-USUAL: dict[int, Step] = pickle._Unpickler.dispatch
 CHECKED = {
-    **{code[0]: _shallow(USUAL[code[0]]) for code in (pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3)},
     pickle.BUILD[0]: _only(USUAL[pickle.BUILD[0]], (_Thing, _Dictionary), -2),
     pickle.SETITEM[0]: _only(USUAL[pickle.SETITEM[0]], (dict,), -3),
     pickle.SETITEMS[0]: _only(USUAL[pickle.SETITEMS[0]], (dict,), None),
@@ -283,23 +261,19 @@ CHECKED = {
 }
 
 
-# The version in Python, since the one in C sets aside as much memory as a file asks for.
-class _Reader(pickle._Unpickler):
-    stack: list[Any]
-    metastack: list[list[Any]]
-    dispatch: ClassVar[dict[int, Step]] = {**USUAL, **CHECKED}
+class _Reader(ShallowUnpickler):
+    dispatch: ClassVar[dict[int, Step]] = {**ShallowUnpickler.dispatch, **CHECKED}
 
     def __init__(self, file: Any, fetch: Fetch) -> None:
         super().__init__(file, encoding="utf-8")
         self._fetch = fetch
-        self.depths: dict[int, tuple[int, Any]] = {}
 
     def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in KNOWN and module.startswith("torch") and "_rebuild_" in name:
+        if (module, name) in KNOWN:
+            return KNOWN[module, name]
+        if module.startswith("torch") and "_rebuild_" in name:
             raise pickle.UnpicklingError(f"a tensor of a kind that networks here are not made of: {name[:60]}")
-        if (module, name) not in KNOWN:
-            raise pickle.UnpicklingError(f"the name {module[:60]}.{name[:60]}")
-        return KNOWN[module, name]
+        return super().find_class(module, name)
 
     def persistent_load(self, pid: Any) -> Tensor:
         match pid:
