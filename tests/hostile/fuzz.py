@@ -37,7 +37,7 @@ from tests.cli.workshop import furnish
 from tests.hostile.forked import HANGS, ROOM, imported
 from tests.hostile.targets import Target, sound, targets
 
-CODES = {0, 2, 3, 4, 5, 7}
+CODES = {0, 2, 3, 4, 5, 7, 9}
 """How a command on a damaged file may end: the damage may go unseen, and nothing else but these may happen."""
 
 LIMIT, MEMORY = 5.0, 2**30
