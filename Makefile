@@ -3,18 +3,27 @@ PYTHON ?= python3
 BIN := .venv/bin
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: demo test check bench docs slow fuzz clean
+.PHONY: demo test check bench docs slow fuzz lock clean
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
 
 # A stamp per set of packages, so that a second run installs nothing.
-.venv/installed: pyproject.toml constraints.txt | .venv/bin/python
-	$(BIN)/pip install --quiet -c constraints.txt -e .
+#
+# Every file is checked against the digest in a lock, the build backend included. torch alone comes without one: its CPU,
+# CUDA and ROCm builds share a version and differ in their digests (and bring packages of their own along), so it is held
+# by its version. pip's checking of digests knows no editable packages, hence the last line of each.
+.venv/installed: pyproject.toml constraints.txt requirements/run.lock | .venv/bin/python
+	$(BIN)/pip install --quiet --require-hashes --no-deps -r requirements/run.lock
+	$(BIN)/pip install --quiet -c constraints.txt torch
+	$(BIN)/pip install --quiet --no-deps --no-build-isolation -e .
 	@touch $@
 
-.venv/installed-dev: pyproject.toml constraints.txt | .venv/bin/python
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev]'
+.venv/installed-dev: pyproject.toml constraints.txt requirements/dev.lock | .venv/bin/python
+	$(BIN)/pip install --quiet --require-hashes --no-deps -r requirements/dev.lock
+	$(BIN)/pip install --quiet -c constraints.txt torch
+	$(BIN)/pip install --quiet --no-deps --no-build-isolation -e .
+	$(BIN)/pip check
 	@touch $@ .venv/installed
 
 demo: .venv/installed
@@ -43,6 +52,10 @@ bench: .venv/installed-dev
 
 docs: .venv/installed-dev
 	$(BIN)/mkdocs build --strict
+
+# After a change of constraints.txt, once `pip install -c constraints.txt -e '.[dev]'` has brought the new versions in.
+lock:
+	$(BIN)/python requirements/lock.py
 
 clean:
 	rm -rf .venv site .mypy_cache .pytest_cache .ruff_cache
