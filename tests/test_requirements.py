@@ -31,7 +31,7 @@ def locked(name: str) -> dict[str, tuple[str, list[str]]]:
     return {m[1]: (m[2], re.findall(r"--hash=sha256:([0-9a-f]{64})", m.string)) for m in found if m}
 
 
-def closure(texts: list[str], extras: set[str]) -> set[str]:
+def closure(texts: list[str]) -> set[str]:
     """Everything that these requirements bring in here."""
     found: dict[str, set[str]] = {}
     left = [Requirement(text) for text in texts]
@@ -58,7 +58,7 @@ def closure(texts: list[str], extras: set[str]) -> set[str]:
 def test_a_lock_holds_everything_at_the_version_that_was_tested_with_digests(lock, extra):
     known, held = constraints(), locked(lock)
     texts = PROJECT["project"]["dependencies"] + (PROJECT["project"]["optional-dependencies"][extra] if extra else [])
-    wanted = closure(texts, set())
+    wanted = closure(texts)
     assert wanted - known.keys() == set(), "not in constraints.txt"
     assert wanted - held.keys() == {"torch"}
     assert all(known[name] == version and digests for name, (version, digests) in held.items())
@@ -75,7 +75,7 @@ def test_the_build_backend_is_the_one_that_is_locked():
 def test_no_version_with_a_known_vulnerability_is_allowed():
     groups = PROJECT["project"]["optional-dependencies"].values()
     texts = [*PROJECT["project"]["dependencies"], *(text for group in groups for text in group)]
-    allowed = {canonicalize_name(r.name): r.specifier for r in map(Requirement, texts)}
+    allowed = {str(canonicalize_name(r.name)): r.specifier for r in map(Requirement, texts)}
     for name, least in SOUND.items():
         below = Version(f"{least}.dev0")
         assert not allowed[name].contains(below, prereleases=True), name
