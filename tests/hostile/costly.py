@@ -128,6 +128,22 @@ def build():
     return Net(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3))
 """
 
+
+def picture(content: bytes) -> Make:
+    """A folder of identities whose pictures are all the same."""
+
+    def make(folder: Path) -> tuple[str, ...]:
+        (folder / "people/ann").mkdir(parents=True)
+        for name in ("0.png", "1.png"):
+            (folder / "people/ann" / name).write_bytes(content)
+        return "--data", "people"
+
+    return make
+
+
+CUT_SHORT = bytes.fromhex("89504e470d0a1a0a0000000949484452000000080000000808020000004b6d29dc000000d3494441")
+"""A picture whose header says that it is shorter than headers are."""
+
 ENDLESS = [
     *(
         Attack(f"a pipe as {flag} {name}", pipe(flag, name), 3, "must be a plain file, but is a named pipe")
@@ -205,6 +221,7 @@ STRANGE = [
         "names that are numbers", weights("a.pt", torch_saved({3: torch.zeros(2)})), 3, "must name its tensors by text"
     ),
     Attack("names that are no text", weights("a.pt", torch_saved({"\ud800": torch.zeros(2)})), 3, "by text"),
+    Attack("a picture cut short", picture(CUT_SHORT), 3, "must be a whole JPEG, PNG or WebP image"),
     Attack("longdouble inputs", arrays(x_train=np.zeros((9, 4), np.longdouble)), 3, "which torch does not have"),
     Attack("longdouble labels", arrays(y_train=np.zeros(9, np.longdouble)), 3, "which torch does not have"),
     Attack("signs that no text has", arrays(id_train=np.full(9, 0x7FFFFFFF, "<u4").view("<U1")), 3, "that no text has"),

@@ -220,7 +220,8 @@ def fuzzed(seed: int, first: int, count: int, log: Path | None) -> Tally:
 
 def summary(whole: Tally, seed: int) -> dict[str, Any]:
     """What results/fuzz.json says."""
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
+    asked = ("git", "describe", "--always", "--abbrev=40", "--dirty= with changes", "--exclude=*")
+    commit = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
     parts = (f"{platform.system()} {platform.machine()}", f"{os.cpu_count()} cores, one used")
     versions = (f"Python {platform.python_version()}", f"torch {torch.__version__}")
     totals = sum((Counter(codes) for codes in whole.codes.values()), Counter())

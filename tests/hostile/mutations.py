@@ -4,6 +4,7 @@ A damaged byte in an archive is caught by its checksum, and one in JSON mostly b
 apart, damaged inside, and put together again soundly: then what is claimed is wrong, and not how it is written.
 """
 
+import copy
 import io
 import json
 import random
@@ -86,7 +87,7 @@ def revalued(content: bytes, draw: random.Random) -> bytes:
 def _changed(value: Any, draw: random.Random) -> Any:
     """One value somewhere in a tree replaced, removed or doubled."""
     if not isinstance(value, (dict, list)) or not value or draw.random() < 0.1:
-        return draw.choice(VALUES)
+        return copy.deepcopy(draw.choice(VALUES))  # some are changed again
     keys = list(value) if isinstance(value, dict) else list(range(len(value)))
     key, action = draw.choice(keys), draw.random()
     if action < 0.1:

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
-from spotlessnet.core.errors import DataError
+from spotlessnet.core.errors import DataError, SpotlessError
 
 FORMATS = ("JPEG", "PNG", "WEBP")
 SUFFIXES = (".jpeg", ".jpg", ".png", ".webp")
@@ -42,7 +42,9 @@ def read_image(
         return np.array(image if resize is None else image.resize(resize, Image.Resampling.BILINEAR))
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as e:
         raise DataError(f"The image {name} is too large to be one of this data set. Remove it.") from e
-    except (UnidentifiedImageError, OSError, SyntaxError, EOFError) as e:
+    except SpotlessError:
+        raise
+    except Exception as e:  # a damaged image fails in many ways, ValueError and struct.error among them
         raise DataError(
             f"{name} must be a whole JPEG, PNG or WebP image, but is not ({type(e).__name__}). "
             "Remove it or download it again."
