@@ -32,6 +32,7 @@ from spotlessnet.core.files import write_whole
 from spotlessnet.core.memory import Memory
 from spotlessnet.core.meter import Meter
 from spotlessnet.core.recipe import Recipe
+from spotlessnet.core.row_keys import RowKeys
 from spotlessnet.core.scrub import Scrub
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
@@ -201,8 +202,9 @@ def prepare(options: argparse.Namespace, splits: dict[str, Split], seed: int, de
         retrained[cohort] = start.at(other["weights"])
     train = partial(train_tutors, parts=options.parts, divisions=options.divisions, held=split.validation, seed=seed)
     what = f"tutors-{options.parts}-{options.divisions}"
-    took[TUTORS], known = keep(what, lambda: vars(train(network, split.whole)))
-    tutors = Tutors(**known | {"weights": known["weights"].to(device)})
+    took[TUTORS], known = keep(what, lambda: apart(train(network, split.whole)))
+    keys = RowKeys(bytes.fromhex(known.pop("salt")), known["keys"])
+    tutors = Tutors(**known | {"weights": known["weights"].to(device), "keys": keys})
     if options.memory:
         took["memory"], memory = measured(lambda: write(options, network, split), device)
     print(f"{options.model}, decay {options.decay:g}, seed {seed} trained", flush=True)
@@ -212,6 +214,11 @@ def prepare(options: argparse.Namespace, splits: dict[str, Split], seed: int, de
 def weights_of(start: Trained, data: Data, *, seed: int, order_of: Data | None = None) -> dict[str, Any]:
     """Of a network that is trained now."""
     return {"weights": fit(start, data, seed=seed, order_of=order_of).weights}
+
+
+def apart(tutors: Tutors) -> dict[str, Any]:
+    """As plain values, which a file can hold."""
+    return vars(tutors) | {"keys": tutors.keys.digests, "salt": tutors.keys.salt.hex()}
 
 
 def kept(
@@ -327,7 +334,7 @@ def clock(options: argparse.Namespace) -> None:
     splits, start = requests(options, device), begin(options, options.seeds[0], device)
     whole, epoch = splits["some"].whole, RECIPE.but(epochs=1, decay=options.decay)
     part = torch.stack([torch.arange(len(whole)) % options.parts + d * options.parts for d in range(options.divisions)])
-    tutors = Tutors(start.weights.repeat(options.parts * options.divisions, 1), whole.rows, part)
+    tutors = Tutors(start.weights.repeat(options.parts * options.divisions, 1), RowKeys.of(whole), part)
     ready = Prepared(options.seeds[0], start, start, tutors, None, {}, {})
     with matmul("tf32"):
         fit(start, some(whole, 2560), epoch)  # kernels are chosen on first use

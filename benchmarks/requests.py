@@ -32,7 +32,7 @@ from spotlessnet.core.trained import Trained
 from spotlessnet.datasets import load
 from spotlessnet.demo import mislabelled
 from spotlessnet.models.mlp import MLP
-from spotlessnet.operators.recall import after_request
+from spotlessnet.operators.after_request import after_request
 from spotlessnet.operators.remember import remember
 from spotlessnet.readouts import ActivationDistance, Error, MeanLoss
 from spotlessnet.report.exports import as_json_lines
@@ -95,13 +95,14 @@ def measure(folder: Path | None, kind: str, decay: float, seed: int, rank: int, 
 
     yield row("memory", WRITING, remembering / training, remembering)
     yield row("memory", "bytes", size)
-    network, spent, called = original, [], LOOK[-1] + 1
+    network, kept, spent, called = original, train, [], LOOK[-1] + 1
     for i in track(range(1, LOOK[-1] + 1), f"{name}, seed {seed}"):
         forget = rows(chosen[(i - 1) * EACH : i * EACH])(train, test).forget
+        kept = kept.without(forget)
         clock = perf_counter()
         gaussian = NTK(memory=memory)(network, Split(forget=forget))
         about = gaussian.about
-        memory = after_request(memory, network, forget, gaussian.mean, ridge=about["memory_ridge"])
+        memory = after_request(memory, network, forget, gaussian.mean, retain=kept)
         spent.append(perf_counter() - clock)
         network = network.at(gaussian.mean)
         called = min(called, i) if about["retrain_now"] else called

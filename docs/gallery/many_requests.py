@@ -16,7 +16,8 @@ import matplotlib.pyplot as plt
 import spotlessnet as sn
 from spotlessnet.core.scrub import Notes
 from spotlessnet.models import Logistic
-from spotlessnet.operators.recall import after_request, recall
+from spotlessnet.operators.after_request import after_request
+from spotlessnet.operators.recall import recall
 from spotlessnet.training.mixed import CentredTargets
 
 DECAY = 1e-2
@@ -35,8 +36,9 @@ def main(out: Path, requests: int = 10, rows: int = 10, epochs: int = 300) -> li
         forget = digits.train.pick(range(i * rows, (i + 1) * rows))
         step = recall(memory, network, forget, DECAY, Notes()).step
         after = network.at(network.weights + step)
-        memory = after_request(memory, network, forget, after.weights, ridge=DECAY)
-        network, kept = after, kept.without(forget)
+        kept = kept.without(forget)
+        memory = after_request(memory, network, forget, after.weights, retain=kept)
+        network = after
         retrained = sn.fit(original.at(original.anchor), kept, recipe)
         gaps = (original.weights - retrained.weights, network.weights - retrained.weights)
         found.append((float(gaps[0].norm()), float(gaps[1].norm())))

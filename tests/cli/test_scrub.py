@@ -3,7 +3,6 @@
 import json
 import stat
 import tomllib
-from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
@@ -13,6 +12,7 @@ from safetensors.torch import load_file, save_file
 
 import spotlessnet as sn
 from spotlessnet.core.files import sha256
+from spotlessnet.core.row_keys import RowKeys
 from spotlessnet.training.tutors import Tutors
 from tests.cli.workshop import BASE, DATA, FORGET, QUICK, RECIPE, spotless
 
@@ -170,36 +170,6 @@ def test_two_runs_cannot_work_in_one_folder(here):
     assert "Another run is at work in run. Wait for it, or choose another folder." in ended.err
 
 
-def test_a_memory_is_written_used_and_handed_on(here):
-    rows = ("--model", "nets.py:build", "--weights", "model.safetensors", "--data", "mydata.py:train")
-    ended = spotless("remember", *rows, "--rank", "20", "--out", "memory")
-    assert ended.code == 0, ended.err
-    assert ended.out == "memory/memory.safetensors\n"
-    asked = ("scrub", *BASE, "--method", "fisher", "--memory", "memory/memory.safetensors")
-    assert spotless(*asked, "--out", "first").code == 0
-    after = sn.read_memory(here / "first/memory.safetensors")
-    assert after.count == 57
-    assert after.gone is not None
-    assert after.gone.tolist() == [1, 5, 7]
-    # The pair of the first request serves the second.
-    (here / "forget.csv").write_text("id\nperson-2\n")
-    second = [
-        {
-            "model.safetensors": "first/scrubbed.safetensors",
-            "memory/memory.safetensors": "first/memory.safetensors",
-        }.get(word, word)
-        for word in asked
-    ]
-    assert spotless(*second, "--out", "second").code == 0
-    assert sn.read_memory(here / "second/memory.safetensors").count == 56
-    step = [{"fisher": "ntk"}.get(word, word) for word in asked]
-    assert spotless(*step, "--out", "x").code == 0
-    receipt = json.loads((here / "x/receipt.json").read_text())["predicate"]
-    assert receipt["about"]["wear"] == 1
-    assert sn.read_memory(here / "x/memory.safetensors").ridge == receipt["about"]["memory_ridge"] > 0
-    assert any("The memory keeps the weights from before all requests" in limit for limit in receipt["limits"])
-
-
 def test_tutors_are_trained_once_and_asked_by_every_request(here):
     rows = ("--model", "nets.py:build", "--weights", "model.safetensors", "--data", "mydata.py:train")
     ended = spotless("remember", *rows, *RECIPE, "--rank", "0", "--parts", "2", "--out", "memory")
@@ -207,14 +177,14 @@ def test_tutors_are_trained_once_and_asked_by_every_request(here):
     assert ended.out == "memory/memory.safetensors\nmemory/tutors.safetensors\n"
     tutors = sn.read_tutors(here / "memory/tutors.safetensors")
     assert tutors.weights.shape == (2, 51)
-    assert tutors.rows.tolist() == list(range(60))
+    assert len(tutors.keys) == 60
     asked = ("scrub", *BASE, *RECIPE, "--tutors", "memory/tutors.safetensors")
     ended = spotless(*asked, "--out", "first")
     assert ended.code == 0, ended.err
     receipt = json.loads((here / "first/receipt.json").read_text())["predicate"]
     assert receipt["method"] == "unlabel"
     assert receipt["inputs"]["tutors"]["digest"]["sha256"] == sha256(here / "memory/tutors.safetensors")
-    assert any("The tutors were trained on forgotten rows too" in limit for limit in receipt["limits"])
+    assert any("The file of the tutors holds the network from before all" in limit for limit in receipt["limits"])
     (here / "forget.csv").write_text("id\nperson-2\n")
     second = [{"model.safetensors": "first/scrubbed.safetensors"}.get(word, word) for word in asked]
     assert spotless(*second, "--out", "second").code == 0
@@ -283,11 +253,16 @@ def test_tutors_that_do_not_fit_are_refused_before_any_work(here):
     ended = spotless(*asked, "model.safetensors")
     assert ended.code == 3
     assert "model.safetensors must hold tutors, but does not say so" in ended.err
-    rows, part = torch.arange(60), (torch.arange(60) % 2).unsqueeze(0)
+    space: dict[str, Any] = {}
+    exec(DATA, space)
+    data = sn.Data.of(space["train"]()[:2])
+    rows, part = RowKeys.of(data), (torch.arange(60) % 2).unsqueeze(0)
     sn.write_tutors(here / "other.safetensors", Tutors(torch.zeros(2, 7), rows, part))
     assert "The tutors have 7 weights, the network 51" in spotless(*asked, "other.safetensors").err
-    sn.write_tutors(here / "few.safetensors", Tutors(torch.zeros(2, 51), rows[:4], part[:, :4]))
-    assert "Tutors know only the rows they were trained beside" in spotless(*asked, "few.safetensors").err
+    sn.write_tutors(here / "few.safetensors", Tutors(torch.zeros(2, 51), RowKeys.of(data.pick(range(4))), part[:, :4]))
+    ended = spotless(*asked, "few.safetensors")
+    assert ended.code == 3
+    assert "56 of 60 rows are not among the 4 rows of the tutors" in ended.err
     sn.write_tutors(here / "broken.safetensors", Tutors(torch.zeros(2, 51), rows, part + 1))
     assert "rows and parts do not belong together" in spotless(*asked, "broken.safetensors").err
     sn.write_tutors(here / "turned.safetensors", Tutors(torch.zeros(2, 51), rows, part, scale=-1.0))
@@ -296,16 +271,6 @@ def test_tutors_that_do_not_fit_are_refused_before_any_work(here):
         sn.write_tutors(here / "nan.safetensors", Tutors(torch.full((2, 51), torch.nan), rows, part))
     assert not (here / "x").exists()
     assert not (here / "nan.safetensors").exists()
-
-
-def test_a_worn_memory_is_said_aloud(here):
-    rows = ("--model", "nets.py:build", "--weights", "model.safetensors", "--data", "mydata.py:train")
-    assert spotless("remember", *rows, "--rank", "20", "--out", "memory").code == 0
-    worn = replace(sn.read_memory(here / "memory/memory.safetensors"), ridge=1.0, first=0.01)
-    sn.write_memory(here / "worn.safetensors", worn)
-    ended = spotless("scrub", *BASE, "--method", "ntk", "--memory", "worn.safetensors", "--out", "run")
-    assert ended.code == 0
-    assert "retrain now: what was kept no longer serves" in ended.err
 
 
 def test_statistics_that_carry_the_rows_are_named_in_the_limits(here):

@@ -17,10 +17,11 @@ from spotlessnet.core.scrub import Notes
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.operators import recall as recalling
+from spotlessnet.operators.after_request import after_request
 from spotlessnet.operators.gauss_newton import GaussNewton
 from spotlessnet.operators.gradient import gradient
 from spotlessnet.operators.jacobian import Jacobian
-from spotlessnet.operators.recall import after_request, fisher_after, own_root, recall, recall_faithfully
+from spotlessnet.operators.recall import fisher_after, own_root, recall, recall_faithfully
 from spotlessnet.operators.remember import remember
 from spotlessnet.scrubs import NTK, Fisher, Newton
 from spotlessnet.training.fit import fit
@@ -59,44 +60,96 @@ def test_a_request_from_memory_is_retraining_where_the_model_is_linear(seed, k):
     torch.testing.assert_close(trained.weights + found.step, retrained, rtol=0, atol=1e-8)
 
 
-@given(st.integers(0, 10_000), st.integers(1, 8), st.integers(1, 8))
+@given(st.integers(0, 10_000), st.integers(1, 8), st.integers(1, 8), st.booleans())
 @settings(max_examples=100, deadline=None)
-def test_two_requests_in_a_row_are_one_joint_request(seed, a, b):
+def test_two_requests_in_a_row_are_one_joint_request(seed, a, b, at_hand):
     trained, data = problem(seed)
     memory = remember(trained, data, rank=trained.size, diagonal="exact")
     A, B = data.pick(range(a)), data.pick(range(a, a + b))
     first = trained.at(trained.weights + recall(memory, trained, A, DECAY, Notes()).step)
-    memory = after_request(memory, trained, A, first.weights, ridge=DECAY)
-    both = A.join(B)  # naming A again must not count it twice
-    second = first.weights + recall(memory, first, both, DECAY, Notes()).step
-    torch.testing.assert_close(second, ridge(trained, data.without(both)), rtol=0, atol=1e-7)
+    rest = data.without(A) if at_hand else None
+    memory = after_request(memory, trained, A, first.weights, retain=rest)
+    second = first.weights + recall(memory, first, B, DECAY, Notes()).step
+    torch.testing.assert_close(second, ridge(trained, data.without(A.join(B))), rtol=0, atol=1e-7)
+
+
+def every(memory: Memory) -> dict[str, object]:
+    """All that is in a memory, by name; eigenvectors as the matrix that they make up."""
+    tensors, text = memory.tensors()
+    told = {name: value for name, value in text.items() if name != "trained_on"}
+    return {**tensors, **told}
+
+
+@given(st.integers(0, 10_000))
+@settings(max_examples=25, deadline=None)
+def test_with_the_retained_rows_it_is_bit_for_bit_the_memory_without_the_rows(seed):
+    trained, data = curved(seed)
+    memory = remember(trained, data, rank=8, coreset=9, sample=30, seed=seed)
+    forget = data.pick([3, 8, 20])
+    kept = data.without(forget)
+    moved = trained.weights + 0.1 * torch.randn_like(trained.weights)  # any weights, noise included
+    after = every(after_request(memory, trained, forget, moved, retain=kept))
+    afresh = every(remember(trained.at(moved), kept, rank=8, coreset=9, sample=30, seed=seed, salt=memory.keys.salt))
+    assert after.keys() == afresh.keys()
+    for name, value in afresh.items():
+        found = after[name]
+        if isinstance(value, torch.Tensor) and isinstance(found, torch.Tensor):
+            assert torch.equal(found, value), name
+        else:
+            assert found == value, name
 
 
 @given(st.integers(0, 10_000))
 @settings(max_examples=50, deadline=None)
-def test_the_memory_after_a_request_is_the_one_that_retraining_would_have_left(seed):
+def test_without_them_it_is_that_memory_to_rounding_where_the_model_is_linear(seed):
     trained, data = problem(seed)
     memory = remember(trained, data, rank=trained.size, diagonal="exact")
     forget = data.pick(range(6))
     kept = data.without(forget)
-    moved = trained.weights + 0.1 * torch.randn_like(trained.weights)  # any weights, noise included
-    after = after_request(memory, trained, forget, moved)
-    assert torch.equal(after.weights, moved)
-    # The sums stay those where the memory was written.
-    afresh = remember(trained, kept, rank=trained.size, diagonal="exact")
+    moved = trained.at(ridge(trained, kept))
+    after = after_request(memory, trained, forget, moved.weights)
+    afresh = remember(moved, kept, rank=trained.size, diagonal="exact", salt=memory.keys.salt)
+    assert torch.equal(after.weights, moved.weights)
     assert after.count == afresh.count == 34
+    assert torch.equal(after.keys.digests, afresh.keys.digests)
     torch.testing.assert_close(after.gradient, afresh.gradient, rtol=1e-7, atol=1e-7)
     assert after.diagonal is not None
     assert afresh.diagonal is not None
     torch.testing.assert_close(after.diagonal, afresh.diagonal, rtol=1e-7, atol=1e-7)
-    assert after.basis is not None
-    assert afresh.basis is not None
-    for m in (after, afresh):
-        assert m.basis is not None
-    dense = [
-        m.basis @ m.values.diag() @ m.basis.T for m in (after, afresh) if m.basis is not None and m.values is not None
-    ]
+    dense = [m.need("basis") @ m.need("values").diag() @ m.need("basis").T for m in (after, afresh)]
     torch.testing.assert_close(dense[0], dense[1], rtol=1e-6, atol=1e-6)
+
+
+def test_what_nothing_can_be_taken_out_of_is_dropped():
+    trained, data = problem(1)
+    memory = remember(trained, data, rank=4, diagonal="monte carlo")
+    after = after_request(memory, trained, data.pick([0]), trained.weights)
+    assert memory.diagonal is not None
+    assert after.diagonal is None
+    rest = data.without(data.pick([0]))
+    assert after_request(memory, trained, data.pick([0]), trained.weights, retain=rest).diagonal is not None
+
+
+def test_some_of_the_retained_rows_stand_for_all():
+    trained, data = problem(4, n=400)
+    memory = remember(trained, data, rank=trained.size, diagonal="exact", kronecker=False)
+    forget, some = data.pick(range(6)), data.pick(range(100, 300))
+    after = after_request(memory, trained, forget, trained.weights, retain=some)
+    afresh = remember(trained, some, rank=trained.size, diagonal="exact")
+    assert after.count == 394
+    assert after.keys.are_those_of(data.without(forget))
+    for name in ("gradient", "values", "diagonal"):
+        torch.testing.assert_close(after.need(name), 394 / 200 * afresh.need(name))
+
+
+def test_a_memory_is_written_anew_from_rows_that_stay_alone():
+    trained, data = problem(1)
+    memory = remember(trained, data, rank=4, diagonal=None)
+    for other in (data, data.pick(range(5, 40)), data.without(data.pick([1]))):
+        with pytest.raises(
+            MismatchError, match=r"holds 39 rows beside those of the request, .* but \d+ rows were given"
+        ):
+            after_request(memory, trained, data.pick([0]), trained.weights, retain=other)
 
 
 def curved(seed: int, decay: float = DECAY) -> tuple[Trained, Data]:
@@ -112,32 +165,22 @@ def curved(seed: int, decay: float = DECAY) -> tuple[Trained, Data]:
     return fit(replace(trained, start=trained.weights), data), data
 
 
-@given(st.integers(0, 10_000), st.integers(1, 6), st.integers(1, 6))
-@settings(max_examples=15, deadline=None)
-def test_requests_in_a_row_are_one_joint_request_where_the_network_is_curved_too(seed, a, b):
+@given(st.integers(0, 10_000), st.sampled_from(["exact", "more damping"]))
+@settings(max_examples=25, deadline=None)
+def test_a_later_request_asks_for_its_own_rows_alone(seed, kind):
+    """Whatever the first request did, and with whatever damping, is never asked for again, nor taken back."""
     trained, data = curved(seed)
-    memory = remember(trained, data, rank=trained.size, diagonal=None)
-    joint = recall(memory, trained, data.pick(range(a + b)), DECAY, Notes())
-    network = trained
-    for part in (range(a), range(a, a + b)):
-        forget = data.pick(part)
-        after = network.at(network.weights + recall(memory, network, forget, DECAY, Notes()).step)
-        memory = after_request(memory, network, forget, after.weights, ridge=DECAY)
-        network = after
-    torch.testing.assert_close(network.weights, trained.weights + joint.step, rtol=0, atol=1e-7)
-
-
-def test_noise_that_a_request_added_is_not_taken_back_by_the_next():
-    trained, data = curved(3)
-    memory = remember(trained, data, rank=trained.size, diagonal=None)
     A, B = data.pick(range(5)), data.pick(range(5, 9))
-    noise = torch.randn_like(trained.weights)
-    first = trained.weights + recall(memory, trained, A, DECAY, Notes()).step + noise
-    memory = after_request(memory, trained, A, first, ridge=DECAY)
-    second = first + recall(memory, trained.at(first), B, DECAY, Notes()).step
-    joint = remember(trained, data, rank=trained.size, diagonal=None)
-    expected = trained.weights + recall(joint, trained, A.join(B), DECAY, Notes()).step + noise
-    torch.testing.assert_close(second, expected, rtol=0, atol=1e-7)
+    memory = remember(trained, data, rank=trained.size, diagonal=None)
+    noise = 0.1 * torch.randn_like(trained.weights)
+    first = trained.at(trained.weights + recall(memory, trained, A, DECAY, Notes()).step + noise)
+    memory = after_request(memory, trained, A, first.weights, retain=data.without(A))
+    later = DECAY if kind == "exact" else 50 * DECAY
+    found = recall(memory, first, B, later, Notes()).step
+    rest, k = data.without(A), len(B)
+    H = dense(first, rest.without(B)) + (len(rest) - k) * later * torch.eye(first.size, dtype=float64)
+    b = gradient(first, B) - k / len(rest) * gradient(first, rest)
+    torch.testing.assert_close(found, torch.linalg.solve(H, b), rtol=1e-6, atol=1e-8)
 
 
 def test_the_damping_rises_until_the_network_follows_on_the_rows_that_must_go():
@@ -153,7 +196,6 @@ def test_the_damping_rises_until_the_network_follows_on_the_rows_that_must_go():
         assert least <= float(departure) <= most
     assert notes.facts["memory_ridge"] == 1e-4 + notes.facts["damping"] > 1e-4
     assert notes.facts["retrain_now"] is False
-    assert notes.facts["wear"] == 1
 
 
 def test_a_linear_network_needs_no_damping():
@@ -165,27 +207,31 @@ def test_a_linear_network_needs_no_damping():
     torch.testing.assert_close(trained.weights + found.step, ridge(trained, data.without(data.pick(range(5)))))
 
 
-def test_a_worn_memory_says_that_it_is_time_to_retrain():
-    trained, data = curved(1, decay=1e-4)
+def test_a_memory_that_was_not_written_anew_says_that_it_is_time_to_retrain():
+    trained, data = curved(1)
     memory = remember(trained, data, rank=trained.size, diagonal=None)
-    # As after a first request that needed hardly any damping.
-    memory = replace(memory, first=1e-4)
-    notes = Notes()
-    recall_faithfully(memory, trained, data.pick(range(10)), 1e-4, notes)
-    assert notes.facts["retrain_now"] is True
-    assert notes.lost == ["retrain now and write a new memory; how much this request forgot is not known"]
-    after = after_request(memory, trained, data.pick(range(10)), trained.weights, ridge=0.5)
-    assert (after.ridge, after.first) == (0.5, 1e-4)
+    A, B = data.pick([30, 31]), data.pick([32])
+    for rest, worn in ((None, True), (data.without(A), False)):
+        after, notes = after_request(memory, trained, A, trained.weights, retain=rest), Notes()
+        recall_faithfully(after, trained, B, DECAY, notes)
+        assert notes.facts["retrain_now"] is worn
+        assert bool(notes.lost) is worn
+    assert after_request(memory, trained, A, trained.weights).since == 1
+    assert notes.facts["departure"] <= 0.2
 
 
-def test_a_request_that_only_added_noise_is_made_up_for_by_the_next_step():
-    trained, data = problem(12)
-    memory = remember(trained, data, rank=trained.size, diagonal="exact")
-    A, B = data.pick(range(5)), data.pick(range(5, 9))
-    noise = torch.randn_like(trained.weights)
-    memory = after_request(memory, trained, A, trained.weights + noise)
-    step = recall(memory, trained.at(trained.weights + noise), B, DECAY, Notes()).step
-    torch.testing.assert_close(trained.weights + step, ridge(trained, data.without(A.join(B))), rtol=0, atol=1e-7)
+def test_a_network_that_lost_many_rows_must_be_retrained_though_its_memory_is_new():
+    trained, data = problem(2)
+    memory = remember(trained, data, rank=trained.size, diagonal=None)
+    told = []
+    for i in range(3):
+        forget, notes = data.pick(range(4 * i, 4 * i + 4)), Notes()
+        recall_faithfully(memory, trained, forget, DECAY, notes)
+        told.append((notes.facts["gone"], notes.facts["retrain_now"]))
+        rest = data.pick(range(4 * i + 4, 40))
+        memory = after_request(memory, trained, forget, trained.weights, retain=rest)
+    assert told == [(0.1, False), (0.2, False), (0.3, True)]
+    assert "30% of the rows that the network was trained on are gone" in notes.assumed[-1]
 
 
 @pytest.mark.parametrize("method", [Newton, NTK])
@@ -222,18 +268,31 @@ def test_what_a_memory_cannot_serve_is_refused():
         NTK(memory=memory, output="identity")
 
 
-def test_rows_forgotten_before_change_nothing():
+def test_rows_forgotten_before_and_rows_that_were_never_there_are_refused():
     trained, data = problem(0)
     memory = remember(trained, data, rank=trained.size, diagonal="exact")
     forget = data.pick(range(4))
-    first = trained.at(trained.weights + recall(memory, trained, forget, DECAY, Notes()).step)
-    memory = after_request(memory, trained, forget, first.weights, ridge=DECAY)
-    notes = Notes()
-    again = recall(memory, first, forget, DECAY, notes)
-    torch.testing.assert_close(again.step, torch.zeros_like(again.step), rtol=0, atol=1e-12)
-    assert notes.facts["already_forgotten"] == 4
-    assert memory.diagonal is not None
-    torch.testing.assert_close(fisher_after(memory, first, forget), memory.diagonal)
+    memory = after_request(memory, trained, forget, trained.weights)
+    wrong = r"4 of 5 rows are not among the 36 rows of the memory: they were forgotten before, their contents have"
+    for ask in (
+        lambda rows: recall(memory, trained, rows, DECAY, Notes()),
+        lambda rows: fisher_after(memory, trained, rows),
+        lambda rows: after_request(memory, trained, rows, trained.weights),
+    ):
+        with pytest.raises(MismatchError, match=wrong):
+            ask(data.pick(range(5)))
+    changed = data.pick([7]).relabel(torch.zeros(1, 2, dtype=float64))
+    with pytest.raises(MismatchError, match="1 of 1 rows are not among the 36"):
+        recall(memory, trained, changed, DECAY, Notes())
+
+
+def test_rows_are_found_wherever_they_stand():
+    trained, data = problem(0)
+    memory = remember(trained, data, rank=trained.size, diagonal="exact")
+    batch = next(iter(data.batches(40)))
+    turned = Data.of((torch.flip(batch.x, [0]), batch.y.flip(0)))  # type: ignore[arg-type]  # one tensor
+    steps = [recall(memory, trained, rows, DECAY, Notes()).step for rows in (data.pick([3, 5]), turned.pick([36, 34]))]
+    torch.testing.assert_close(*steps)
 
 
 def test_a_rank_that_is_too_small_is_worse_but_still_helps():
@@ -291,31 +350,36 @@ def test_a_memory_survives_its_file(tmp_path):
     memory = remember(trained, data, rank=3, coreset=5)
     write_memory(tmp_path / "m.safetensors", memory)
     back = read_memory(tmp_path / "m.safetensors")
-    for name in ("weights", "gradient", "basis", "values", "diagonal", "gone", "coreset"):
+    for name in ("weights", "gradient", "basis", "values", "diagonal", "coreset"):
         assert torch.equal(getattr(back, name), getattr(memory, name))
-    later = after_request(memory, trained, data.pick(range(3)), trained.weights + 1, ridge=0.25)
+    assert torch.equal(back.keys.digests, memory.keys.digests)
+    later = after_request(memory, trained, data.pick(range(3)), trained.weights + 1)
     write_memory(tmp_path / "later.safetensors", later)
     read = read_memory(tmp_path / "later.safetensors")
-    assert torch.equal(read.taken_at, trained.weights)
-    torch.testing.assert_close(read.left_undone, memory.gradient / memory.count)
-    assert read.moved is not None
-    assert later.moved is not None
-    assert torch.equal(read.moved, later.moved)
-    for pair in ((back, memory), (read, later)):
-        same = [(m.count, m.decay, m.outside, m.error, m.ridge, m.first) for m in pair]
-        assert same[0] == same[1]
+    for a, b in ((back, memory), (read, later)):
+        numbers = [
+            (m.count, m.decay, m.outside, m.error, m.trained_on, m.since, m.written, m.keys.salt) for m in (a, b)
+        ]
+        assert numbers[0] == numbers[1]
+    assert (read.count, read.trained_on, read.since) == (37, 40, 1)
 
 
 def test_a_file_that_is_no_memory_is_refused():
-    with pytest.raises(DataError, match="must say 'spotlessnet memory 2' in its header, but says None"):
+    with pytest.raises(DataError, match="must say 'spotlessnet memory 3' in its header, but says None"):
         Memory.from_tensors({}, {})
-    text = dict.fromkeys(("count", "decay", "outside", "error", "ridge", "first"), "0")
-    text |= {"format": "spotlessnet memory 2", "count": "x"}
-    with pytest.raises(DataError, match="lacks weights, gradient"):
+    old = {"format": "spotlessnet memory 2"}
+    with pytest.raises(
+        DataError, match=r"but says 'spotlessnet memory 2'. Memories of earlier formats held what their"
+    ):
+        Memory.from_tensors({}, old)
+    tensors, text = remember(*problem(6), rank=3).tensors()
+    with pytest.raises(DataError, match="lacks weights, gradient, keys"):
         Memory.from_tensors({}, text)
-    tensors = {"weights": torch.zeros(1), "gradient": torch.zeros(1)}
-    with pytest.raises(DataError, match="header is damaged"):
-        Memory.from_tensors(tensors, text)
+    for spoilt in ({"decay": "x"}, {"salt": "zz"}, {"written": "[]"}, {"written": '{"speed": 1}'}, {"trained_on": ""}):
+        with pytest.raises(DataError, match="header is damaged"):
+            Memory.from_tensors(tensors, text | spoilt)
+    with pytest.raises(DataError, match=r"header is damaged \(its keys have another shape"):
+        Memory.from_tensors(tensors | {"keys": tensors["keys"][0]}, text)
 
 
 def classifier(seed: int, rows: int) -> tuple[Trained, Data]:

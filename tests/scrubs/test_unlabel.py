@@ -238,7 +238,8 @@ def test_steps_are_left_as_long_as_they_are_where_nothing_is_to_be_met():
     tutors = train_tutors(trained, split.whole)
     all_rows = Unlabel(epochs=2, tutors=tutors)(trained, split)
     alone = Unlabel(epochs=2, rows=20)(trained, split)
-    of_class = Unlabel(epochs=2, rows=20, tutors=tutors)(*problem(whole=True))
+    whole = problem(whole=True)
+    of_class = Unlabel(epochs=2, rows=20, tutors=train_tutors(whole[0], whole[1].whole))(*whole)
     for found in (all_rows, alone, of_class):
         assert "lengthened_by" not in found.about
     assert "lengthened_by" in Unlabel(epochs=2, stretch=1.2, tutors=tutors)(trained, split).about

@@ -3,9 +3,9 @@
 0    done                                    5    a number or a system that did not come out
 1    the audit says: not forgotten           6    the audit cannot tell
 2    the command was not understood          7    a digest does not match
-3    a file, an id or a shape is wrong       9    the scrubbed network was ruined
-4    disk, memory or permission              70   a mistake of this tool
-                                             130  interrupted
+3    a file, an id or a shape is wrong       8    refused: it is time to retrain
+4    disk, memory or permission              9    the scrubbed network was ruined
+70   a mistake of this tool                  130  interrupted
 """
 
 import os
@@ -23,7 +23,16 @@ from spotlessnet.case import raised_by_own
 from spotlessnet.cli.talk import DEBUG, printable
 from spotlessnet.core.errors import SpotlessError
 
-WORDS = {2: "usage", 3: "bad input", 4: "environment", 5: "numerical", 7: "integrity", 9: "damage", 70: "internal"}
+WORDS = {
+    2: "usage",
+    3: "bad input",
+    4: "environment",
+    5: "numerical",
+    7: "integrity",
+    8: "retrain now",
+    9: "damage",
+    70: "internal",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -2,10 +2,11 @@
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from jaxtyping import Float
 from torch import Tensor
@@ -15,23 +16,24 @@ from spotlessnet.case import Case
 from spotlessnet.cli.estimate import Estimate, estimate
 from spotlessnet.cli.folder import Folder
 from spotlessnet.cli.inputs import Look, check_unchanged, inputs_of, keyed, looks_at
+from spotlessnet.cli.lineage import Lineage
 from spotlessnet.cli.methods import described, scrub_of, usual
 from spotlessnet.cli.opening import Opened, open_case
 from spotlessnet.cli.talk import Talk
 from spotlessnet.core.damage import MOST, check_damage, utility_of
-from spotlessnet.core.errors import NumericsError
+from spotlessnet.core.errors import NumericsError, WornError
 from spotlessnet.core.gaussian import Gaussian
 from spotlessnet.core.meter import Meter
 from spotlessnet.core.scrub import Scrub
 from spotlessnet.core.split import Request
 from spotlessnet.core.trained import Trained
-from spotlessnet.operators.recall import after_request
+from spotlessnet.operators.after_request import LEAST, after_request
 from spotlessnet.report.story import Story
 from spotlessnet.store.checkpoints import write_weights
 from spotlessnet.store.memories import write_memory
 from spotlessnet.store.receipts import COMMITMENT, NoiseSeed, commit_to, plain, statement, write_receipt
 
-SCRUBBED, MEMORY = "scrubbed.safetensors", "memory.safetensors"
+SCRUBBED, MEMORY, REFUSAL = "scrubbed.safetensors", "memory.safetensors", "refusal.json"
 VERDICT = "verdict.json"
 REPORT = ("report.html", "rows.jsonl", "rows.csv", "model-card.md", VERDICT)
 """The files that an audit writes; a receipt with a verdict binds them all."""
@@ -127,6 +129,9 @@ def serve(case: Case, talk: Talk, *, resume: bool, audit: Auditor | None = None)
         # Killed between the receipt and the end, a run leaves its last temporary name behind.
         folder.sweep()
         return Served(folder.path, found, again=True)
+    lineage = None if case.memory is None else Lineage(case.memory)
+    if lineage is not None:
+        lineage.check_free(case.out)  # before the data are read
     plan = plan_of(case)
     check_unchanged(looks)
     for line in plan.lines():
@@ -137,7 +142,8 @@ def serve(case: Case, talk: Talk, *, resume: bool, audit: Auditor | None = None)
             return Served(folder.path, found, again=True)
         folder.private.keep_request(request)
         binding = {"identity": folder.identity(request), "inputs": _inputs(looks, plan.opened, folder.salt)}
-        return _write(folder, plan, binding, began, audit)
+        with nullcontext() if lineage is None else lineage.used_by(case.out):
+            return _write(folder, plan, binding, began, audit)
 
 
 def _inputs(looks: Mapping[str, Look], opened: Opened, salt: bytes) -> dict[str, dict[str, Any]]:
@@ -154,6 +160,8 @@ def _write(folder: Folder, plan: Plan, binding: dict[str, Any], began: datetime,
     opened, case, split = plan.opened, plan.opened.case, plan.opened.split
     with Meter(opened.trained.device) as meter:
         gaussian = plan.scrub(opened.trained, split)
+    if gaussian.about.get("retrain_now"):
+        _refuse(folder, plan, binding, began, gaussian)
     noise = NoiseSeed.secret() if case.seed is None else NoiseSeed.for_experiments(case.seed)
     weights = gaussian.draw(noise.generator())
     if not bool(weights.isfinite().all()):
@@ -162,13 +170,29 @@ def _write(folder: Folder, plan: Plan, binding: dict[str, Any], began: datetime,
     written = write_weights(folder.path / SCRUBBED, opened.trained.module(weights), replace=folder.again)
     subjects = {SCRUBBED: written}
     if opened.memory is not None:
-        subjects[MEMORY] = _write_memory(folder, opened, weights, gaussian)
+        subjects[MEMORY] = _write_memory(folder, opened, weights)
     story = None if audit is None else audit(plan, opened.trained.at(weights))
     if story is not None:
         subjects |= write_story(folder.path, story, replace=folder.again)
-    name, settings = described(plan.scrub)
-    receipt = statement(
+    receipt = _receipt(
+        folder,
+        plan,
+        binding,
         subjects=subjects,
+        noise=_noise(noise, gaussian),
+        about={**gaussian.about, "seconds": meter.seconds, "utility": utility},
+        audit=[] if story is None else _figures(story),
+        limits=limits_of(opened, gaussian, story),
+        began=began,
+    )
+    write_receipt(folder.receipt, receipt, replace=folder.again)
+    return Served(folder.path, receipt, story=story)
+
+
+def _receipt(folder: Folder, plan: Plan, binding: dict[str, Any], **known: Any) -> dict[str, Any]:
+    """The receipt of a request, served or refused."""
+    opened, split, (name, settings) = plan.opened, plan.opened.split, described(plan.scrub)
+    return statement(
         inputs=binding["inputs"],
         request={
             "identity": binding["identity"],
@@ -181,16 +205,10 @@ def _write(folder: Folder, plan: Plan, binding: dict[str, Any], began: datetime,
         },
         method=name,
         settings=settings,
-        noise=_noise(noise, gaussian),
-        about={**gaussian.about, "seconds": meter.seconds, "utility": utility},
-        audit=[] if story is None else _figures(story),
-        limits=limits_of(opened, gaussian, story),
         private={"destroy_after": folder.private.destroy_after.isoformat(), "by": "spotless purge"},
         salt=folder.salt,
-        began=began,
+        **known,
     )
-    write_receipt(folder.receipt, receipt, replace=folder.again)
-    return Served(folder.path, receipt, story=story)
 
 
 def measured_utility(opened: Opened, weights: Float[Tensor, " P"]) -> dict[str, Any]:
@@ -205,11 +223,24 @@ def measured_utility(opened: Opened, weights: Float[Tensor, " P"]) -> dict[str, 
     return {"measured": [one.record() for one in found], "limit": limit, "accepted_any": bool(case.accept_damage)}
 
 
-def _write_memory(folder: Folder, opened: Opened, weights: Float[Tensor, " P"], gaussian: Gaussian) -> str:
+def _refuse(folder: Folder, plan: Plan, binding: dict[str, Any], began: datetime, gaussian: Gaussian) -> NoReturn:
+    """Write down why nothing was forgotten, and end."""
+    why = "; ".join(dict.fromkeys(gaussian.about.get("assumed", [])))
+    limits = ["Refused: nothing was forgotten, and no network was written. Retrain without the rows."]
+    about, noise = {**gaussian.about, "refused": why}, {"kind": "none", "consequence": "nothing was drawn"}
+    told = _receipt(folder, plan, binding, subjects={}, noise=noise, about=about, limits=limits, began=began)
+    write_receipt(folder.path / REFUSAL, told, replace=True)
+    raise WornError(
+        f"What was kept for requests no longer serves: {why}. Nothing was forgotten. Retrain without these rows, then "
+        f"write a new memory or train new tutors; {folder.path / REFUSAL} says it for your records."
+    )
+
+
+def _write_memory(folder: Folder, opened: Opened, weights: Float[Tensor, " P"]) -> str:
     """The memory that the next request finds, written with the network that it belongs to; its SHA-256."""
     assert opened.memory is not None
-    ridge = gaussian.about.get("memory_ridge")  # none where the method took no step from the memory
-    memory = after_request(opened.memory, opened.trained, opened.split.forget, weights, ridge=ridge)
+    retain = opened.split.retain if len(opened.split.retain) >= min(LEAST, opened.left) else None
+    memory = after_request(opened.memory, opened.trained, opened.split.forget, weights, retain=retain)
     return write_memory(folder.path / MEMORY, memory, replace=folder.again)
 
 
@@ -241,12 +272,19 @@ def limits_of(opened: Opened, gaussian: Gaussian, story: Story | None) -> list[s
         limits.append(f"{copies_in_words(opened.split.request)}. Ask for them too.")
     if opened.memory is not None:
         limits.append(
-            "The memory keeps the weights from before all requests, which know the forgotten rows: guard it as you "
-            "guard the original network, and destroy both once a network has been retrained."
+            "The network and the memory that were given to this request know the forgotten rows: destroy both. Whoever "
+            "keeps them can read rows back from what changed."
+        )
+    if opened.memory is not None and len(opened.split.retain) < min(LEAST, opened.left):
+        limits.append(
+            "Hardly any retained row was at hand, so the new memory.safetensors keeps curvature from before the "
+            "request, in which whoever has all of them might find the forgotten rows. It serves noise alone: destroy it "
+            "when it was used, at the latest when a network was retrained."
         )
     if opened.tutors is not None:
         limits.append(
-            "The tutors were trained on forgotten rows too, each on a part of them: destroy or retrain those that were."
+            "The file of the tutors holds the network from before all requests, and tutors that were trained on "
+            "forgotten rows, each on a part of them: destroy it once a network was retrained, and guard it until then."
         )
     if opened.case.seed is not None and not gaussian.is_still:
         limits.append("The noise came from a published seed: anyone can take it away again.")

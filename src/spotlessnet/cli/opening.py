@@ -51,6 +51,11 @@ class Opened:
     tutors: Tutors | None = None
     contents: Mapping[str, Contents] = field(default_factory=dict)
 
+    @property
+    def left(self) -> int:
+        """How many rows the memory will hold when those of the request are gone."""
+        return 0 if self.memory is None else self.memory.count - len(self.split.forget)
+
 
 def open_case(case: Case, *, needs_forget: bool = True) -> Opened:
     """Everything that a case names, read and seen to fit."""
@@ -74,10 +79,11 @@ def open_case(case: Case, *, needs_forget: bool = True) -> Opened:
     memory = None if case.memory is None else read_memory(case.memory)
     if memory is not None:
         memory.check_belongs_to(trained)
+        memory.check_holds(train)
     reference = None if case.reference is None else trained.vector(_named(trained, case.reference))
     tutors = None if case.tutors is None else read_tutors(case.tutors)
     if tutors is not None:
-        tutors.check_belong_to(trained, split.forget)
+        tutors.check_belong_to(trained, train)
     contents = {} if cohort is None else _contents({"data": train, "test": test, **others}, split)
     if cohort is not None:
         split = replace(split, request=replace(split.request, copies=contents["data"].copies))

@@ -13,6 +13,7 @@ from spotlessnet.cli.options import AsJson, Debug, Quiet, Wish, takes_case
 from spotlessnet.cli.talk import Talk
 from spotlessnet.core.errors import NeedError, check_choice
 from spotlessnet.core.progress import quiet as no_bars
+from spotlessnet.core.row_keys import SALT
 
 TUTORS = "tutors.safetensors"
 
@@ -37,7 +38,7 @@ def remember(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> int:
-    """Write a memory of a trained network: sums over its data, no row of it.
+    """Write a memory of a trained network: sums over its data and keyed digests of its rows, no row itself.
 
     [bold]spotless remember --model nets.py:build --weights model.safetensors --data mydata.py:train
     --out memory/[/bold]
@@ -72,12 +73,16 @@ def remember(
         folder.check(inputs_of(case))
         kind = None if diagonal == "none" else diagonal
         with folder.claimed():
-            memory = write_down(opened.trained, data, rank=rank, diagonal=kind, seed=case.seed or 0)  # type: ignore[arg-type]  # checked above
+            # Keys under a published salt can be tested by anybody, so it is one only where all else is published too.
+            salt = None if case.seed is None else case.seed.to_bytes(SALT, "big", signed=True)
+            memory = write_down(opened.trained, data, rank=rank, diagonal=kind, seed=case.seed or 0, salt=salt)  # type: ignore[arg-type]  # checked above
             digest = write_memory(case.out / MEMORY, memory, replace=wish.resume)
             told = {"status": "done", "memory": case.out / MEMORY, "sha256": digest}
             if parts:
                 seed, held = case.seed or 0, opened.split.validation
-                tutors = train_tutors(opened.trained, data, parts=parts, divisions=divisions, held=held, seed=seed)
+                tutors = train_tutors(
+                    opened.trained, data, parts=parts, divisions=divisions, held=held, seed=seed, salt=salt
+                )
                 write_tutors(case.out / TUTORS, tutors, replace=wish.resume)
                 told["tutors"] = case.out / TUTORS
     talk.give(told, [str(told[name]) for name in ("memory", "tutors") if name in told])

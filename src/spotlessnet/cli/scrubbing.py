@@ -132,8 +132,6 @@ def _told(served: Served, talk: Talk, *, audited: bool) -> int:
         talk.say(
             f"utility {one['kind']} on {one['rows']} {one['on']} {one['before']:.3g} before, {one['after']:.3g} now"
         )
-    if about.get("retrain_now"):
-        talk.say(f"result  retrain now: what was kept no longer serves (departure {about['departure']:.0%})")
     for limit in receipt["limits"]:
         talk.say(f"limit   {limit}")
     told = {

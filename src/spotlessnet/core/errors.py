@@ -9,6 +9,7 @@
     ├── NumericsError    not finite, not definite                        exit code 5
     │   └── SolveError   a linear system that did not come out           exit code 5
     ├── IntegrityError   a digest that does not match                    exit code 7
+    ├── WornError        what was kept no longer serves: retrain now     exit code 8
     └── DamageError      a network that forgot far more than was asked   exit code 9
 
 A message says what must hold, what came, and what to do; tests check its text.
@@ -66,6 +67,12 @@ class IntegrityError(SpotlessError, ValueError):
     """A digest that does not match."""
 
     exit_code = 7
+
+
+class WornError(SpotlessError, RuntimeError):
+    """A request is refused, since what was kept for it no longer serves: it is time to retrain."""
+
+    exit_code = 8
 
 
 def shown(value: object) -> str:

@@ -1,50 +1,61 @@
 """`Memory`: what is kept at the end of training so that later requests need only the rows that must go."""
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field
+from typing import Literal
 
-import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from spotlessnet.core.covariance import Block, Kronecker
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import DataError, MismatchError, NeedError
+from spotlessnet.core.row_keys import WIDTH, RowKeys
 from spotlessnet.core.trained import Trained
 
-FORMAT = "2"
+FORMAT = "3"
+
+
+@dataclass(frozen=True)
+class Written:
+    """How a memory was written, so that it can be written anew in the same way (see `remember`)."""
+
+    rank: int = 200
+    diagonal: Literal["exact", "monte carlo", "empirical"] | None = "monte carlo"
+    kronecker: bool = False
+    sample: int | None = None
+    coreset: int = 0
+    seed: int = 0
 
 
 @dataclass(frozen=True, eq=False)
 class Memory:
-    r"""Sums over the training data at the trained weights; no row is kept.
+    r"""Sums over the training data at the network's weights; no row is kept.
 
-    A request removes its own sums, so the next one finds the memory of a network that never saw those rows. All sums
-    stay those at the weights where the memory was written, also when requests have moved the network: so requests one
-    by one ask for what one joint request would ask for, and no error feeds the next.
+    A request leaves the memory of a network that never saw its rows: the one that retained rows write at the new
+    weights (`after_request` says what is left where none are at hand). Nothing of the weights before it stays, nor any
+    sum that its rows are in.
 
     **Arguments:**
 
     - `weights`: of the network that the memory belongs to; they move with each request.
-    - `origin`: where the sums were taken; `weights` unless a request has moved them.
-    - `undone`: the mean gradient when the memory was written, which training had left and requests leave as it is;
-      `gradient / count` unless a request has changed that.
-    - `moved`: what requests have asked for so far, all together; nothing unless one has.
-    - `ridge`: decay plus damping, per row, that the last request needed; `first` is that of the first one.
     - `gradient`: $g_D = \sum_{i \in D} \nabla \ell_i(w)$, without decay.
-    - `count`: $N$, how many rows the sums hold.
+    - `keys`: of the rows that the sums hold; rows that requests removed are absent.
     - `decay`: $\lambda$, as known when the memory was written.
     - `basis`, `values`: the top eigenvectors and eigenvalues of the Gauss-Newton matrix $H_D$ (a sum, no ridge).
     - `outside`, `error`: the mean and the largest eigenvalue of $H_D$ beyond the kept span, as estimated.
     - `diagonal`: the Fisher diagonal, a sum.
     - `kronecker`: Kronecker-factored curvature, a sum.
-    - `gone`: numbers of rows that requests have removed; they never count again.
-    - `coreset`: numbers of retained rows that a polish may read.
+    - `coreset`: keys of retained rows that a polish may read.
+    - `trained_on`: how many rows the network was trained on, before any request; 0 for as many as there are keys.
+    - `written`: how it was written.
+    - `since`: how many requests were served since without writing it anew.
     """
 
     weights: Float[Tensor, " P"]
     gradient: Float[Tensor, " P"]
-    count: int
+    keys: RowKeys = field(repr=False)
     decay: float
     basis: Float[Tensor, "P r"] | None = None
     values: Float[Tensor, " r"] | None = None
@@ -52,29 +63,24 @@ class Memory:
     error: float = 0.0
     diagonal: Float[Tensor, " P"] | None = None
     kronecker: Kronecker | None = None
-    gone: Int64[Tensor, " G"] | None = None
-    coreset: Int64[Tensor, " K"] | None = None
-    origin: Float[Tensor, " P"] | None = None
-    undone: Float[Tensor, " P"] | None = None
-    moved: Float[Tensor, " P"] | None = None
-    ridge: float = 0.0
-    first: float = 0.0
+    coreset: UInt8[Tensor, "K w"] | None = None
+    trained_on: int = 0
+    written: Written = field(default_factory=Written)
+    since: int = 0
 
     @property
-    def taken_at(self) -> Float[Tensor, " P"]:
-        """The weights at which the sums hold."""
-        return self.weights if self.origin is None else self.origin
+    def count(self) -> int:
+        """$N$, how many rows the sums hold."""
+        return len(self.keys)
 
-    @property
-    def left_undone(self) -> Float[Tensor, " P"]:
-        """The mean gradient that training had left."""
-        return self.gradient / self.count if self.undone is None else self.undone
+    def forgotten(self, more: int = 0) -> float:
+        """The share of the rows trained on that is gone, with so many more."""
+        first = self.trained_on or self.count
+        return (first - self.count + more) / first
 
-    def fresh(self, forget: Data) -> Data:
-        """The rows of a request that were not removed before."""
-        if self.gone is None or not len(self.gone):
-            return forget
-        return forget.pick((~torch.isin(forget.rows, self.gone)).nonzero().squeeze(1))
+    def check_holds(self, forget: Data) -> None:
+        """Raise unless every row of a request is among those that the sums hold."""
+        self.keys.check_hold(forget, "the memory")
 
     def check_belongs_to(self, trained: Trained) -> None:
         """Raise unless the memory was written for these very weights."""
@@ -97,18 +103,10 @@ class Memory:
             raise NeedError(f"The memory holds no {name}. Write it anew with `remember(..., {name}=...)`.")
         return value
 
-    def without(self, rows: Int64[Tensor, " k"], **changes: object) -> "Memory":
-        """The memory after a request: these rows are gone, and the sums are the ones given."""
-        gone = rows if self.gone is None else torch.cat([self.gone, rows]).unique()
-        coreset = self.coreset
-        if coreset is not None:
-            coreset = coreset[~torch.isin(coreset, rows)]
-        return replace(self, gone=gone, coreset=coreset, **changes)  # type: ignore[arg-type]  # field names, by keyword
-
     def tensors(self) -> tuple[dict[str, Tensor], dict[str, str]]:
         """Everything as named tensors and text, ready for a safetensors file."""
-        tensors = {"weights": self.weights, "gradient": self.gradient}
-        for name in ("basis", "values", "diagonal", "gone", "coreset", "origin", "undone", "moved"):
+        tensors = {"weights": self.weights, "gradient": self.gradient, "keys": self.keys.digests}
+        for name in ("basis", "values", "diagonal", "coreset"):
             value = getattr(self, name)
             if value is not None:
                 tensors[name] = value
@@ -118,24 +116,26 @@ class Memory:
                 tensors |= {f"kronecker.{i}.{name}": t for name, t in factors.items() if t is not None}
         text = {
             "format": f"spotlessnet memory {FORMAT}",
-            "count": str(self.count),
-            "decay": repr(self.decay),
-            "outside": repr(self.outside),
-            "error": repr(self.error),
-            "ridge": repr(self.ridge),
-            "first": repr(self.first),
+            "salt": self.keys.salt.hex(),
+            "trained_on": str(self.trained_on),
+            "since": str(self.since),
+            "written": json.dumps(asdict(self.written), sort_keys=True),
+            **{name: repr(getattr(self, name)) for name in NUMBERS},
         }
         return {name: t.detach().cpu().contiguous() for name, t in tensors.items()}, text
 
     @staticmethod
     def from_tensors(tensors: Mapping[str, Tensor], text: Mapping[str, str]) -> "Memory":
         """The memory that `tensors` took apart."""
-        if text.get("format") != f"spotlessnet memory {FORMAT}":
+        said = text.get("format")
+        if said != f"spotlessnet memory {FORMAT}":
+            old = str(said).startswith("spotlessnet memory ")
+            why = " Memories of earlier formats held what their requests had removed: destroy them." if old else ""
             raise DataError(
-                f"A memory must say 'spotlessnet memory {FORMAT}' in its header, but says {text.get('format')!r}. "
+                f"A memory must say 'spotlessnet memory {FORMAT}' in its header, but says {said!r}.{why} "
                 "Write it anew with `remember`."
             )
-        missing = [name for name in ("weights", "gradient") if name not in tensors]
+        missing = [name for name in ("weights", "gradient", "keys") if name not in tensors]
         if missing:
             raise DataError(f"The memory lacks {', '.join(missing)}. Write it anew with `remember`.")
         blocks: list[Block] = []
@@ -144,22 +144,26 @@ class Memory:
             left, right = tensors.get(f"kronecker.{i}.left"), tensors.get(f"kronecker.{i}.right")
             blocks.append(Block(left, right, tensors[f"kronecker.{i}.values"]))
         try:
-            count = int(text["count"])
-            numbers = {name: float(text[name]) for name in ("decay", "outside", "error", "ridge", "first")}
-        except (KeyError, ValueError) as e:
+            salt, written = bytes.fromhex(text["salt"]), Written(**json.loads(text["written"]))
+            numbers = {name: float(text[name]) for name in NUMBERS}
+            if tensors["keys"].ndim != 2 or tensors["keys"].shape[1] != WIDTH or not 1 <= len(salt) <= 64:
+                raise ValueError("its keys have another shape")
+            return Memory(
+                weights=tensors["weights"],
+                gradient=tensors["gradient"],
+                keys=RowKeys(salt, tensors["keys"]),
+                basis=tensors.get("basis"),
+                values=tensors.get("values"),
+                diagonal=tensors.get("diagonal"),
+                kronecker=Kronecker(tuple(blocks)) if blocks else None,
+                coreset=tensors.get("coreset"),
+                trained_on=int(text["trained_on"]),
+                since=int(text["since"]),
+                written=written,
+                **numbers,
+            )
+        except (KeyError, ValueError, TypeError) as e:
             raise DataError(f"The memory's header is damaged ({e}). Write it anew with `remember`.") from e
-        return Memory(
-            weights=tensors["weights"],
-            gradient=tensors["gradient"],
-            count=count,
-            basis=tensors.get("basis"),
-            values=tensors.get("values"),
-            diagonal=tensors.get("diagonal"),
-            kronecker=Kronecker(tuple(blocks)) if blocks else None,
-            gone=tensors.get("gone"),
-            coreset=tensors.get("coreset"),
-            origin=tensors.get("origin"),
-            undone=tensors.get("undone"),
-            moved=tensors.get("moved"),
-            **numbers,
-        )
+
+
+NUMBERS = ("decay", "outside", "error")

@@ -1,6 +1,8 @@
 """Serve a request from a memory: the rows that must go, and sums over the rest, are all it takes."""
 
+import math
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -16,7 +18,7 @@ from spotlessnet.operators.fisher import fisher_diagonal, flat_loss
 from spotlessnet.operators.gradient import gradient
 from spotlessnet.operators.jacobian import Jacobian, jacobian_rows
 from spotlessnet.operators.kernel import kernel
-from spotlessnet.operators.linear_response import respond
+from spotlessnet.operators.linear_response import removal_gradient, respond
 from spotlessnet.operators.low_rank import LowRank, Removal, without_cohort
 from spotlessnet.operators.trust import dampings
 
@@ -35,8 +37,8 @@ BENEATH = 0.1
 FAITHFUL = 0.2
 """How far the network may depart from the linear picture, in units of what that picture says, before damping rises."""
 
-WORN = 10.0
-"""How often the first request's ridge a later one may need before the memory no longer serves."""
+MOST = 0.25
+"""The share of the rows trained on that may go before the network must be retrained."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,26 +47,21 @@ class Recalled:
 
     **Arguments:**
 
-    - `step`: from the weights before the request to those after it.
-    - `total`: $\delta = H_r^{-1}(N_r \bar g - g_r)$ from where the memory was written, for all requests so far.
+    - `step`: $\delta = H_r^{-1}(g_f - \tfrac kN g_D)$, from the weights before the request to those after it.
     - `curvature`: $H_r$ plus its ridge, in low rank.
     - `gradient`: $g_f$, the cohort's own sum.
-    - `rows`: the rows of the request that were new to the memory.
     """
 
     step: Float[Tensor, " P"]
-    total: Float[Tensor, " P"]
     curvature: LowRankPlusRidge
     gradient: Float[Tensor, " P"]
-    rows: Data
 
 
 def recall(memory: Memory, trained: Trained, forget: Data, ridge: float, notes: Notes, *, seed: int = 0) -> Recalled:
     r"""The step that the retained data would ask for, from the memory and $D_f$ alone.
 
-    Gradient and curvature of the cohort are both taken out: leaving its curvature in makes the step useless. What all
-    requests so far ask for together is solved for at the weights where the memory was written; the step is what this
-    one adds to it.
+    Gradient and curvature of the cohort are both taken out: leaving its curvature in makes the step useless. Only what
+    this request asks for is solved for: what earlier ones did is in the weights, and is never asked for again.
 
     **Arguments:**
 
@@ -81,35 +78,40 @@ def recall_faithfully(
     """`recall` with the least damping at which the network follows the linear picture on the rows that must go.
 
     No retained row is at hand to tell a wrecked network from a good one; the forgotten rows are moved furthest, so they
-    depart first. A damping once needed stays, and when the ridge has grown tenfold the notes say: retrain now.
+    depart first. The notes say *retrain now* where no damping is enough, where a quarter of all rows is gone, and where
+    a request was served since the sums were written: the mean that others' rows leave is then not known, and steps
+    would push further where earlier ones went too far.
     """
     request = _Request.of(memory, trained, forget, notes, seed)
-    least = max(decay, memory.ridge)
-    higher = [decay + d for d in dampings(max(decay, 1e-3 * request.curvature_along()))]
-    ridges = [r for r in (least, *higher) if r >= least and r > 0]
-    for ridge in ridges:
+    # Rounded, so that what is kept of it tells next to nothing of the rows.
+    first = 4.0 ** math.ceil(math.log(max(decay, 1e-3 * request.curvature_along(), 1e-12), 4))
+    ridges = [decay + d for d in dampings(first)]
+    for ridge in (r for r in ridges if r > 0):
         found = request.answer(ridge)
-        error = request.departure(found.total)
+        error = request.departure(found.step)
         if error <= FAITHFUL:
             break
-    wear = ridge / (memory.first or ridge)
-    worn = error > FAITHFUL or wear > WORN
-    notes.fact(memory_ridge=ridge, damping=ridge - decay, departure=error, wear=wear, retrain_now=worn)
-    if worn:
-        notes.assume(
-            f"the network departs by {error:.0%} from the linear picture of the memory, which needs {wear:.3g} times "
-            "the ridge of the first request",
-            "retrain now and write a new memory; how much this request forgot is not known",
-        )
+    gone = memory.forgotten(len(forget))
+    why = []
+    if error > FAITHFUL:
+        why.append(f"the network departs by {error:.0%} from the linear picture of the memory at any damping")
+    if memory.since:
+        why.append("the memory was not written anew after the request before, for no retained rows were at hand")
+    if gone > MOST:
+        why.append(f"{gone:.0%} of the rows that the network was trained on are gone")
+    notes.fact(memory_ridge=ridge, damping=ridge - decay, departure=error, gone=gone, retrain_now=bool(why))
+    if why:
+        lost = "retrain now and write a new memory; how much this request forgot is not known"
+        notes.assume("; ".join(why), lost)
     return found
 
 
 @dataclass(frozen=True, eq=False)
 class _Request:
-    """A memory with a cohort taken out of it, where the memory was written."""
+    """A memory with a cohort taken out of it."""
 
     memory: Memory
-    then: Trained
+    trained: Trained
     rows: Data
     gradient: Float[Tensor, " P"]
     removal: Removal
@@ -117,22 +119,20 @@ class _Request:
     @staticmethod
     def of(memory: Memory, trained: Trained, forget: Data, notes: Notes, seed: int) -> "_Request":
         memory.check_belongs_to(trained)
-        fresh = memory.fresh(forget)
-        left = memory.count - len(fresh)
-        if left < 1:
+        memory.check_holds(forget)
+        if not 1 <= len(forget) < memory.count:
             raise DataError(
-                f"The memory holds {memory.count} rows and the request removes {len(fresh)}: nothing would stay."
+                f"The memory holds {memory.count} rows and the request removes {len(forget)}: "
+                f"{'nothing would stay' if len(forget) else 'there is nothing to forget'}."
             )
-        then = trained.at(memory.taken_at.to(trained.weights))
-        g_f = gradient(then, fresh) if len(fresh) else torch.zeros_like(then.weights)
-        removal = _removal(memory, then, fresh, seed)
+        g_f = gradient(trained, forget)
+        removal = _removal(memory, trained, forget, seed)
         notes.fact(
             memory_rank=memory.need("values").numel(),
             damped_directions=removal.damped,
             dropped_curvature=removal.dropped,
-            already_forgotten=len(forget) - len(fresh),
         )
-        return _Request(memory, then, fresh, g_f, removal)
+        return _Request(memory, trained, forget, g_f, removal)
 
     @property
     def left(self) -> int:
@@ -140,35 +140,32 @@ class _Request:
 
     @property
     def b(self) -> Float[Tensor, " P"]:
-        r"""$N_r \bar g - g_r$: the retained rows' gradient must become what training had left undone on all rows."""
-        memory, g_f = self.memory, self.gradient
-        return self.left * memory.left_undone.to(g_f) - (memory.gradient.to(g_f) - g_f)
+        r"""What training had left undone on all rows stays undone on the retained ones."""
+        g_f = self.gradient
+        return removal_gradient(g_f, self.memory.gradient.to(g_f), len(self.rows), self.memory.count)
 
     def answer(self, ridge: float) -> Recalled:
         found = self.removal.curvature
         # Beyond the kept span, the mean of what was left out stands in, so no step runs away.
         H_r = LowRankPlusRidge(found.basis, found.values, self.left * ridge + self.memory.outside)
-        total = respond(H_r, self.b)
-        before = self.memory.moved
-        return Recalled(total if before is None else total - before.to(total), total, H_r, self.gradient, self.rows)
+        return Recalled(respond(H_r, self.b), H_r, self.gradient)
 
     def curvature_along(self) -> float:
         """The mean curvature of one retained row along what pulls."""
         b = self.b
         return float((b @ self.removal.curvature.multiply(b)) / (b @ b).clamp(min=1e-30)) / self.left
 
-    def departure(self, total: Float[Tensor, " P"]) -> float:
+    def departure(self, step: Float[Tensor, " P"]) -> float:
         r"""$\|f_{w+\delta} - f_w - J\delta\| / \|J\delta\|$ on the rows that must go."""
-        if not len(self.rows):
-            return 0.0
-        linear = Jacobian(self.then, self.rows).multiply(total)
-        moved = self.then.at(self.then.weights + total).predict(self.rows) - self.then.predict(self.rows)
+        linear = Jacobian(self.trained, self.rows).multiply(step)
+        now = self.trained.predict(self.rows)
+        moved = self.trained.at(self.trained.weights + step).predict(self.rows) - now
         return float((moved - linear).norm() / linear.norm().clamp(min=1e-30))
 
 
-def _removal(memory: Memory, then: Trained, fresh: Data, seed: int) -> Removal:
+def _removal(memory: Memory, trained: Trained, forget: Data, seed: int) -> Removal:
     """`H_r` in the span of the kept directions and of the cohort's own; its ridge is not in it yet."""
-    basis, values = memory.need("basis").to(then.weights), memory.need("values").to(then.weights)
+    basis, values = memory.need("basis").to(trained.weights), memory.need("values").to(trained.weights)
     kept = LowRank(
         basis=basis,
         values=(values - memory.outside).clamp(min=0),
@@ -178,10 +175,8 @@ def _removal(memory: Memory, then: Trained, fresh: Data, seed: int) -> Removal:
         products=0,
     )
     nothing = 1.0  # a ridge that `_Request.answer` replaces
-    if not len(fresh):
-        return Removal(kept.plus_ridge(nothing), least=0.0, damped=0, dropped=0.0)
     # Directions far weaker than what the memory left out are beneath its resolution, and cost as much as strong ones.
-    root, dropped = own_root(then, fresh, WIDEST, beneath=BENEATH * memory.outside, seed=seed)
+    root, dropped = own_root(trained, forget, WIDEST, beneath=BENEATH * memory.outside, seed=seed)
     return replace(without_cohort(kept, root, ridge=nothing), dropped=dropped)
 
 
@@ -223,50 +218,13 @@ def own_root(
 
 def fisher_after(memory: Memory, trained: Trained, forget: Data) -> Float[Tensor, " P"]:
     """The Fisher diagonal of the retained rows, as a sum: the memory's own less that of the cohort."""
-    fresh, then = memory.fresh(forget), trained.at(memory.taken_at.to(trained.weights))
-    own = fisher_diagonal(then, fresh) if len(fresh) else torch.zeros_like(trained.weights)
+    memory.check_holds(forget)
+    whole, here = memory.need("diagonal").to(trained.weights), trained.at(memory.weights.to(trained.weights))
+    kind: Literal["exact", "empirical"] = "empirical" if memory.written.diagonal == "empirical" else "exact"
     # A memory from Monte Carlo may hold less than the cohort's exact share; a sum of squares is never negative.
-    return (memory.need("diagonal").to(own) - own).clamp(min=0)
+    return (whole - fisher_diagonal(here, forget, kind=kind)).clamp(min=0)
 
 
-def after_request(
-    memory: Memory,
-    trained: Trained,
-    forget: Data,
-    weights: Float[Tensor, " P"],
-    *,
-    ridge: float | None = None,
-    seed: int = 0,
-) -> Memory:
-    r"""The memory that the next request finds, for the weights that this one led to.
-
-    The cohort's sums are out; all others stay those at the weights where the memory was written. The kept rank stays
-    what it was.
-
-    **Arguments:**
-
-    - `trained`: the network **before** the request.
-    - `weights`: the network after it, noise included.
-    - `ridge`: what the step was found with, as in `recall`; scrubs note it as `memory_ridge`. `None` where the request
-      made no step, only noise: what it asked for is then made up for by the next step.
-    """
-    request = _Request.of(memory, trained, forget, Notes(), seed)
-    H_r = request.removal.curvature
-    strongest = H_r.values.argsort(descending=True)[: memory.need("values").numel()]
-    known = memory.ridge if ridge is None else ridge
-    return memory.without(
-        request.rows.rows,
-        weights=weights.clone(),
-        origin=memory.taken_at,
-        undone=memory.left_undone,
-        gradient=memory.gradient.to(request.gradient) - request.gradient,
-        count=request.left,
-        basis=H_r.basis[:, strongest],
-        values=H_r.values[strongest] + memory.outside,
-        diagonal=None if memory.diagonal is None else fisher_after(memory, trained, forget),
-        # Factors cannot be subtracted; fewer rows of the same kind is the best that is known.
-        kronecker=None if memory.kronecker is None else memory.kronecker.scaled(request.left / memory.count),
-        moved=memory.moved if ridge is None else request.answer(ridge).total,
-        ridge=known,
-        first=memory.first or known,
-    )
+def curvature_after(memory: Memory, trained: Trained, forget: Data, seed: int = 0) -> LowRankPlusRidge:
+    """`H_r` as `recall` has it, less the mean of what the memory left out; its ridge stands for nothing."""
+    return _Request.of(memory, trained, forget, Notes(), seed).removal.curvature

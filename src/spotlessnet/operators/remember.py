@@ -6,7 +6,8 @@ import torch
 
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import check_not_negative
-from spotlessnet.core.memory import Memory
+from spotlessnet.core.memory import Memory, Written
+from spotlessnet.core.row_keys import RowKeys
 from spotlessnet.core.trained import Trained
 from spotlessnet.operators.fisher import fisher_diagonal
 from spotlessnet.operators.gauss_newton import GaussNewton
@@ -25,6 +26,7 @@ def remember(
     sample: int | None = None,
     coreset: int = 0,
     seed: int = 0,
+    salt: bytes | None = None,
 ) -> Memory:
     """What requests will need, in one pass for the gradient and one per curvature asked for.
 
@@ -35,7 +37,8 @@ def remember(
     - `diagonal`: how the Fisher diagonal is found, or `None` for no diagonal.
     - `kronecker`: keep Kronecker-factored curvature too (needs the extra `kfac`).
     - `sample`: take curvature from this many rows, scaled up to all of them, instead of every row.
-    - `coreset`: remember the numbers of this many retained rows for a later polish.
+    - `coreset`: remember the keys of this many retained rows for a later polish.
+    - `salt`: of the keys by which rows are known again; a new one unless given.
     """
     check_not_negative("remember.rank", rank)
     check_not_negative("remember.coreset", coreset)
@@ -55,10 +58,11 @@ def remember(
     d = None if diagonal is None else scale * fisher_diagonal(trained, seen, kind=diagonal, generator=noise)
     K = kronecker_curvature(trained, seen, generator=noise).map(lambda e: scale * e) if kronecker else None
     chosen = torch.randperm(N, generator=draw)[:coreset].sort().values
+    keys = RowKeys.of(data, salt)
     return Memory(
         weights=trained.weights.clone(),
         gradient=g,
-        count=N,
+        keys=keys,
         decay=trained.known_decay,
         basis=None if kept is None else kept.basis,
         values=None if kept is None else scale * kept.values,
@@ -66,8 +70,9 @@ def remember(
         error=0.0 if kept is None else scale * kept.error,
         diagonal=d,
         kronecker=K,
-        gone=torch.empty(0, dtype=torch.long),
-        coreset=data.rows[chosen] if coreset else None,
+        coreset=RowKeys.of(data.pick(chosen), keys.salt).digests if coreset else None,
+        trained_on=N,
+        written=Written(rank, diagonal, kronecker, sample, coreset, seed),
     )
 
 

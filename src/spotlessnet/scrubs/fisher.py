@@ -105,7 +105,8 @@ class Fisher(Scrub):
         """What is left of the remembered sums when the cohort's own are taken out, at the remembered weights."""
         memory = self.memory
         assert memory is not None  # the caller looks
-        then, forget = trained.at(memory.taken_at.to(trained.weights)), memory.fresh(split.forget)
+        then, forget = trained.at(memory.weights.to(trained.weights)), split.forget
+        memory.check_holds(forget)
         if not torch.equal(then.weights, trained.weights):
             notes.assume(
                 "the Fisher matrix was taken at the remembered weights, not at those the noise is added to",
@@ -122,5 +123,5 @@ class Fisher(Scrub):
             return memory.kronecker.scaled(1 / memory.count)
         draw = torch.Generator(trained.device).manual_seed(self.seed)
         whole = memory.need("diagonal").to(trained.weights)
-        gone = fisher_diagonal(then, forget, kind=self.kind, generator=draw) if len(forget) else torch.zeros_like(whole)
+        gone = fisher_diagonal(then, forget, kind=self.kind, generator=draw)
         return Diagonal((whole - gone).clamp(min=0) / n)

@@ -129,7 +129,7 @@ class Newton(Scrub):
             return Still.at(trained.weights)
         ridge = ridge_of(trained, self.damping, notes)
         if self.memory is not None:
-            left = self.memory.count - len(self.memory.fresh(split.forget))
+            left = self.memory.count - len(split.forget)
             F = Diagonal(fisher_after(self.memory, trained, split.forget) / left + ridge)
             return F.map(lambda e: (self.strength / e).sqrt())
         n = len(split.retain)

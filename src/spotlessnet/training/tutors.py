@@ -1,7 +1,7 @@
 """Tutors: networks that each miss a part of the rows, so that for every row there is one that never saw it."""
 
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from jaxtyping import Float, Int64
@@ -9,6 +9,7 @@ from torch import Tensor
 
 from spotlessnet.core.data import Data, evenly
 from spotlessnet.core.errors import MismatchError, NeedError, NumericsError, SettingError, check_positive
+from spotlessnet.core.row_keys import RowKeys
 from spotlessnet.core.trained import Trained
 from spotlessnet.training.fit import fit
 from spotlessnet.training.order import mixed
@@ -30,8 +31,8 @@ class Tutors:
     **Arguments:**
 
     - `weights`: of each tutor.
-    - `rows`: the numbers of all rows, in rising order.
-    - `part`: for each of them, which tutor of every division never saw it.
+    - `keys`: of all rows, so that each is known again wherever it stands.
+    - `part`: for each of them, which tutor of every division never saw it. Copies of a row are in one part.
     - `scale`: what their logits are multiplied by. Tutors have seen fewer rows, so they are less sure than the network
       would be of a row that it has not seen either; on held-out rows it is known by how much.
     - `origin`: the weights of the network itself when they were trained. What it said of retained rows then is what
@@ -42,7 +43,7 @@ class Tutors:
     """
 
     weights: Float[Tensor, "K P"]
-    rows: Int64[Tensor, " N"]
+    keys: RowKeys = field(repr=False)
     part: Int64[Tensor, "D N"]
     scale: float = 1.0
     origin: Float[Tensor, " P"] | None = None
@@ -58,13 +59,12 @@ class Tutors:
             raise MismatchError(
                 f"The tutors have {self.weights.shape[1]} weights, the network {network.size}. Train tutors for it."
             )
-        if not bool(torch.isin(data.rows, self.rows).all()):
-            raise MismatchError("Tutors know only the rows they were trained beside, but others were asked about.")
+        self.keys.check_hold(data, "the tutors")
 
     def answers(self, network: Trained, data: Data) -> Float[Tensor, "n C"]:
         """What is said of each row by the tutors that never saw it, in the mean over divisions, on the CPU."""
         self.check_belong_to(network, data)
-        part = self.part[:, torch.searchsorted(self.rows, data.rows)]
+        part = self.part[:, self.keys.find(data)]
         found: Float[Tensor, "n C"] | None = None
         for k, weights in enumerate(self.weights):
             mine = (part == k).any(dim=0).nonzero().squeeze(1)
@@ -90,7 +90,14 @@ def begin_tutors(network: Trained, data: Data, parts: int) -> Trained:
 
 
 def train_tutors(
-    network: Trained, data: Data, *, parts: int = 2, divisions: int = 1, held: Data | None = None, seed: int = 0
+    network: Trained,
+    data: Data,
+    *,
+    parts: int = 2,
+    divisions: int = 1,
+    held: Data | None = None,
+    seed: int = 0,
+    salt: bytes | None = None,
 ) -> Tutors:
     r"""Train tutors by the network's own recipe from its start, each without one of `parts` parts of the rows.
 
@@ -100,20 +107,29 @@ def train_tutors(
     $$s = \frac{\overline{z_{(1)} - z_{(2)}}(w_0)}{\overline{z_{(1)} - z_{(2)}}(tutors)}$$
 
     on `held`, rows that nobody was trained on, with $z_{(1)}$ and $z_{(2)}$ the two largest logits; 1 without them.
+    `salt` is that of the keys; a new one unless given.
     """
     begun = begin_tutors(network, data, parts)
     check_positive("divisions", divisions)
-    drawn, weights = [], []
+    keys, drawn, weights = RowKeys.of(data, salt), [], []
+    place = keys.find(data)
     for d in range(divisions):
         draw = torch.Generator().manual_seed(seed if not d else mixed(seed, d, "division"))
-        drawn.append(torch.randperm(len(data), generator=draw) % parts + d * parts)
+        drawn.append(_together(torch.randperm(len(data), generator=draw) % parts + d * parts, place))
         for k in range(d * parts, (d + 1) * parts):
             others = data.pick((drawn[d] != k).nonzero().squeeze(1))
             weights.append(_train(begun, others, seed + k, f"tutor {k + 1} of {parts * divisions}"))
-    order, W = data.rows.argsort(), torch.stack(weights)
+    W, part = torch.stack(weights), torch.zeros(divisions, len(data), dtype=torch.long)
+    part[:, place] = torch.stack(drawn)
     scale = 1.0 if held is None else _scale(network, W.reshape(divisions, parts, -1), held)
-    made = Tutors(W, data.rows[order], torch.stack(drawn)[:, order], scale, network.weights.clone())
+    made = Tutors(W, keys, part, scale, network.weights.clone())
     return replace(made, lack=made.lacking(network, data.pick(evenly(len(data), WATCHED))))
+
+
+def _together(part: Int64[Tensor, " N"], place: Int64[Tensor, " N"]) -> Int64[Tensor, " N"]:
+    """The same division with copies of a row in the part of the first: no tutor that is asked saw the row's twin."""
+    of_key = part.new_zeros(len(place)).scatter(0, place.flip(0), part.flip(0))
+    return of_key[place]
 
 
 def off_by(answers: Float[Tensor, "n C"], others: Float[Tensor, "n C"]) -> float:

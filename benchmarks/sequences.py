@@ -1,0 +1,236 @@
+"""A hundred sequences of ten requests: does a later request take back what an earlier one did?
+
+    python benchmarks/sequences.py --out results/sequences.jsonl --docs docs/requests.md
+
+Small networks on scikit-learn's digits, five settings, twenty seeds each; a request removes one to twenty rows. After
+every request all cohorts that went before are looked at: their mean loss, and a U-LiRA score (how much likelier their
+margins are among networks that were trained on the rows than among networks that were not). Either moves a little with
+every request, for rows are alike; how much is seen on groups of as many **strangers**, rows that nobody was trained on.
+A cohort counts as *taken back* if a later network is nearer to the original by more than half of what the cohort's own
+request did, and by more than any of a hundred groups of strangers moved the same way between the same two networks.
+Where the tool says *retrain now* a sequence ends, as the command then refuses.
+"""
+
+import argparse
+import math
+import os
+import platform
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from spotlessnet.core.cohorts import rows
+from spotlessnet.core.data import Data
+from spotlessnet.core.files import write_whole
+from spotlessnet.core.loss import SquaredError
+from spotlessnet.core.progress import track
+from spotlessnet.core.recipe import Recipe
+from spotlessnet.core.scrub import Notes
+from spotlessnet.core.split import Split
+from spotlessnet.core.trained import Trained
+from spotlessnet.datasets import load
+from spotlessnet.models.mlp import MLP
+from spotlessnet.operators.after_request import after_request
+from spotlessnet.operators.recall import recall
+from spotlessnet.operators.remember import remember
+from spotlessnet.report.exports import as_json_lines
+from spotlessnet.report.rows import Row, read_rows
+from spotlessnet.scrubs import NTK, Unlabel
+from spotlessnet.training.fit import fit
+from spotlessnet.training.fit_many import fit_many
+from spotlessnet.training.tutors import train_tutors
+
+ROWS, STRANGERS, REQUESTS, SHADOWS, RANK, LARGEST, GROUPS, SOME = 500, 150, 10, 16, 40, 20, 100, 150
+RECIPE = Recipe(epochs=15, rate=0.1, batch=50, schedule="cosine")
+AT_HAND, SAMPLE, TUTORS = "memory, all rows at hand", "memory, 150 rows at hand", "tutors"
+JOINT = "planted fault: everything asked for again"
+METHODS = (AT_HAND, SAMPLE, TUTORS)
+LOSS, SCORE, SERVED, PAIRS = "loss taken back", "score taken back", "requests served", "cohorts looked at again"
+FURTHEST = "largest share of the loss taken back"
+BEGIN, END = "<!-- written by benchmarks/sequences.py -->", "<!-- end of sequences -->"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A kind of problem."""
+
+    name: str
+    hidden: tuple[int, ...] = ()
+    decay: float = 1e-2
+    wrong: bool = False
+    squared: bool = False
+
+
+SETTINGS = (
+    Setting("linear, squared loss", squared=True),
+    Setting("linear, softmax", decay=1e-3),
+    Setting("hidden layer, strong decay", hidden=(16,)),
+    Setting("hidden layer, weak decay", hidden=(16,), decay=1e-3),
+    Setting("hidden layer, wrong labels", hidden=(16,), decay=1e-3, wrong=True),
+)
+
+
+def problem(setting: Setting, seed: int) -> tuple[Trained, Data, list[list[int]]]:
+    """A start, all rows (those to train on, then strangers), and the numbers of those that go, request by request."""
+    draw = torch.Generator().manual_seed(seed)
+    pair = load("digits")
+    chosen = torch.randperm(len(pair.train), generator=draw)[: ROWS + STRANGERS]
+    batch = next(iter(pair.train.pick(chosen).batches(len(chosen))))
+    assert isinstance(batch.x, Tensor)
+    x, y = batch.x.flatten(1), batch.y.clone()
+    sizes = torch.randint(1, LARGEST + 1, (REQUESTS,), generator=draw).tolist()
+    order = torch.randperm(ROWS, generator=draw)[: sum(sizes)]
+    if setting.wrong:
+        wrong = torch.cat([order, torch.arange(ROWS, len(y))])  # strangers too, so that the two can be compared
+        y[wrong] = (y[wrong] + torch.randint(1, 10, (len(wrong),), generator=draw)) % 10
+    loss = SquaredError() if setting.squared else None
+    told = torch.nn.functional.one_hot(y, 10).to(x) if setting.squared else y
+    recipe = RECIPE.but(decay=setting.decay, rate=0.02 if setting.squared else RECIPE.rate)
+    fresh = Trained.of(MLP(x.shape[1], 10, hidden=setting.hidden, seed=seed), loss, recipe=recipe, decay=setting.decay)
+    cohorts = [part.tolist() for part in order.split(sizes)]
+    return replace(fresh, start=fresh.weights), Data.of((x, told)), cohorts
+
+
+def networks(method: str, original: Trained, data: Data, cohorts: list[list[int]]) -> Iterator[Trained]:
+    """The network after each request, until the tool refuses."""
+    tutors = train_tutors(original, data) if method == TUTORS else None
+    memory = written = None if method == TUTORS else remember(original, data, rank=RANK, diagonal=None)
+    network, kept, ridge = original, data, 0.0
+    for i, cohort in enumerate(cohorts):
+        forget = rows(cohort)(data).forget
+        kept = kept.without(forget)
+        scrub = NTK(memory=memory) if tutors is None else Unlabel(tutors=tutors, epochs=3, rows=60, seed=i)
+        done = scrub(network, Split(forget=forget, kept=kept if method == TUTORS else None))
+        if done.about["retrain_now"] and method != JOINT:
+            return
+        network, before = network.at(done.mean), network
+        if method == JOINT and written is not None:
+            # As requests once were served: all of them at the first weights, with the largest damping so far.
+            ridge = max(ridge, done.about["memory_ridge"])
+            together = rows([row for part in cohorts[: i + 1] for row in part])(data).forget
+            network = original.at(original.weights + recall(written, original, together, ridge, Notes()).step)
+        if memory is not None:
+            rest = kept.pick(range(SOME)) if method == SAMPLE else kept
+            memory = after_request(memory, before, forget, network.weights, retain=rest)
+        yield network
+
+
+class Shadows:
+    """Margins of every row among networks trained on it and among others."""
+
+    def __init__(self, start: Trained, data: Data, seed: int) -> None:
+        draw = torch.Generator().manual_seed(seed + 10_000)
+        half = torch.stack([torch.randperm(len(data), generator=draw) for _ in range(SHADOWS // 2)]) < len(data) // 2
+        keep = torch.cat([half, ~half])  # each row is in one half of the networks
+        weights = fit_many(start, data, seeds=range(SHADOWS), keep=keep)
+        found = torch.stack([margins(start.at(w), data) for w in weights])
+        self.inside, self.outside = (_moments(found, m) for m in (keep, ~keep))
+
+    def scores(self, network: Trained, data: Data) -> Tensor:
+        """The logarithm of the likelihood ratio of every row."""
+        m = margins(network, data)
+        a, b = (_log_density(m, mean, deviation) for mean, deviation in (self.inside, self.outside))
+        return a - b
+
+
+def margins(network: Trained, data: Data) -> Tensor:
+    """By how much the label's logit exceeds all others together."""
+    z, y = network.predict(data), data.labels().unsqueeze(1)
+    return z.gather(1, y).squeeze(1) - z.scatter(1, y, -math.inf).logsumexp(dim=1)
+
+
+def _moments(found: Tensor, which: Tensor) -> tuple[Tensor, Tensor]:
+    """The mean of each row, and one deviation for all: eight networks do not tell one for every row."""
+    count = which.sum(dim=0)
+    mean = (found * which).sum(dim=0) / count
+    return mean, (((found - mean).square() * which).sum() / (count - 1).sum()).sqrt()
+
+
+def _log_density(m: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
+    return -0.5 * ((m - mean) / deviation).square() - deviation.log()
+
+
+def measure(setting: Setting, seed: int, methods: Sequence[str] = METHODS) -> Iterator[Row]:
+    """One sequence by every method: how many cohorts were taken back."""
+    start, everything, cohorts = problem(setting, seed)
+    data = everything.pick(range(ROWS))
+    original = fit(start, data)
+    shadows = None if setting.squared else Shadows(start, everything, seed)
+    draw = torch.Generator().manual_seed(seed + 20_000)
+    order = torch.stack([torch.randperm(STRANGERS, generator=draw) for _ in range(GROUPS)]) + ROWS
+
+    def look(network: Trained) -> dict[str, Tensor]:
+        """What forgetting raises, for every row."""
+        with torch.no_grad():
+            found = {LOSS: torch.cat([network.losses(b.x, b.y) for b in network.batches(everything)])}
+        return found if shadows is None else found | {SCORE: -shadows.scores(network, everything)}
+
+    for method in methods:
+        if method == TUTORS and setting.squared:
+            continue
+        path = [look(network) for network in (original, *networks(method, original, data, cohorts))]
+        yield Row(setting.name, method, SERVED, seed, float(len(path) - 1))
+        counts, furthest = {PAIRS: 0.0} | dict.fromkeys(path[0], 0.0), 0.0
+        for i, cohort in enumerate(cohorts[: max(0, len(path) - 2)]):
+            counts[PAIRS] += len(path) - i - 2
+            for name in path[0]:
+                a, b = (path[at][name][cohort].mean() for at in (0, i + 1))
+                for later in path[i + 2 :]:
+                    back = b - later[name][cohort].mean()
+                    moves = (path[i + 1][name] - later[name])[order[:, : len(cohort)]].mean(dim=1)
+                    over = bool(b > a and back > 0.5 * (b - a) and back > moves.max())
+                    counts[name] += over
+                    furthest = max(furthest, float(back / (b - a))) if over and name == LOSS else furthest
+        yield from (Row(setting.name, method, name, seed, count) for name, count in counts.items())
+        yield Row(setting.name, method, FURTHEST, seed, furthest)
+
+
+def table(all_rows: Sequence[Row]) -> str:
+    """Markdown: how many cohorts were taken back, of those looked at after later requests."""
+    lines = ["| setting | from | sequences | requests served | looked at again | loss taken back | score taken back |"]
+    lines.append("|---|---|---:|---:|---:|---:|---:|")
+    for setting in dict.fromkeys(row.experiment for row in all_rows):
+        for method in METHODS:
+            mine = [r for r in all_rows if (r.experiment, r.method) == (setting, method)]
+            if not mine:
+                continue
+            total = {r.readout: sum(o.value for o in mine if o.readout == r.readout) for r in mine}
+            seeds = len({r.seed for r in mine})
+            cells = [f"{total[name]:.0f}" if name in total else "none" for name in (PAIRS, LOSS, SCORE)]
+            served = f"{total[SERVED]:.0f} of {seeds * REQUESTS}"
+            lines.append(f"| {setting} | {method} | {seeds} | {served} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(range(20)))
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--table", action="store_true", help="measure nothing: the table of the rows in --out")
+    parser.add_argument("--docs", type=Path, help="the page whose table is renewed")
+    given = parser.parse_args()
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    seeds = f"--seeds {' '.join(map(str, given.seeds))}; " if len(given.seeds) < 10 else ""
+    note = (
+        f"python benchmarks/sequences.py {seeds}{platform.system()} {platform.machine()}, "
+        f"{torch.get_num_threads()} threads, torch {torch.__version__}"
+    )
+    all_rows: list[Row] = read_rows(given.out) if given.table else []
+    for seed in () if given.table else track(given.seeds, "sequences"):
+        for setting in SETTINGS:
+            all_rows += (replace(row, note=note) for row in measure(setting, seed))
+            if given.out:  # after each sequence: what was measured is not lost to one interruption
+                write_whole(given.out, as_json_lines(all_rows).encode(), replace=True)
+    made = table(all_rows)
+    print(made)
+    if given.docs:
+        page = given.docs.read_text(encoding="utf-8")
+        before, after = page[: page.index(BEGIN) + len(BEGIN)], page[page.index(END) :]
+        given.docs.write_text(f"{before}\n\n{made}\n{after}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""One memory serves one request: who was first is written beside it, and whoever comes later is sent on."""
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from spotlessnet.cli.folder import RECEIPT
+from spotlessnet.core.errors import DataError, ResourceError
+from spotlessnet.core.files import sha256, sweep, write_whole
+
+SUFFIX = ".next"
+PENDING, DONE = "at work", "done"
+
+
+@dataclass(frozen=True)
+class Lineage:
+    """A memory, and the note beside it that says which request used it.
+
+    Two requests from one memory would give two networks that each still know the rows of the other. The memory is held
+    by a lock while a request works, and the note says which folder that is. With the folder's receipt the memory is
+    used up, also if the note could not be completed any more. A killed request leaves no lock and no receipt, so
+    another one, or the same again, may follow.
+    """
+
+    memory: Path
+
+    @property
+    def note(self) -> Path:
+        """Beside the memory, and about the file with this very digest."""
+        return self.memory.with_name(self.memory.name + SUFFIX)
+
+    def check_free(self, out: Path) -> None:
+        """Raise if a request other than the one of `out` has used the memory, or if it is half of an unfinished one."""
+        found = self._noted()
+        if found is not None and self._is_used_up(found, out):
+            raise DataError(
+                f"The memory {self.memory} was used by a request before, and serves one only. Go on from the network "
+                f"and the memory in {self._folder(found)}."
+            )
+        beside = self.memory.parent
+        if (beside / "scrubbed.safetensors").is_file() and not (beside / RECEIPT).is_file():
+            raise DataError(
+                f"The memory {self.memory} belongs to a request that did not finish, for there is no receipt beside "
+                "it. Finish that request with --resume, or go on from where it began."
+            )
+
+    @contextmanager
+    def used_by(self, out: Path) -> Iterator[None]:
+        """Hold the memory while the request of `out` works; when its receipt is there, the memory is used up."""
+        handle = os.open(self.memory, os.O_RDONLY)
+        try:
+            _lock(handle, self.memory)
+            sweep(self.memory.parent)
+            self.check_free(out)
+            self._write(out, PENDING)
+            try:
+                yield
+            finally:
+                # Without a receipt nothing was served, and the next request is welcome.
+                if (out / RECEIPT).is_file():
+                    self._write(out, DONE)
+                else:
+                    self.note.unlink(missing_ok=True)
+        finally:
+            os.close(handle)
+
+    def _noted(self) -> dict[str, Any] | None:
+        try:
+            found = json.loads(self.note.read_text(encoding="utf-8"))
+            about, state, _ = found["memory"], found["state"], Path(found["folder"])
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError, KeyError) as e:
+            raise DataError(
+                f"{self.note} must say which request used the memory, but cannot be read. Remove it only if you know "
+                "that no request was served from this memory."
+            ) from e
+        # A memory that was written anew under the same name is another one.
+        return found if about == sha256(self.memory) and state in (PENDING, DONE) else None
+
+    def _folder(self, found: dict[str, Any]) -> Path:
+        return Path(os.path.normpath(self.memory.parent / found["folder"]))
+
+    def _is_used_up(self, found: dict[str, Any], out: Path) -> bool:
+        folder = self._folder(found)
+        if found["state"] == DONE:
+            return True
+        return folder.resolve() != out.resolve() and (folder / RECEIPT).is_file()
+
+    def _write(self, out: Path, state: str) -> None:
+        # From where the memory lies, so that both may move together.
+        folder = os.path.relpath(out.resolve(), self.memory.parent.resolve())
+        told = {"memory": sha256(self.memory), "folder": folder, "state": state}
+        write_whole(self.note, json.dumps(told, sort_keys=True).encode() + b"\n", replace=True)
+
+
+def _lock(handle: int, path: Path) -> None:
+    try:
+        import fcntl
+    except ImportError:  # pragma: no cover  where there is no such lock, the note alone decides
+        return
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as e:
+        raise ResourceError(
+            f"Another request is at work from the memory {path}. Wait for it, then go on from what it leaves."
+        ) from e

@@ -1,0 +1,110 @@
+"""`RowKeys`: which rows something was made from, told by their contents and not by where they stand."""
+
+import hashlib
+import secrets
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from jaxtyping import Int64, UInt8
+from torch import Tensor
+
+from spotlessnet.core.data import Data
+from spotlessnet.core.errors import MismatchError
+
+SALT, WIDTH = 16, 16
+"""Bytes of a salt, and of a key."""
+
+
+@dataclass(frozen=True, eq=False)
+class RowKeys:
+    """Keyed digests of rows' inputs and labels, in rising order, so that neither order nor gaps tell of rows gone.
+
+    A row keeps its key wherever it stands, so rows can be taken out of the data. Copies of a row share a key; they are
+    counted, and one of them stands for any other.
+
+    **Arguments:**
+
+    - `salt`: without it nobody can test a guess; it lies beside the keys, so guard both alike.
+    - `digests`: one for every row.
+    """
+
+    salt: bytes
+    digests: UInt8[Tensor, "N w"]
+
+    @staticmethod
+    def of(data: Data, salt: bytes | None = None) -> "RowKeys":
+        """The keys of all rows, under a new salt unless one is given."""
+        salt = secrets.token_bytes(SALT) if salt is None else salt
+        return RowKeys._from(salt, digests(data, salt))
+
+    @staticmethod
+    def _from(salt: bytes, listed: list[bytes]) -> "RowKeys":
+        together = bytearray(b"".join(sorted(listed)))
+        flat = torch.frombuffer(together, dtype=torch.uint8) if together else torch.empty(0, dtype=torch.uint8)
+        return RowKeys(salt, flat.reshape(-1, WIDTH).clone())
+
+    def __len__(self) -> int:
+        return len(self.digests)
+
+    @cached_property
+    def listed(self) -> list[bytes]:
+        """Every key as bytes."""
+        together = self.digests.cpu().numpy().tobytes()
+        return [together[i : i + WIDTH] for i in range(0, len(together), WIDTH)]
+
+    @cached_property
+    def _first(self) -> dict[bytes, int]:
+        return {key: i for i, key in reversed(list(enumerate(self.listed)))}
+
+    def strangers(self, data: Data) -> int:
+        """How many rows are not among these; of copies, as many count as there are here."""
+        return sum((Counter(digests(data, self.salt)) - Counter(self.listed)).values())
+
+    def are_those_of(self, data: Data) -> bool:
+        """Whether these are the keys of exactly these rows."""
+        return len(self) == len(data) and not self.strangers(data)
+
+    def check_hold(self, data: Data, what: str) -> None:
+        """Raise unless all rows are among these; `what` says whose keys these are."""
+        unknown = self.strangers(data)
+        if unknown:
+            raise MismatchError(
+                f"{unknown} of {len(data)} rows are not among the {len(self)} rows of {what}: they were forgotten "
+                "before, their contents have changed, or these are other data. Give the rows that it was made from, "
+                "as they were, less those forgotten since."
+            )
+
+    def without(self, data: Data) -> "RowKeys":
+        """The keys that stay when these rows go; all of them must be here."""
+        left = Counter(self.listed)
+        left.subtract(digests(data, self.salt))
+        return RowKeys._from(self.salt, list(left.elements()))
+
+    def find(self, data: Data) -> Int64[Tensor, " n"]:
+        """Where each row's key stands, or -1; copies of a row stand at the first of them."""
+        return torch.tensor([self._first.get(key, -1) for key in digests(data, self.salt)], dtype=torch.long)
+
+
+def digests(data: Data, salt: bytes) -> list[bytes]:
+    """The keyed digest of each row's inputs and label, in the order of the rows."""
+    found: list[bytes] = []
+    for batch in data.batches():
+        named = batch.x if isinstance(batch.x, dict) else {"": batch.x}
+        tensors = [(f"x {name}", named[name]) for name in sorted(named)] + [("y", batch.y)]
+        # Shape and format belong to the contents: the same bytes may mean other numbers.
+        told = "\0".join(f"{name} {t.dtype} {tuple(t.shape[1:])}" for name, t in tensors).encode()
+        found += (
+            hashlib.blake2b(b"".join((told, *parts)), digest_size=WIDTH, key=salt).digest()
+            for parts in zip(*(_rows(t) for _, t in tensors), strict=True)
+        )
+    return found
+
+
+def _rows(t: Tensor) -> Iterator[bytes]:
+    if not t[0].numel():
+        return iter([b""] * len(t))
+    flat = t.detach().cpu().contiguous().reshape(len(t), -1).view(torch.uint8).numpy()
+    return (row.tobytes() for row in flat)

@@ -1,0 +1,336 @@
+"""Requests from a memory or from tutors, one after another, as the guide has them."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import spotlessnet as sn
+from spotlessnet.core.row_keys import RowKeys
+from tests.cli.workshop import BASE, DATA, RECIPE, spotless
+from tests.docs.blocks import ROOT
+
+ROWS = ("--model", "nets.py:build", "--weights", "model.safetensors", "--data", "mydata.py:train")
+MEMORY = "memory/memory.safetensors"
+
+
+def take_out(here: Path, *people: str) -> None:
+    """What the guide asks for: the rows of earlier requests leave the data, so that all others move up."""
+    text = (here / "mydata.py").read_text()
+    (here / "mydata.py").write_text(
+        f"{text}\nwhole_{len(text)} = train\ndef train():\n    x, y, people = whole_{len(text)}()\n"
+        f"    stay = [i for i, name in enumerate(people) if name not in {people!r}]\n"
+        "    return x[stay], y[stay], [people[i] for i in stay]\n"
+    )
+
+
+def rows_of(here: Path) -> sn.Data:
+    space: dict[str, Any] = {}
+    exec((here / "mydata.py").read_text(), space)
+    x, y, people = space["train"]()
+    return sn.Data.of((x, y), columns={"id": people})
+
+
+def receipt(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "receipt.json").read_text())["predicate"]
+
+
+def second(asked: tuple[str, ...], **changed: str) -> list[str]:
+    swap = {"model.safetensors": "first/scrubbed.safetensors", MEMORY: "first/memory.safetensors", **changed}
+    return [swap.get(word, word) for word in asked]
+
+
+@pytest.mark.parametrize("method", ["ntk", "fisher", "ntk+fisher"])
+def test_the_guide_works_as_written_twice_in_a_row(here, method):
+    """Rows are taken out of the data in between, and the right ones are found all the same."""
+    assert "Take the rows of earlier requests **out of your data** before that" in re.sub(
+        r"\s+", " ", (ROOT / "docs/forget_a_person.md").read_text()
+    )
+    ended = spotless("remember", *ROWS, "--rank", "20", "--out", "memory")
+    assert ended.code == 0, ended.err
+    assert ended.out == f"{MEMORY}\n"
+    asked = ("scrub", *BASE, "--method", method, "--memory", MEMORY)
+    ended = spotless(*asked, "--out", "first")
+    assert ended.code == 0, ended.err
+    take_out(here, "person-1", "person-5", "person-7")
+    (here / "forget.csv").write_text("id\nperson-2\nperson-30\n")
+    ended = spotless(*second(asked), "--out", "second")
+    assert ended.code == 0, ended.err
+    assert "2 rows matched" in ended.err
+    before, after = (sn.read_memory(here / name / "memory.safetensors") for name in ("first", "second"))
+    assert (before.count, after.count) == (57, 55)
+    split = sn.ids(["person-2", "person-30"])(rows_of(here))
+    gone = split.forget
+    assert after.keys.listed == before.keys.without(gone).listed
+    changed = [load_file(here / name / "scrubbed.safetensors") for name in ("first", "second")]
+    assert any(not torch.equal(changed[0][name], changed[1][name]) for name in changed[0])
+    assert receipt(here / "second")["request"]["matched"] == 2
+    limits = receipt(here / "first")["limits"]
+    assert any("given to this request know the forgotten rows: destroy both" in limit for limit in limits)
+    # All retained rows were there, so the memory is the one that they would write.
+    net = here / "second/scrubbed.safetensors"
+    space: dict[str, Any] = {}
+    exec((here / "nets.py").read_text(), space)
+    trained = sn.Trained.of(sn.load_into(space["build"](), sn.read_weights(net)))
+    afresh = sn.remember(trained, split.retain, rank=20, salt=after.keys.salt)
+    for name in ("gradient", "basis", "values", "diagonal"):
+        torch.testing.assert_close(getattr(after, name), getattr(afresh, name), rtol=1e-4, atol=1e-5)
+
+
+def test_a_request_moves_the_network_as_one_on_the_untouched_data_would(here):
+    """The fault before: rows went by their number, so whoever took rows out forgot nobody, with exit code 0."""
+    assert spotless("remember", *ROWS, "--rank", "20", "--out", "memory").code == 0
+    asked = ("scrub", *BASE, "--method", "ntk", "--memory", MEMORY)
+    assert spotless(*asked, "--out", "first").code == 0
+    take_out(here, "person-1", "person-5", "person-7")
+    (here / "forget.csv").write_text("id\nperson-8\n")
+    assert spotless(*second(asked), "--out", "second").code == 0
+    first = {n: t.double() for n, t in sn.read_weights(here / "first/scrubbed.safetensors").items()}
+    last = {n: t.double() for n, t in sn.read_weights(here / "second/scrubbed.safetensors").items()}
+    space: dict[str, Any] = {}
+    exec((here / "nets.py").read_text(), space)
+    x, y = (t[8:9] for t in rows_before()[:2])
+    losses = []
+    for weights in (first, last):
+        model = space["build"]().double()
+        model.load_state_dict(weights)
+        losses.append(float(torch.nn.functional.cross_entropy(model(x.double()), y).detach()))
+    assert losses[1] > losses[0]
+
+
+def rows_before() -> tuple[torch.Tensor, torch.Tensor]:
+    space: dict[str, Any] = {}
+    exec(DATA, space)
+    x, y, _ = space["train"]()
+    return x, y
+
+
+def test_tutors_are_found_by_content_when_rows_were_taken_out(here):
+    assert spotless("remember", *ROWS, *RECIPE, "--rank", "0", "--parts", "2", "--out", "memory").code == 0
+    asked = ("scrub", *BASE, *RECIPE, "--tutors", "memory/tutors.safetensors")
+    assert spotless(*asked, "--out", "first").code == 0
+    take_out(here, "person-1", "person-5", "person-7")
+    (here / "forget.csv").write_text("id\nperson-8\n")
+    ended = spotless(*second(asked), "--out", "second")
+    assert ended.code == 0, ended.err
+    assert any("destroy it once a network was retrained" in limit for limit in receipt(here / "second")["limits"])
+
+
+@pytest.mark.parametrize("kept", ["memory", "tutors"])
+def test_other_data_are_refused_and_nothing_is_written(here, kept):
+    assert spotless("remember", *ROWS, *RECIPE, "--rank", "5", "--parts", "2", "--out", "memory").code == 0
+    method = ("--method", "ntk", "--memory", MEMORY) if kept == "memory" else ("--tutors", "memory/tutors.safetensors")
+    asked = ("scrub", *BASE, *RECIPE, *method)
+    whole = (here / "mydata.py").read_text()
+    changes = {
+        "one label": "    y[3] = (y[3] + 1) % 3\n",
+        "one input": "    x[9, 2] += 1e-3\n",
+        "one row twice": "    x, y, p = torch.cat([x, x[:1]]), torch.cat([y, y[:1]]), [*p, 'new']\n",
+    }
+    for i, change in enumerate(changes.values()):
+        (here / "mydata.py").write_text(
+            f"{whole}\nwhole = train\ndef train():\n    x, y, p = whole()\n{change}    return x, y, p\n"
+        )
+        ended = spotless(*asked, "--out", f"x{i}")
+        assert ended.code == 3
+        assert re.search(rf"error\[bad input\]: 1 of 6[01] rows are not among the 60 rows of the {kept}", ended.err)
+        assert not (here / f"x{i}").exists()
+
+
+def test_rows_forgotten_before_must_be_out_of_the_data(here):
+    """Left in, they would count as kept, and a polish would teach them again."""
+    assert spotless("remember", *ROWS, "--rank", "20", "--out", "memory").code == 0
+    asked = ("scrub", *BASE, "--method", "ntk", "--memory", MEMORY)
+    assert spotless(*asked, "--out", "first").code == 0
+    for people in ("person-2", "person-1"):
+        (here / "forget.csv").write_text(f"id\n{people}\n")
+        ended = spotless(*second(asked), "--out", "second")
+        assert ended.code == 3
+        assert "3 of 60 rows are not among the 57 rows of the memory: they were forgotten before" in ended.err
+        assert not (here / "second").exists()
+
+
+def test_where_retained_rows_are_missing_the_receipt_says_what_to_destroy_and_the_next_step_is_refused(here):
+    assert spotless("remember", *ROWS, "--rank", "20", "--out", "memory").code == 0
+    take_out(here, *(f"person-{i}" for i in range(20, 60)))
+    asked = ("scrub", *BASE, "--method", "ntk", "--memory", MEMORY)
+    ended = spotless(*asked, "--out", "first")
+    assert ended.code == 0, ended.err
+    assert any("Hardly any retained row was at hand, so the new memory" in t for t in receipt(here / "first")["limits"])
+    left = sn.read_memory(here / "first/memory.safetensors")
+    assert (left.count, left.trained_on, left.since, left.diagonal) == (57, 60, 1, None)
+    take_out(here, "person-1", "person-5", "person-7")
+    (here / "forget.csv").write_text("id\nperson-2\n")
+    again = second(asked)
+    ended = spotless(*again, "--out", "run")
+    assert ended.code == 8
+    assert "error[retrain now]: What was kept for requests no longer serves: " in ended.err
+    assert "was not written anew after the request before, for no retained rows were at hand" in ended.err
+    assert sorted(p.name for p in (here / "run").iterdir()) == ["private", "refusal.json"]
+    told = json.loads((here / "run/refusal.json").read_text())
+    assert told["subject"] == []
+    assert told["predicate"]["about"]["retrain_now"] is True
+    assert told["predicate"]["limits"][0].startswith("Refused: nothing was forgotten, and no network was written.")
+    assert not (here / "first/memory.safetensors.next").exists()
+    assert spotless(*again, "--out", "run", "--resume").code == 8
+
+
+def test_memories_of_earlier_formats_are_refused(here):
+    old = {"weights": torch.zeros(51), "gradient": torch.zeros(51), "gone": torch.arange(2)}
+    save_file(old, here / "old.safetensors", {"format": "spotlessnet memory 2", "count": "60"})
+    ended = spotless("scrub", *BASE, "--method", "ntk", "--memory", "old.safetensors", "--out", "run")
+    assert ended.code == 3
+    assert "says 'spotlessnet memory 2'. Memories of earlier formats held what their requests had removed" in ended.err
+
+
+def test_a_published_seed_gives_the_same_memory_again_and_no_seed_another_salt(here):
+    for out, seed in (("a", ("--seed", "3")), ("b", ("--seed", "3")), ("c", ()), ("d", ())):
+        assert spotless("remember", *ROWS, "--rank", "4", *seed, "--out", out).code == 0
+    salts = [sn.read_memory(here / out / "memory.safetensors").keys.salt for out in "abcd"]
+    assert salts[0] == salts[1]
+    assert len(set(salts)) == 3
+
+
+def test_one_memory_serves_one_request(here):
+    assert spotless("remember", *ROWS, "--rank", "20", "--out", "memory").code == 0
+    asked = ("scrub", *BASE, "--method", "ntk", "--memory", MEMORY)
+    assert spotless(*asked, "--out", "first").code == 0
+    (here / "forget.csv").write_text("id\nperson-2\n")
+    ended = spotless(*asked, "--out", "fork")
+    assert ended.code == 3
+    assert "was used by a request before, and serves one only" in ended.err
+    assert "Go on from the network and the memory in first." in ended.err
+    assert not (here / "fork").exists()
+    (here / "forget.csv").write_text("id\nperson-1\nperson-5\nperson-7\n")
+    assert json.loads(spotless(*asked, "--out", "first", "--resume", "--json").out)["status"] == "already done"
+    # A memory that is written anew is another one.
+    assert spotless("remember", *ROWS, "--rank", "19", "--out", "memory", "--resume").code == 0
+    assert spotless(*asked, "--out", "anew").code == 0
+
+
+def test_half_of_an_unfinished_request_is_no_memory(here):
+    assert spotless("remember", *ROWS, "--rank", "20", "--out", "memory").code == 0
+    asked = ("scrub", *BASE, "--method", "ntk", "--memory", MEMORY)
+    assert spotless(*asked, "--out", "first").code == 0
+    (here / "first/receipt.json").unlink()
+    take_out(here, "person-1", "person-5", "person-7")
+    (here / "forget.csv").write_text("id\nperson-2\n")
+    ended = spotless(*second(asked), "--out", "second")
+    assert ended.code == 3
+    assert "belongs to a request that did not finish, for there is no receipt beside it" in ended.err
+
+
+def started(*arguments: str, pause: str = "") -> subprocess.Popen[str]:
+    """The command in a process of its own, which stops before the function named `pause` is called."""
+    held = "import sys, time\nfrom spotlessnet.cli import forgetting, lineage\n"
+    if pause:
+        owner, name = pause.split(".")
+        held += (
+            f"kept = {owner}.{name}\ndef late(*a, **k):\n    print('here', flush=True)\n    time.sleep(60)\n"
+            f"{owner}.{name} = late\n"
+        )
+    code = f"{held}from spotlessnet.cli import main\nsys.exit(main({list(arguments)!r}))\n"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")}
+    return subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    )
+
+
+def test_of_two_requests_at_once_one_is_served(here):
+    assert spotless("remember", *ROWS, "--rank", "20", "--out", "memory").code == 0
+    (here / "second.csv").write_text("id\nperson-2\n")
+    asked = ("scrub", *BASE, "--method", "ntk", "--memory", MEMORY)
+    other = tuple("second.csv" if word == "forget.csv" else word for word in asked)
+    runs = [started(*asked, "--out", "a"), started(*other, "--out", "b")]
+    told = [run.communicate(timeout=120) for run in runs]
+    codes = sorted(run.returncode for run in runs)
+    assert codes in ([0, 3], [0, 4]), told
+    served = [name for name in ("a", "b") if (here / name / "receipt.json").is_file()]
+    assert len(served) == 1
+    [refused] = [err for (_, err), run in zip(told, runs, strict=True) if run.returncode]
+    assert "at work from the memory" in refused or f"Go on from the network and the memory in {served[0]}" in refused
+    note = json.loads((here / f"{MEMORY}.next").read_text())
+    assert (note["folder"], note["state"]) == (f"../{served[0]}", "done")
+
+
+@pytest.mark.parametrize(
+    ("moment", "is_served"),
+    [
+        ("forgetting.write_weights", False),
+        ("forgetting.write_memory", False),
+        ("forgetting.write_receipt", False),
+        ("lineage.Lineage", True),  # see below: between the receipt and the note
+    ],
+)
+def test_a_killed_request_neither_blocks_nor_forks(here, moment, is_served):
+    assert spotless("remember", *ROWS, "--rank", "20", "--out", "memory").code == 0
+    asked = ("scrub", *BASE, "--method", "ntk", "--memory", MEMORY)
+    if is_served:
+        # As if killed when the receipt had been written and the note not yet completed.
+        assert spotless(*asked, "--out", "killed").code == 0
+        note = here / f"{MEMORY}.next"
+        note.write_text(note.read_text().replace('"done"', '"at work"'))
+    else:
+        run = started(*asked, "--out", "killed", pause=moment)
+        assert run.stdout is not None
+        assert run.stdout.readline() == "here\n"
+        (here / "second.csv").write_text("id\nperson-2\n")
+        busy = spotless(*("second.csv" if w == "forget.csv" else w for w in asked), "--out", "meanwhile")
+        assert busy.code == 4
+        assert "Another request is at work from the memory" in busy.err
+        run.send_signal(signal.SIGKILL)
+        run.communicate(timeout=60)
+        time.sleep(0.1)
+        assert sn.read_memory(here / MEMORY).count == 60  # the memory is as it was
+    (here / "second.csv").write_text("id\nperson-2\n")
+    other = tuple("second.csv" if word == "forget.csv" else word for word in asked)
+    after = spotless(*other, "--out", "other")
+    if is_served:
+        assert after.code == 3
+        assert "Go on from the network and the memory in killed." in after.err
+        return
+    # Nothing was served, so another request may have the memory; then the killed one must not come back.
+    assert after.code == 0, after.err
+    back = spotless(*asked, "--out", "killed", "--resume")
+    assert back.code == 3
+    assert "Go on from the network and the memory in other." in back.err
+
+
+def test_a_killed_request_can_be_resumed(here):
+    assert spotless("remember", *ROWS, "--rank", "20", "--out", "memory").code == 0
+    asked = ("scrub", *BASE, "--method", "ntk", "--memory", MEMORY, "--out", "run")
+    run = started(*asked, pause="forgetting.write_receipt")
+    assert run.stdout is not None
+    assert run.stdout.readline() == "here\n"
+    run.send_signal(signal.SIGKILL)
+    run.communicate(timeout=60)
+    ended = spotless(*asked, "--resume")
+    assert ended.code == 0, ended.err
+    assert sn.read_memory(here / "run/memory.safetensors").count == 57
+    assert json.loads((here / f"{MEMORY}.next").read_text())["state"] == "done"
+
+
+def test_a_note_that_cannot_be_read_is_not_passed_over(here):
+    assert spotless("remember", *ROWS, "--rank", "20", "--out", "memory").code == 0
+    (here / f"{MEMORY}.next").write_text("{}")
+    ended = spotless("scrub", *BASE, "--method", "ntk", "--memory", MEMORY, "--out", "run")
+    assert ended.code == 3
+    assert "must say which request used the memory, but cannot be read" in ended.err
+
+
+def test_of_copies_without_ids_as_many_go_as_are_named():
+    x, y = torch.ones(3, 2), torch.zeros(3, dtype=torch.long)
+    twice = sn.Data.of((x, y))
+    keys = RowKeys.of(twice)
+    assert len(keys.without(twice.pick([0]))) == 2
+    assert keys.strangers(sn.Data.of((torch.ones(4, 2), torch.zeros(4, dtype=torch.long)))) == 1
+    assert keys.without(twice.pick([0, 2])).are_those_of(twice.pick([1]))
