@@ -278,8 +278,8 @@ def limits_of(opened: Opened, gaussian: Gaussian, story: Story | None) -> list[s
     if opened.memory is not None and len(opened.split.retain) < min(LEAST, opened.left):
         limits.append(
             "Hardly any retained row was at hand, so the new memory.safetensors keeps curvature from before the "
-            "request, in which whoever has all of them might find the forgotten rows. It serves noise alone: destroy it "
-            "when it was used, at the latest when a network was retrained."
+            "request, in which whoever has all of them might find the forgotten rows. It serves noise alone: destroy "
+            "it when it was used, at the latest when a network was retrained."
         )
     if opened.tutors is not None:
         limits.append(
