@@ -4,8 +4,8 @@
 
 A network with one hidden layer, pre-trained on other rows, is fine-tuned on MNIST (DIR holds it; without `--data` on
 scikit-learn's digits). A memory is written once. Then ten rows at a time must go, ordinary ones or mislabelled ones,
-each request served from those rows and the memory alone. At some points the network is compared with one retrained
-without all rows that have gone so far, and with what one joint request for them gives.
+each request served from those rows and the memory, which the retained rows then write anew. At some points the network
+is compared with one retrained without all rows that have gone so far, and with what one joint request for them gives.
 """
 
 import argparse
@@ -95,19 +95,20 @@ def measure(folder: Path | None, kind: str, decay: float, seed: int, rank: int, 
 
     yield row("memory", WRITING, remembering / training, remembering)
     yield row("memory", "bytes", size)
-    network, kept, spent, called = original, train, [], LOOK[-1] + 1
+    network, kept, spent, called, first = original, train, [], LOOK[-1] + 1, 0.0
     for i in track(range(1, LOOK[-1] + 1), f"{name}, seed {seed}"):
         forget = rows(chosen[(i - 1) * EACH : i * EACH])(train, test).forget
         kept = kept.without(forget)
         clock = perf_counter()
         gaussian = NTK(memory=memory)(network, Split(forget=forget))
         about = gaussian.about
+        first = first or about["memory_ridge"]
         memory = after_request(memory, network, forget, gaussian.mean, retain=kept)
         spent.append(perf_counter() - clock)
         network = network.at(gaussian.mean)
         called = min(called, i) if about["retrain_now"] else called
         if i in LOOK:
-            yield row(ONE_BY_ONE, f"wear after {i}", about["wear"])
+            yield row(ONE_BY_ONE, f"wear after {i}", about["memory_ridge"] / first)
             split = rows(chosen[: i * EACH], mislabelled=kind == WRONG)(train, test)
             joint = original.at(NTK(memory=written)(original, Split(forget=split.forget)).mean)
             retrained = fit(start, split.retain, seed=seed, order_of=train)

@@ -1,7 +1,8 @@
 """Ten requests, one after another, from a memory: `python docs/gallery/many_requests.py FOLDER`.
 
-The memory is written once, at the end of training. After that each request reads only the rows that must go. The model
-is linear with squared loss, where serving from a memory is exact: only what training had not reached is left.
+A memory is written at the end of training. A request takes its step from it and from the rows that must go; then the
+retained rows write it anew. The model is linear with squared loss, where serving from a memory is exact: only what
+training had not reached is left.
 """
 
 import sys

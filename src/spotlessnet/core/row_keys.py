@@ -12,10 +12,13 @@ from jaxtyping import Int64, UInt8
 from torch import Tensor
 
 from spotlessnet.core.data import Data
-from spotlessnet.core.errors import MismatchError
+from spotlessnet.core.errors import DataError, MismatchError
 
 SALT, WIDTH = 16, 16
 """Bytes of a salt, and of a key."""
+
+LONGEST = 64
+"""Bytes that a keyed digest takes as its key."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +36,10 @@ class RowKeys:
 
     salt: bytes
     digests: UInt8[Tensor, "N w"]
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.salt) <= LONGEST:
+            raise DataError(f"The salt of keys must have 1 to {LONGEST} bytes, but has {len(self.salt)}.")
 
     @staticmethod
     def of(data: Data, salt: bytes | None = None) -> "RowKeys":

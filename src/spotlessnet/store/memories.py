@@ -10,6 +10,7 @@ from torch import Tensor
 from spotlessnet.core.errors import DataError, NumericsError
 from spotlessnet.core.files import write_whole
 from spotlessnet.core.memory import Memory
+from spotlessnet.core.row_keys import WIDTH
 from spotlessnet.store.checkpoints import read_metadata, read_weights
 from spotlessnet.store.tensor_bytes import to_bytes
 
@@ -36,8 +37,8 @@ def read_memory(path: str | Path) -> Memory:
             raise NumericsError(f"The memory's {name[:60]!r} in {path} is not finite. {REMEDY}")
     _check_shapes(path, tensors)
     memory = Memory.from_tensors(tensors, read_metadata(path))
-    numbers = (memory.decay, memory.outside, memory.error, memory.ridge, memory.first)
-    if not 1 <= memory.count < 2**63 or not all(isfinite(number) for number in numbers):
+    numbers = (memory.decay, memory.outside, memory.error)
+    if not memory.count or not all(isfinite(number) for number in numbers):
         raise DataError(f"The memory in {path} must hold rows and finite numbers, but does not. {REMEDY}")
     return memory
 
@@ -47,7 +48,7 @@ def _check_shapes(path: Path, tensors: Mapping[str, Tensor]) -> None:
     weights = tensors.get("weights")
     if weights is None:
         return  # the memory itself says what it lacks
-    shapes = {name: tuple(weights.shape) for name in ("gradient", "diagonal", "origin", "undone", "moved")}
+    shapes = {name: tuple(weights.shape) for name in ("gradient", "diagonal")}
     rank = tensors["values"].numel() if "values" in tensors else -1
     shapes |= {"basis": (weights.numel(), rank), "values": (rank,)}
     for i in range(len(tensors)):
@@ -58,8 +59,8 @@ def _check_shapes(path: Path, tensors: Mapping[str, Tensor]) -> None:
             shapes[f"kronecker.{i}.values"] = (-1, -1)
     wrong = [name for name, shape in shapes.items() if name in tensors and tuple(tensors[name].shape) != shape]
     wrong += [name for name in (*shapes, "weights") if name in tensors and tensors[name].dtype != weights.dtype]
-    numbered = [(name, tensors[name]) for name in ("gone", "coreset") if name in tensors]
-    wrong += [name for name, value in numbered if value.ndim != 1 or value.dtype != torch.int64]
+    keys = [(name, tensors[name]) for name in ("keys", "coreset") if name in tensors]
+    wrong += [name for name, value in keys if value.shape[1:] != (WIDTH,) or value.dtype != torch.uint8]
     if wrong or weights.ndim != 1 or not weights.is_floating_point() or ("basis" in tensors) != ("values" in tensors):
         raise DataError(
             f"The memory in {path} is damaged: {(wrong or ['weights'])[0]!r} does not fit the rest. {REMEDY}"
