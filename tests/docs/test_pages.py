@@ -12,6 +12,7 @@ import benchmarks.frontier
 import benchmarks.frontier_page
 import benchmarks.large_page
 import benchmarks.requests
+import benchmarks.sequences
 import benchmarks.tutored
 import pytest
 import torch
@@ -144,6 +145,7 @@ def test_the_site_builds_without_a_warning(tmp_path):
     [
         (benchmarks.attack, "attack-digits.jsonl", "which_method_when.md"),
         (benchmarks.requests, "requests.jsonl", "requests.md"),
+        (benchmarks.sequences, "sequences.jsonl", "requests.md"),
         (benchmarks.tutored, "tutored.jsonl", "requests.md"),
     ],
 )
