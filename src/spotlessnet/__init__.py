@@ -79,6 +79,8 @@ _PLACES = {
     "training.fit_many": ("fit_many",),
     "training.tutors": ("train_tutors",),
     "operators.remember": ("remember",),
+    # forgettable by design
+    "forgettable": ("Adaptation", "ForgettableModel", "fit_forgettable", "load_forgettable", "save_forgettable"),
     # evidence
     "audit": ("audit",),
     "compare": ("compare", "summarise"),
@@ -112,6 +114,13 @@ if TYPE_CHECKING:
     from spotlessnet.core.split import Split
     from spotlessnet.core.trained import Trained
     from spotlessnet.datasets import load
+    from spotlessnet.forgettable import (
+        Adaptation,
+        ForgettableModel,
+        fit_forgettable,
+        load_forgettable,
+        save_forgettable,
+    )
     from spotlessnet.operators.remember import remember
     from spotlessnet.readouts import (
         RMIA,
@@ -163,6 +172,7 @@ __all__ = [
     "NTK",
     "RMIA",
     "ActivationDistance",
+    "Adaptation",
     "BadTeacher",
     "BinaryCrossEntropy",
     "BlackBox",
@@ -174,6 +184,7 @@ __all__ = [
     "Error",
     "Finetune",
     "Fisher",
+    "ForgettableModel",
     "Gaussian",
     "Hiding",
     "LiRA",
@@ -214,9 +225,11 @@ __all__ = [
     "check_damage",
     "compare",
     "fit",
+    "fit_forgettable",
     "fit_many",
     "ids",
     "load",
+    "load_forgettable",
     "load_into",
     "page",
     "read_memory",
@@ -224,6 +237,7 @@ __all__ = [
     "read_weights",
     "remember",
     "rows",
+    "save_forgettable",
     "some_of_class",
     "summarise",
     "trade_off",

@@ -1,0 +1,109 @@
+"""From inputs to rows of the problem: features in fixed point, a constant one, and targets."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int16
+from torch import Tensor, nn
+
+from spotlessnet.core.data import Inputs
+from spotlessnet.core.errors import DataError, MismatchError
+from spotlessnet.forgettable.adapt import call
+from spotlessnet.forgettable.fixed_point import LARGEST, FixedPoint
+
+ONE = 2**11
+"""The code of the constant feature, which stands for a bias."""
+
+STEP = 2.0**-10
+"""The step of targets that are not class numbers alone."""
+
+
+@dataclass(frozen=True, eq=False)
+class Encoder:
+    """Everything about the problem that no user example has touched.
+
+    **Arguments:**
+
+    - `features`: the frozen feature map; answers `[N, d]`, or `[N, C, d]` with a method `base` beside it.
+    - `point`: the fixed-point scales.
+    - `classes`: how many there are.
+    - `batch_size`: examples at a time. Batches are filled up to this size, so that an example's features do not
+      depend on how many come with it.
+    - `spread`: for features with `base`, how far apart the logits of right and wrong classes shall lie.
+    """
+
+    features: nn.Module
+    point: FixedPoint
+    classes: int
+    batch_size: int = 64
+    spread: float = 5.0
+    dtype: torch.dtype = torch.float32
+
+    @property
+    def device(self) -> torch.device:
+        """Where the features are computed."""
+        return self.point.scale.device
+
+    @property
+    def per_class(self) -> bool:
+        """Whether each class is a row of its own."""
+        return hasattr(self.features, "base")
+
+    def __call__(self, x: Inputs, y: Tensor) -> tuple[Int16[Tensor, "N R D"], Int16[Tensor, "N R C"]]:
+        """Codes and targets of examples."""
+        return encode(self.features, self.point, x, y, self.classes, self.batch_size, self.spread)
+
+
+def encode(
+    features: nn.Module, point: FixedPoint, x: Inputs, y: Tensor, classes: int, batch_size: int, spread: float
+) -> tuple[Int16[Tensor, "N R D"], Int16[Tensor, "N R C"]]:
+    """Codes and targets, a batch at a time."""
+    codes, targets = [], []
+    count = len(y)
+    check_labels(y, classes)
+    for start in range(0, count, batch_size):
+        piece = _take(x, start, batch_size, point.scale.device)
+        n = min(batch_size, count - start)
+        q = point(raw_features(features, piece)[:n].flatten(0, -2)).view(n, -1, len(point.scale))
+        label = y[start : start + n].to(q.device).long()
+        goal = nn.functional.one_hot(label, classes)
+        if hasattr(features, "base"):
+            rest = (spread * (goal - 1 / classes) - features.base(piece)[:n]) / STEP  # type: ignore[operator]  # a method, not a tensor
+            targets.append(rest.round().clamp(-LARGEST, LARGEST).to(torch.int16)[:, :, None])
+            codes.append(q)
+        else:
+            targets.append(goal.to(torch.int16)[:, None, :])
+            codes.append(torch.cat([q, q.new_full((n, 1, 1), ONE)], dim=2))
+    if not codes:
+        raise DataError("There must be at least one example, but none came.")
+    return torch.cat(codes), torch.cat(targets)
+
+
+def raw_features(features: nn.Module, x: Inputs) -> Float[Tensor, "N R d"]:
+    """Features as `[N, R, d]`, whatever the map answers."""
+    value: Any = call(features, x)
+    if not isinstance(value, Tensor) or value.ndim not in (2, 3):
+        raise MismatchError("Features must be a tensor of shape [N, d], or [N, C, d] with a method `base` beside it.")
+    return value.detach() if value.ndim == 3 else value.detach()[:, None]
+
+
+def check_labels(y: Tensor, classes: int) -> None:
+    """Raise unless labels are class numbers."""
+    if y.ndim != 1 or y.is_floating_point() or (len(y) and (int(y.min()) < 0 or int(y.max()) >= classes)):
+        raise MismatchError(
+            f"Labels must be whole numbers from 0 to {classes - 1}, one per example, but have shape {tuple(y.shape)}, "
+            f"type {y.dtype}" + (f" and go from {y.min()} to {y.max()}." if y.numel() else ".")
+        )
+
+
+def _take(x: Inputs, start: int, size: int, device: torch.device) -> Inputs:
+    if isinstance(x, dict):
+        return {name: _filled(value[start : start + size], size).to(device) for name, value in x.items()}
+    return _filled(x[start : start + size], size).to(device)
+
+
+def _filled(piece: Tensor, size: int) -> Tensor:
+    """The batch with its last example repeated up to the full size."""
+    missing = size - len(piece)
+    return piece if missing <= 0 else torch.cat([piece, piece[-1:].expand(missing, *piece.shape[1:])])

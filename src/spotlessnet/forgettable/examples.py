@@ -1,0 +1,135 @@
+"""The user examples that a model still holds: their ids and labels, and where kept, their features."""
+
+import hashlib
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Int16, Int64
+from torch import Tensor
+
+from spotlessnet.core.errors import DataError, IntegrityError
+
+
+@dataclass(eq=False)
+class Examples:
+    """Rows of a problem, addressed by id; several examples may share one, as those of a person do.
+
+    **Arguments:**
+
+    - `codes`: features in fixed point, `[n, R, d]`, or `None` where they are not kept and a request brings its inputs.
+    - `targets`: `[n, R, C]`.
+    - `labels`: class numbers, -1 for an example that has gone.
+    - `weights`: whole numbers.
+    - `digests`: of each example's codes, so that features computed again are known to be the same.
+    """
+
+    targets: Int16[Tensor, "n R C"]
+    labels: Int64[Tensor, " n"]
+    weights: Int64[Tensor, " n"]
+    ids: list[Hashable]
+    codes: Int16[Tensor, "n R d"] | None = None
+    digests: list[str] = field(default_factory=list)
+    places: dict[Hashable, list[int]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.places:
+            for i, (name, label) in enumerate(zip(self.ids, self.labels.tolist(), strict=True)):
+                if label != GONE:
+                    self.places.setdefault(name, []).append(i)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.places.values()))
+
+    def find(self, ids: Iterable[Hashable]) -> Int64[Tensor, " k"]:
+        """Places of all examples with these ids."""
+        wanted = list(dict.fromkeys(ids))
+        missing = [name for name in wanted if name not in self.places]
+        if missing:
+            raise DataError(
+                f"{len(missing)} of {len(wanted)} ids belong to no example of this model. They may have been forgotten "
+                "before; check the list."
+            )
+        return torch.tensor(sorted(i for name in wanted for i in self.places[name]), dtype=torch.long)
+
+    def of_class(self, label: int) -> Int64[Tensor, " k"]:
+        """Places of all examples of a class."""
+        return (self.labels == label).nonzero().squeeze(1)
+
+    def all(self) -> Int64[Tensor, " k"]:
+        """Places of every example that is left."""
+        return (self.labels != GONE).nonzero().squeeze(1)
+
+    def erase(self, places: Int64[Tensor, " k"]) -> None:
+        """Overwrite everything kept about these examples."""
+        for i in places.tolist():
+            where = self.places[self.ids[i]]
+            where.remove(i)
+            if not where:
+                del self.places[self.ids[i]]
+            self.ids[i] = None
+            if self.digests:
+                self.digests[i] = ""
+        self.targets[places.to(self.targets.device)] = 0
+        self.labels[places], self.weights[places] = GONE, 0
+        if self.codes is not None:
+            self.codes[places.to(self.codes.device)] = 0
+
+    def append(
+        self,
+        codes: Int16[Tensor, "k R d"],
+        targets: Int16[Tensor, "k R C"],
+        labels: Tensor,
+        weights: Tensor,
+        ids: Sequence[Hashable],
+    ) -> None:
+        """More examples, in places that others left where there are any."""
+        free = (self.labels == GONE).nonzero().squeeze(1)[: len(ids)]
+        more = len(ids) - len(free)
+        if more > 0:
+            self._grow(max(more, len(self.labels) // 8))
+            free = (self.labels == GONE).nonzero().squeeze(1)[: len(ids)]
+        at = free.to(self.targets.device)
+        self.targets[at] = targets.to(self.targets.device)
+        self.labels[free], self.weights[free] = labels.cpu().long(), weights.cpu().long()
+        if self.codes is not None:
+            self.codes[free.to(self.codes.device)] = codes.to(self.codes.device)
+        for i, name in zip(free.tolist(), ids, strict=True):
+            self.ids[i] = name
+            self.places.setdefault(name, []).append(i)
+        if self.digests:
+            for i, digest in zip(free.tolist(), digests_of(codes), strict=True):
+                self.digests[i] = digest
+
+    def _grow(self, count: int) -> None:
+        def longer(value: Tensor, fill: int) -> Tensor:
+            return torch.cat([value, value.new_full((count, *value.shape[1:]), fill)])
+
+        self.targets, self.labels, self.weights = (
+            longer(self.targets, 0),
+            longer(self.labels, GONE),
+            longer(self.weights, 0),
+        )
+        self.ids.extend([None] * count)
+        if self.digests:
+            self.digests.extend([""] * count)
+        if self.codes is not None:
+            self.codes = longer(self.codes, 0)
+
+    def check_same(self, places: Int64[Tensor, " k"], codes: Int16[Tensor, "k R d"]) -> None:
+        """Raise unless these are the features that the examples were put in with."""
+        wrong = sum(d != self.digests[i] for i, d in zip(places.tolist(), digests_of(codes), strict=True))
+        if wrong:
+            raise IntegrityError(
+                f"The features of {wrong} of {len(places)} examples are not those that were put in, so taking them out "
+                "would leave something. Give the same inputs, on the same device and with the same batch size, or fit "
+                "with `keep_features=True`."
+            )
+
+
+GONE = -1
+
+
+def digests_of(codes: Int16[Tensor, "k R d"]) -> list[str]:
+    """Sixteen hex digits for each example's codes."""
+    return [hashlib.blake2b(one.contiguous().numpy().tobytes(), digest_size=8).hexdigest() for one in codes.cpu()]

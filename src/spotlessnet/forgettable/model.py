@@ -1,0 +1,265 @@
+"""`ForgettableModel`: a network whose user data can be taken out again, exactly and at once."""
+
+import copy
+import time
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+
+from spotlessnet.core.data import Data, Inputs
+from spotlessnet.core.errors import DataError, MismatchError, NeedError, SolveError
+from spotlessnet.forgettable.certificate import Certificate, refine
+from spotlessnet.forgettable.encoder import Encoder, check_labels
+from spotlessnet.forgettable.examples import Examples, digests_of
+from spotlessnet.forgettable.factor import cholesky, solve, update_, worth_updating
+from spotlessnet.forgettable.module import ForgettableNetwork
+from spotlessnet.forgettable.moments import Moments
+
+Kind = Literal["fit", "forget", "add", "relabel", "refresh"]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What one request did.
+
+    **Arguments:**
+
+    - `kind`: forget, add, relabel, fit or refresh.
+    - `examples`: how many examples it was about.
+    - `left`: how many user examples the model holds now.
+    - `certificate`: how far the weights can be from solving anew without them.
+    - `moved`: how far the weights went, in the same units.
+    - `refactored`: whether the factor was made anew rather than updated.
+    """
+
+    kind: Kind
+    examples: int
+    left: int
+    certificate: Certificate
+    moved: float
+    refactored: bool
+    seconds: float
+
+    def about(self) -> dict[str, float | int | str | bool]:
+        """Plain values for a receipt."""
+        return {
+            "kind": self.kind,
+            "examples": self.examples,
+            "examples_left": self.left,
+            "distance_bound": self.certificate.bound,
+            "distance_bound_relative": self.certificate.relative,
+            "moved": self.moved,
+            "refactored": self.refactored,
+            "seconds": self.seconds,
+        }
+
+
+@dataclass(eq=False)
+class ForgettableModel:
+    r"""Frozen features from core data, and the ridge problem $(G + rI)\,W = C$ that user data enter.
+
+    Make one with `fit_forgettable`. `moments` are whole numbers, so examples are taken out without rounding; `factor`
+    is updated with them; `weights` are corrected until float64 holds no better ones. After a request weights and
+    moments are those of a model that never held the examples, bit for bit as a rule, and the factor is so up to
+    rounding; `refresh` makes that bit for bit too.
+    """
+
+    encoder: Encoder
+    moments: Moments
+    ridge: int
+    examples: Examples
+    factor: Float[Tensor, "D D"]
+    weights: Float[Tensor, "D C"]
+    requests: list[Request] = field(default_factory=list)
+    core_examples: int = 0
+    ridge_from: str = "given"
+
+    def __len__(self) -> int:
+        """How many user examples are inside."""
+        return len(self.examples)
+
+    @property
+    def certificate(self) -> Certificate:
+        """How far the present weights can be from the exact optimum."""
+        return self.requests[-1].certificate
+
+    def forget(self, ids: Iterable[Hashable], *, inputs: Inputs | None = None) -> Request:
+        """Take out every example with these ids.
+
+        **Arguments:**
+
+        - `inputs`: the examples' inputs, ordered as the examples were put in; needed only where features were not kept.
+        """
+        return self._remove(self.examples.find([ids] if isinstance(ids, str) else ids), inputs)
+
+    def forget_class(self, label: int, *, inputs: Inputs | None = None) -> Request:
+        """Take out all user examples of a class."""
+        return self._remove(self.examples.of_class(label), inputs)
+
+    def forget_all(self, *, inputs: Inputs | None = None) -> Request:
+        """Take out all user data: what is left is the model of core data."""
+        return self._remove(self.examples.all(), inputs)
+
+    def add(
+        self, x: Inputs, y: Tensor, *, ids: Sequence[Hashable], weights: Int64[Tensor, " n"] | None = None
+    ) -> Request:
+        """Put examples in: the same as if they had been there from the beginning."""
+        began = time.perf_counter()
+        if len(ids) != len(y):
+            raise MismatchError(f"Each example needs an id, but {len(y)} examples came with {len(ids)} ids.")
+        codes, targets = self.encoder(x, y)
+        w = torch.ones(len(y), dtype=torch.long) if weights is None else weights
+        self._change("add", began, codes, targets, w, 1, lambda: self.examples.append(codes, targets, y, w, list(ids)))
+        return self.requests[-1]
+
+    def relabel(self, ids: Iterable[Hashable], y: Tensor | int, *, inputs: Inputs | None = None) -> Request:
+        """Correct the labels of all examples with these ids; the factor stays as it is.
+
+        **Arguments:**
+
+        - `y`: one label for all, or one for each example in the order in which they were put in.
+        """
+        began = time.perf_counter()
+        places = self.examples.find([ids] if isinstance(ids, str) else ids)
+        labels = torch.full((len(places),), y) if isinstance(y, int) else y
+        if len(labels) != len(places):
+            raise MismatchError(f"{len(places)} examples have these ids, but {len(labels)} labels came.")
+        check_labels(labels, self.encoder.classes)
+        codes, targets, w = self._rows(places, inputs)
+        turned = targets.clone()
+        goal = nn.functional.one_hot(labels.long(), self.encoder.classes).to(targets)
+        old = nn.functional.one_hot(self.examples.labels[places], self.encoder.classes).to(targets)
+        if self.encoder.per_class:
+            raise NeedError(
+                "A linearised network's targets hold its own answers. Forget the examples and add them anew."
+            )
+        turned += (goal - old)[:, None]
+        self.moments.remove(*_flat(codes, targets, w))
+        self.moments.add(*_flat(codes, turned, w))
+        self.examples.targets[places.to(self.examples.targets.device)] = turned.to(self.examples.targets)
+        self.examples.labels[places] = labels.long()
+        self._settle("relabel", began, len(places), refactored=False)
+        return self.requests[-1]
+
+    def refresh(self) -> Request:
+        """Make the factor anew from the moments: the whole state is then bit for bit that of a new fit."""
+        began = time.perf_counter()
+        self.factor = cholesky(self.moments.gram, self.ridge)
+        self._settle("refresh", began, 0, refactored=True)
+        return self.requests[-1]
+
+    def solved_anew(self, user: Data | Any, *, core: Data | Any) -> "ForgettableModel":
+        """The problem of these examples from nothing, with this model's features and ridge."""
+        moments = Moments.zero(len(self.weights), self.weights.shape[1], self.encoder.device)
+        for data in (Data.of(core), Data.of(user)):
+            for batch in data.batches(1024):
+                codes, targets = self.encoder(batch.x, batch.y)
+                moments.add(codes.flatten(0, 1), targets.flatten(0, 1))
+        model = empty_model(self.encoder, self.ridge, len(self.weights), self.weights.shape[1])
+        model.moments, model.factor = moments, cholesky(moments.gram, self.ridge)
+        model._settle("fit", time.perf_counter(), len(Data.of(user)), refactored=True)
+        return model
+
+    def module(self) -> nn.Module:
+        """An ordinary network with the present weights, sharing nothing with this model."""
+        return copy.deepcopy(ForgettableNetwork(self.encoder, self.weights)).eval()
+
+    @torch.no_grad()
+    def predict(self, data: Data | Inputs) -> Float[Tensor, "N C"]:
+        """Scores per class, a batch at a time."""
+        network = ForgettableNetwork(self.encoder, self.weights)
+        size, device = self.encoder.batch_size, self.encoder.device
+        if isinstance(data, Data):
+            pieces = [batch.x for batch in data.batches(size)]
+        elif isinstance(data, dict):
+            count = len(next(iter(data.values())))
+            pieces = [{n: v[i : i + size] for n, v in data.items()} for i in range(0, count, size)]
+        else:
+            pieces = list(data.split(size))
+        answers = []
+        for x in pieces:
+            here = {n: v.to(device) for n, v in x.items()} if isinstance(x, dict) else x.to(device)
+            answers.append(network(**here) if isinstance(here, dict) else network(here))
+        return torch.cat(answers)
+
+    def _remove(self, places: Int64[Tensor, " k"], inputs: Inputs | None) -> Request:
+        began = time.perf_counter()
+        if not len(places):
+            raise DataError("No user example is concerned, so there is nothing to forget.")
+        codes, targets, w = self._rows(places, inputs)
+        self._change("forget", began, codes, targets, w, -1, lambda: self.examples.erase(places))
+        return self.requests[-1]
+
+    def _rows(self, places: Int64[Tensor, " k"], inputs: Inputs | None) -> tuple[Tensor, Tensor, Tensor]:
+        kept = self.examples
+        if kept.codes is not None:
+            codes = kept.codes[places.to(kept.codes.device)]
+        elif inputs is None:
+            raise NeedError(
+                "Features were not kept, so the inputs of these examples are needed: `forget(ids, inputs=...)`. Fit "
+                "with `keep_features=True` to do without."
+            )
+        else:
+            codes = self.encoder(inputs, kept.labels[places])[0]
+            kept.check_same(places, codes)
+        return codes, kept.targets[places.to(kept.targets.device)], kept.weights[places]
+
+    def _change(
+        self, kind: Kind, began: float, codes: Tensor, targets: Tensor, w: Tensor, sign: int, book: object
+    ) -> None:
+        """Moments, factor, weights, and last the list of examples: a request that fails has changed no list."""
+        rows = _flat(codes, targets, w)
+        q = rows[0].to(self.factor) * rows[2].to(self.factor).sqrt()[:, None]
+        (self.moments.add if sign > 0 else self.moments.remove)(*rows)
+        updated = worth_updating(len(self.factor), len(q)) and update_(self.factor, q, sign)
+        if not updated:
+            self.factor = cholesky(self.moments.gram, self.ridge)
+        assert callable(book)
+        book()
+        self._settle(kind, began, len(codes), refactored=not updated)
+
+    def _settle(self, kind: Kind, began: float, examples: int, *, refactored: bool) -> None:
+        """The weights of the present moments, certified; the factor is made anew where it has become too coarse."""
+        found = refine(self.moments, self.ridge, self.factor, self.weights)
+        if found.coarse and not refactored:
+            self.factor, refactored = cholesky(self.moments.gram, self.ridge), True
+            found = refine(self.moments, self.ridge, self.factor, solve(self.factor, self.moments.cross))
+        if not found.certificate.bound < 1e-6 * max(found.certificate.size, 1e-300) and found.certificate.bound > 0:
+            raise SolveError(
+                f"The weights must be certain to a millionth of their length, but only "
+                f"{found.certificate.relative:.2g} is reached: the ridge {self.ridge} is too small for "
+                "these features. Fit with a larger ridge."
+            )
+        moved = float((found.weights - self.weights).norm())
+        self.weights = found.weights
+        seconds = time.perf_counter() - began
+        self.requests.append(Request(kind, examples, len(self.examples), found.certificate, moved, refactored, seconds))
+
+
+def _flat(codes: Tensor, targets: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows of the problem: one per example, or one per example and class."""
+    per = codes.shape[1]
+    return codes.flatten(0, 1), targets.flatten(0, 1), w.repeat_interleave(per)
+
+
+def empty_model(encoder: Encoder, ridge: int, features: int, outputs: int) -> ForgettableModel:
+    """A model that holds no example at all."""
+    device = encoder.device
+    moments = Moments.zero(features, outputs, device)
+    rows = encoder.classes if encoder.per_class else 1
+    kept = Examples(
+        torch.zeros(0, rows, outputs, dtype=torch.int16, device=device),
+        torch.zeros(0, dtype=torch.long),
+        torch.zeros(0, dtype=torch.long),
+        [],
+    )
+    return ForgettableModel(
+        encoder, moments, ridge, kept, cholesky(moments.gram, ridge), torch.zeros_like(moments.cross)
+    )
+
+
+__all__ = ["ForgettableModel", "Request", "digests_of", "empty_model"]

@@ -1,0 +1,54 @@
+"""Noise on released weights, and what it proves over a sequence of requests (Gaussian differential privacy)."""
+
+import math
+from collections.abc import Sequence
+
+from scipy.optimize import brentq
+from scipy.stats import norm
+
+from spotlessnet.core.errors import SettingError, check_positive
+
+
+def delta_of(mu: float, epsilon: float) -> float:
+    r"""$\delta(\varepsilon) = \Phi(-\varepsilon/\mu + \mu/2) - e^\varepsilon\,\Phi(-\varepsilon/\mu - \mu/2)$.
+
+    >>> round(delta_of(1.0, 1.0), 4)
+    0.1269
+    """
+    if mu <= 0:
+        return 0.0
+    return float(norm.cdf(-epsilon / mu + mu / 2) - math.exp(epsilon + norm.logcdf(-epsilon / mu - mu / 2)))
+
+
+def epsilon_of(bounds: Sequence[float], sigma: float, delta: float) -> float:
+    r"""The $\varepsilon$ of a whole sequence of releases, each with fresh Gaussian noise.
+
+    A release after a request is $W + \sigma n$ with $\|W - W^*\| \le b_t$, so it is $b_t/\sigma$-GDP against solving
+    anew, and the sequence is $\mu = \sqrt{\sum_t b_t^2}/\sigma$-GDP.
+
+    **Arguments:**
+
+    - `bounds`: $b_t$, the certified distance of each request.
+    - `sigma`: the noise's standard deviation in each weight.
+    - `delta`: the probability with which the statement may fail.
+    """
+    check_positive("sigma", sigma)
+    if not 0 < delta < 1:
+        raise SettingError(f"`delta` must be between 0 and 1, but got {delta}.")
+    mu = math.sqrt(sum(b * b for b in bounds)) / sigma
+    if delta_of(mu, 0.0) <= delta:
+        return 0.0
+    high = 1.0
+    while delta_of(mu, high) > delta:
+        high *= 2
+    return float(brentq(lambda e: delta_of(mu, e) - delta, 0.0, high))
+
+
+def sigma_for(bound: float, epsilon: float, delta: float) -> float:
+    """The least noise under which a distance of `bound` gives (ε, δ)."""
+    check_positive("bound", bound)
+    check_positive("epsilon", epsilon)
+    if not 0 < delta < 1:
+        raise SettingError(f"`delta` must be between 0 and 1, but got {delta}.")
+    mu = brentq(lambda m: delta_of(m, epsilon) - delta, 1e-6, 1e3)
+    return bound / float(mu)

@@ -1,0 +1,158 @@
+"""State and weights after a request against exact arithmetic, on random problems."""
+
+import mpmath
+import pytest
+import torch
+
+from spotlessnet.core.errors import SettingError, SolveError
+from spotlessnet.forgettable.certificate import refine
+from spotlessnet.forgettable.factor import cholesky, solve, update_, worth_updating
+from spotlessnet.forgettable.fixed_point import LARGEST, FixedPoint
+from spotlessnet.forgettable.moments import Moments
+from spotlessnet.forgettable.residual import residual
+
+
+def problem(seed, most=8):
+    """Codes, targets, how many go, and a ridge, of very different sizes and conditions."""
+    draw = torch.Generator().manual_seed(seed)
+
+    def pick(low, high):
+        return int(torch.randint(low, high + 1, (), generator=draw))
+
+    d, n, outputs = pick(2, most), pick(4, 40), pick(1, 3)
+    spread = 10 ** (-3 * torch.rand(d, generator=draw))
+    q = (torch.randn(n, d, generator=draw) * 8000 * spread).round().clamp(-LARGEST, LARGEST).to(torch.int16)
+    t = torch.randint(-5, 6, (n, outputs), generator=draw)
+    w = torch.randint(1, 4, (n,), generator=draw)
+    return q, t, w, pick(1, n - 1), 10 ** pick(2, 9)
+
+
+def filled(q, t, w):
+    moments = Moments.zero(q.shape[1], t.shape[1])
+    moments.add(q, t, w)
+    return moments
+
+
+def exact(q, t, w, ridge):
+    """The optimum with sixty digits, by code that shares nothing with the package."""
+    with mpmath.workdps(60):
+        Q, T = mpmath.matrix(q.tolist()), mpmath.matrix(t.tolist())
+        S = mpmath.diag([mpmath.mpf(int(v)) for v in w])
+        A = Q.T * S * Q + ridge * mpmath.eye(q.shape[1])
+        B = Q.T * S * T
+        return [mpmath.lu_solve(A, B[:, c]) for c in range(t.shape[1])]
+
+
+def distance(W, columns):
+    with mpmath.workdps(60):
+        gaps = [mpmath.mpf(float(W[i, c])) - columns[c][i] for c in range(W.shape[1]) for i in range(W.shape[0])]
+        return float(mpmath.sqrt(mpmath.fsum(g * g for g in gaps)))
+
+
+@pytest.mark.parametrize("block", range(8))
+def test_forgotten_examples_leave_nothing_and_the_bound_is_true_and_tight(block):
+    for seed in range(25 * block, 25 * block + 25):
+        q, t, w, k, ridge = problem(seed)
+        held, never = filled(q, t, w), filled(q[k:], t[k:], w[k:])
+        L = cholesky(held.gram, ridge)
+        W = solve(L, held.cross)
+        held.remove(q[:k], t[:k], w[:k])
+        assert torch.equal(held.gram, never.gram)
+        assert torch.equal(held.cross, never.cross)
+        fresh = cholesky(never.gram, ridge)
+        assert update_(L, q[:k].double() * w[:k].double().sqrt()[:, None], -1)
+        condition = float(torch.linalg.cond(never.gram + ridge * torch.eye(len(L), dtype=L.dtype)))
+        assert float((L @ L.T - fresh @ fresh.T).norm()) <= 1e-13 * float(filled(q, t, w).gram.norm() + ridge)
+        found = refine(held, ridge, L, W)
+        anew = refine(never, ridge, fresh, solve(fresh, never.cross))
+        truth = exact(q[k:], t[k:], w[k:], ridge)
+        for one in (found, anew):
+            gap = distance(one.weights, truth)
+            assert one.certificate.bound >= gap, (seed, condition)
+            assert one.certificate.bound <= 100 * gap + 1e-300 or not one.weights.any(), (seed, condition)
+        assert torch.equal(found.weights.float(), anew.weights.float()), seed
+
+
+def test_a_wrong_factor_cannot_fool_the_certificate():
+    q, t, w, _, ridge = problem(3)
+    moments = filled(q, t, w)
+    L = cholesky(moments.gram, ridge) * (1 + 0.02 * torch.rand(q.shape[1], q.shape[1], dtype=torch.float64).tril())
+    found = refine(moments, ridge, L, torch.zeros_like(moments.cross))
+    assert found.certificate.bound >= distance(found.weights, exact(q, t, w, ridge))
+
+
+@pytest.mark.parametrize(("d", "k", "sign"), [(5, 2, -1), (300, 7, 1), (300, 7, -1), (600, 40, -1), (600, 1, 1)])
+def test_rank_k_updates_are_those_of_the_dense_matrix(d, k, sign):
+    draw = torch.Generator().manual_seed(d + k)
+    X = torch.randn(k, d, generator=draw, dtype=torch.float64)
+    B = torch.randn(2 * d, d, generator=draw, dtype=torch.float64)
+    A = B.T @ B + torch.eye(d, dtype=torch.float64) + (X.T @ X if sign < 0 else 0)
+    L = torch.linalg.cholesky(A)
+    assert update_(L, X, sign)
+    torch.testing.assert_close(L, torch.linalg.cholesky(A + sign * X.T @ X), rtol=0, atol=1e-11)
+    assert torch.equal(L, L.tril())
+
+
+def test_taking_away_more_than_is_there_is_noticed():
+    L = torch.linalg.cholesky(torch.eye(4, dtype=torch.float64))
+    assert not update_(L, 2 * torch.eye(4, dtype=torch.float64)[:1], -1)
+    with pytest.raises(SolveError, match="must be positive definite"):
+        cholesky(-torch.eye(3, dtype=torch.float64), 0)
+
+
+def test_large_requests_are_factored_anew():
+    assert worth_updating(8000, 100)
+    assert not worth_updating(8000, 2000)
+    assert not worth_updating(300, 1)
+
+
+@pytest.mark.parametrize("d", [3, 70])
+def test_residuals_have_a_hundred_bits(d):
+    draw = torch.Generator().manual_seed(d)
+    q = torch.randint(-LARGEST, LARGEST, (2 * d, d), generator=draw).to(torch.int16)
+    moments = filled(q, torch.randint(0, 2, (2 * d, 2), generator=draw), torch.ones(2 * d, dtype=torch.long))
+    W = torch.linalg.solve(moments.gram + 10 * torch.eye(d, dtype=torch.float64), moments.cross)
+    found = residual(moments.gram, moments.cross, 10, W)
+    with mpmath.workdps(60):
+        A = mpmath.matrix(moments.gram.tolist()) + 10 * mpmath.eye(d)
+        R = mpmath.matrix(moments.cross.tolist()) - A * mpmath.matrix(W.tolist())
+        gap = mpmath.mnorm(R - mpmath.matrix(found.value.tolist()), "f")
+        size = mpmath.mnorm(R, "f")
+    assert float(gap) <= float(found.slack.norm())
+    assert float(gap) <= 4e-16 * float(size)
+    assert float(found.slack.norm()) <= 1e-8 * float(size)
+    plain = moments.cross - moments.gram @ W - 10 * W
+    assert float((plain - found.value).norm()) > 1e-3 * float(size), "float64 alone would not do"
+
+
+def test_moments_are_the_same_whole_numbers_in_any_order():
+    draw = torch.Generator().manual_seed(0)
+    q = torch.randint(-LARGEST, LARGEST, (9000, 5), generator=draw).to(torch.int16)
+    t, w = torch.randint(-9, 9, (9000, 2), generator=draw), torch.randint(1, 200, (9000,), generator=draw)
+    one, other, order = filled(q, t, w), Moments.zero(5, 2), torch.randperm(9000, generator=draw)
+    for part in order.split(700):
+        other.add(q[part], t[part], w[part])
+    whole = (q.long() * w[:, None]).T @ q.long()
+    assert torch.equal(one.gram, other.gram)
+    assert torch.equal(one.gram.long(), whole)
+    assert torch.equal(one.cross.long(), (q.long() * w[:, None]).T @ t)
+    assert (one.count, one.weight) == (9000, int(w.sum()))
+
+
+def test_what_would_not_stay_exact_is_refused():
+    moments, q = Moments.zero(2, 1), torch.ones(1, 2, dtype=torch.int16)
+    with pytest.raises(SettingError, match="sum to at most 8388608"):
+        moments.add(q, torch.ones(1, 1), torch.tensor([2**24]))
+    with pytest.raises(SettingError, match="whole numbers"):
+        moments.add(q, torch.ones(1, 1), torch.tensor([0.5]))
+    with pytest.raises(SettingError, match="at most 16 bits"):
+        moments.add(q, torch.full((1, 1), 1e6))
+
+
+def test_fixed_point_evens_out_blocks_and_clips_what_lies_beyond():
+    x = torch.cat([torch.randn(500, 3) * 100, torch.randn(500, 4) * 0.01], dim=1)
+    point = FixedPoint.of_core(x, [3, 4])
+    q = point(x).float()
+    assert float(q[:, :3].square().mean() / q[:, 3:].square().mean()) == pytest.approx(1, rel=1e-2)
+    assert int(q.abs().max()) <= LARGEST // 4 + 1
+    assert int(point(x * 1e6).abs().max()) == LARGEST

@@ -1,0 +1,233 @@
+"""A model after requests against one that was fitted without the examples."""
+
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+import spotlessnet as sn
+from spotlessnet.core.errors import DataError, IntegrityError, MismatchError, NeedError, SettingError
+from spotlessnet.forgettable import Adaptation, load_forgettable, save_forgettable
+from spotlessnet.forgettable.features import Pooled
+from spotlessnet.forgettable.fit import fit_problem, make_encoder
+
+CLASSES = 3
+
+
+def some(n, seed):
+    draw = torch.Generator().manual_seed(seed)
+    y = torch.randint(0, CLASSES, (n,), generator=draw)
+    x = torch.randn(n, 6, generator=draw) + 1.5 * nn.functional.one_hot(y, 6)
+    return x, y
+
+
+def backbone(width=40):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, width), nn.ReLU(), nn.Linear(width, width))
+
+
+CORE, USER = some(40, 0), some(120, 1)
+
+
+@pytest.fixture(scope="module")
+def encoder():
+    return make_encoder(Pooled(backbone()), sn.Data.of(CORE), CLASSES)
+
+
+def fitted(encoder, rows=None, ids=None, like=None, **settings):
+    x, y = USER
+    rows = torch.arange(len(y)) if rows is None else torch.as_tensor(rows)
+    names = rows.tolist() if ids is None else [ids[i] for i in rows.tolist()]
+    model = fit_problem(encoder, sn.Data.of(CORE), sn.Data.of((x[rows], y[rows])), names, **{"ridge": 0.1, **settings})
+    if like is not None:
+        model.ridge = like.ridge
+        model.refresh()
+    return model
+
+
+def same(one, other):
+    """The whole state, not only the weights."""
+    assert torch.equal(one.moments.gram, other.moments.gram)
+    assert torch.equal(one.moments.cross, other.moments.cross)
+    assert torch.equal(one.weights.float(), other.weights.float())
+    torch.testing.assert_close(one.weights, other.weights, rtol=1e-13, atol=0)
+    torch.testing.assert_close(one.factor, other.factor, rtol=0, atol=1e-12 * float(other.factor.abs().max()))
+    assert (one.moments.count, one.moments.weight, len(one)) == (other.moments.count, other.moments.weight, len(other))
+
+
+def test_a_person_leaves(encoder):
+    people = [f"person {i % 12}" for i in range(120)]
+    model = fitted(encoder, ids=people)
+    request = model.forget(["person 3", "person 7"])
+    keep = [i for i in range(120) if i % 12 not in (3, 7)]
+    same(model, fitted(encoder, keep, people, like=model))
+    assert (request.examples, request.left, len(model)) == (20, 100, 100)
+    assert 0 < request.certificate.relative < 1e-14
+    assert request.certificate.bound < 1e-9 * request.moved
+    gone = [i for i in range(120) if i % 12 in (3, 7)]
+    assert not model.examples.codes[gone].any()
+    assert not model.examples.targets[gone].any()
+    assert not any(name in ("person 3", "person 7") for name in model.examples.ids)
+    with pytest.raises(DataError, match="1 of 1 ids belong to no example"):
+        model.forget("person 3")
+
+
+def test_small_requests_update_the_factor(monkeypatch):
+    wide = make_encoder(Pooled(backbone(1000)), sn.Data.of(CORE), CLASSES)
+    model = fitted(wide)
+    request = model.forget([5, 6])
+    assert not request.refactored
+    same(model, fitted(wide, [i for i in range(120) if i not in (5, 6)], like=model))
+    # A factor that was not updated is found out by the certificate and made anew.
+    monkeypatch.setattr("spotlessnet.forgettable.model.update_", lambda L, X, sign: True)
+    stale = model.forget(range(20, 38))
+    assert stale.certificate.relative < 1e-14
+
+
+def test_classes_labels_additions_and_everything(encoder):
+    model = fitted(encoder)
+    model.forget_class(1)
+    same(model, fitted(encoder, (USER[1] != 1).nonzero().squeeze(1), like=model))
+    gone = (USER[1] == 1).nonzero().squeeze(1)
+    model.add(USER[0][gone], USER[1][gone], ids=gone.tolist())
+    same(model, fitted(encoder, like=model))
+    wrong = torch.tensor([4, 9])
+    model.relabel(wrong.tolist(), (USER[1][wrong] + 1) % CLASSES)
+    assert not torch.equal(model.weights, fitted(encoder, like=model).weights)
+    model.relabel(wrong.tolist(), USER[1][wrong])
+    same(model, fitted(encoder, like=model))
+    model.forget_all()
+    core = sn.Data.of(CORE)
+    alone = fit_problem(encoder, core, core.pick([0]), ["one"], ridge=0.1)
+    alone.forget(["one"])
+    alone.ridge = model.ridge
+    alone.refresh()
+    same(model, alone)
+
+
+def test_a_thousand_requests_end_where_a_new_fit_begins(encoder):
+    model = fitted(encoder)
+    draw = torch.Generator().manual_seed(5)
+    inside: list[int] = list(range(120))
+    outside: list[int] = []
+    for _ in range(1000):
+        size = int(torch.randint(1, 9, (), generator=draw))
+        source = outside if outside and (len(inside) < 30 or torch.rand((), generator=draw) < 0.5) else inside
+        picked = [source[i] for i in torch.randperm(len(source), generator=draw)[:size].tolist()]
+        if source is inside:
+            model.forget(picked)
+            outside += picked
+            inside = [i for i in inside if i not in picked]
+        else:
+            rows = torch.tensor(picked)
+            model.add(USER[0][rows], USER[1][rows], ids=picked)
+            inside += picked
+            outside = [i for i in outside if i not in picked]
+    assert len(model.requests) == 1001
+    same(model, fitted(encoder, inside, like=model))
+    model.refresh()
+    assert torch.equal(model.factor, fitted(encoder, inside, like=model).factor)
+
+
+def test_weighted_classes(encoder):
+    weights = torch.tensor([1, 3, 2])
+    model = fitted(encoder, class_weights=weights)
+    model.forget([0, 1, 2])
+    same(model, fitted(encoder, range(3, 120), class_weights=weights, like=model))
+
+
+def test_features_need_not_be_kept(encoder):
+    x = USER[0]
+    model = fitted(encoder, keep_features=False)
+    with pytest.raises(NeedError, match="inputs of these examples are needed"):
+        model.forget([1, 2])
+    with pytest.raises(IntegrityError, match="not those that were put in"):
+        model.forget([1, 2], inputs=x[[1, 3]])
+    model.forget([1, 2], inputs=x[[1, 2]])
+    same(model, fitted(encoder, [0, *range(3, 120)], like=model))
+
+
+def test_an_attacker_with_the_whole_state_finds_nothing(encoder):
+    model, secret = fitted(encoder), 17
+    q = model.examples.codes[secret, 0].double()
+    before = model.moments.gram.clone()
+    model.forget([secret])
+    never = fitted(encoder, [i for i in range(120) if i != secret], like=model)
+    ridge = model.ridge * torch.eye(len(q), dtype=torch.float64)
+
+    def recovered(state):
+        """The leading direction of what the state holds beyond that of the other examples: the best inversion."""
+        extra = state - never.moments.gram
+        return torch.linalg.eigh(extra)[1][:, -1] if extra.any() else None
+
+    shown = recovered(before)
+    assert abs(float(shown @ q / q.norm())) > 0.9999, "before the request the example can be read off"
+    assert recovered(model.moments.gram) is None
+    # The factor holds rounding, which points nowhere near the example.
+    left = model.factor @ model.factor.T - ridge - never.moments.gram
+    anew = never.factor @ never.factor.T - ridge - never.moments.gram
+    assert float((q @ left @ q) / (q @ q)) == pytest.approx(0, abs=4 * float(anew.norm()) + 1e-6)
+    assert secret not in model.examples.ids
+
+
+def test_saved_and_loaded(encoder, tmp_path):
+    model = fitted(encoder, ids=[f"row {i}" for i in range(120)])
+    model.forget(["row 3"])
+    save_forgettable(tmp_path / "model.safetensors", model)
+    loaded = load_forgettable(tmp_path / "model.safetensors", Pooled(backbone()))
+    same(loaded, model)
+    assert torch.equal(loaded.predict(CORE[0]), model.predict(CORE[0]))
+    for one in (model, loaded):
+        one.forget(["row 4", "row 5"])
+    same(loaded, model)
+    assert b'row 3"' not in (tmp_path / "model.safetensors").read_bytes()
+    with pytest.raises(MismatchError, match="features do not fit"):
+        load_forgettable(tmp_path / "model.safetensors", Pooled(backbone(41)))
+    with pytest.raises(DataError, match="exists already"):
+        save_forgettable(tmp_path / "model.safetensors", model)
+    sn.write_weights(tmp_path / "plain.safetensors", nn.Linear(2, 2))
+    with pytest.raises(DataError, match="not a forgettable model"):
+        load_forgettable(tmp_path / "plain.safetensors", Pooled(backbone()))
+
+
+def test_the_module_is_an_ordinary_one(encoder):
+    model = fitted(encoder)
+    network, x = model.module(), some(5, 9)[0]
+    torch.testing.assert_close(network(x), model.predict(x))
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    model.forget([0])
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        exported = torch.export.export(network, (x,))
+    torch.testing.assert_close(exported.module()(x), network(x))
+
+
+@pytest.mark.parametrize("features", ["pooled", "tangent"])
+def test_fit_forgettable_learns_from_user_data(features):
+    test = some(300, 4)
+    how = Adaptation(epochs=5, lr=0.05, batch_size=8)
+    settings = {"features": features, "rank": 6, "adaptation": how}
+    model = sn.fit_forgettable(backbone(), core=CORE, user=USER, **settings)
+
+    def wrong(m):
+        return float((m.predict(test[0]).argmax(dim=1) != test[1]).double().mean())
+
+    assert model.ridge_from.startswith("leave-one-out")
+    assert model.core_examples == 40
+    full = wrong(model)
+    assert full < 0.35
+    model.forget_class(2)
+    assert 2 not in model.predict(test[0]).argmax(dim=1) or wrong(model) > full
+
+
+def test_settings_that_cannot_work_are_named(encoder):
+    with pytest.raises(SettingError, match="`features` must be"):
+        sn.fit_forgettable(backbone(), core=CORE, user=USER, features="magic")
+    with pytest.raises(SettingError, match="Leave-one-out needs kept features"):
+        fitted(encoder, keep_features=False, ridge="loo")
+    with pytest.raises(MismatchError, match="120 examples came with 1 ids"):
+        fitted(encoder).add(*USER, ids=["one"])
+    with pytest.raises(MismatchError, match="whole numbers from 0 to 2"):
+        fitted(encoder).add(USER[0][:1], torch.tensor([7]), ids=["x"])
