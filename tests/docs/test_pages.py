@@ -169,3 +169,21 @@ def test_tables_of_large_and_attacked_networks_are_those_of_their_rows():
     assert benchmarks.frontier_page.cost_table(paths[1], settings) in frontier
     assert benchmarks.frontier_page.gap_table([str(ROOT / "results" / "frontier-fifth.jsonl")], settings) in frontier
     assert benchmarks.attack.table(read_rows(ROOT / "results" / "attack-cifar.jsonl")) in frontier
+
+
+def test_what_is_said_of_sequences_is_in_their_rows():
+    rows = read_rows(ROOT / "results" / "sequences.jsonl")
+    text = " ".join((DOCS / "requests.md").read_text(encoding="utf-8").split())
+
+    def total(method: str, readout: str) -> int:
+        return round(sum(row.value for row in rows if (row.method, row.readout) == (method, readout)))
+
+    said = benchmarks.sequences
+    all_rows, some, tutors = (
+        [total(method, readout) for readout in (said.PAIRS, said.LOSS, said.SCORE)]
+        for method in (said.AT_HAND, said.SAMPLE, said.TUTORS)
+    )
+    assert f"of {all_rows[0]:,} looks, {all_rows[1]} did in the loss and {all_rows[2]} in the score" in text
+    assert f"at hand, {some[1]} and {some[2]} with 150 of them" in text
+    assert f"{tutors[1]} of {tutors[0]:,} looks in the loss, {tutors[2]} in the score" in text
+    assert all(total(method, said.SERVED) == 990 for method in (said.AT_HAND, said.SAMPLE))
