@@ -284,8 +284,8 @@ def limits_of(opened: Opened, gaussian: Gaussian, story: Story | None) -> list[s
     if opened.tutors is not None:
         limits.append(
             "The file of the tutors holds the network from before all requests, and tutors that were trained on "
-            "forgotten rows, each on a part of them: destroy it once a network was retrained, and guard it until then. A "
-            "request from tutors may take back some of what an earlier one did; nothing here has looked for it."
+            "forgotten rows, each on a part of them: destroy it once a network was retrained, and guard it until then. "
+            "A request from tutors may take back some of what an earlier one did; nothing here has looked for it."
         )
     if opened.case.seed is not None and not gaussian.is_still:
         limits.append("The noise came from a published seed: anyone can take it away again.")
