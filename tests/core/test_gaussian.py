@@ -77,6 +77,12 @@ def test_without_noise_kl_is_infinite_unless_nothing_differs():
 def test_draws_surround_the_mean():
     g = gaussian("diagonal", 0)
     assert g.draw(generator_of(1)).equal(g.draw(generator_of(1)))
+    drawn = torch.stack([g.draw(draw) for draw in [generator_of(2)] for _ in range(4000)])
+    # Of 4000 draws the mean lies within 4.5 standard errors in every weight, and their spread is that of the variance.
+    off = (drawn.mean(0) - g.mean) / (g.covariance.diagonal() / len(drawn)).sqrt()
+    assert float(off.abs().max()) < 4.5
+    torch.testing.assert_close(drawn.var(0), g.covariance.diagonal(), rtol=0.12, atol=0)
+    assert float(g.mean.abs().max()) > 0.1  # so that draws around zero would be seen
     quiet = Gaussian(g.mean, Still.at(g.mean))
     assert quiet.draw(generator_of(1)).equal(g.mean)
 

@@ -1,5 +1,6 @@
 """What the pages promise: links lead somewhere, named tests exist, programs run, figures are those of the results."""
 
+import importlib
 import importlib.util
 import json
 import re
@@ -20,7 +21,9 @@ from benchmarks.methods import BEGIN, END, put_into, table
 
 import spotlessnet as sn
 from spotlessnet.cli.entry import WORDS
+from spotlessnet.readouts import READOUTS, u_lira
 from spotlessnet.report.rows import read_rows
+from spotlessnet.scrubs import SCRUBS
 from tests.docs.blocks import PAGES, ROOT, blocks
 
 DOCS = ROOT / "docs"
@@ -57,12 +60,40 @@ def test_every_equation_names_a_file_and_a_test_that_exist():
         assert f"def {name}(" in (ROOT / place).read_text(encoding="utf-8"), f"{place}::{name}"
 
 
-def test_every_method_and_readout_has_a_row():
-    text = (DOCS / "papers.md").read_text(encoding="utf-8") + TABLE.read_text(encoding="utf-8")
-    for name in ("NTK", "Newton", "Fisher", "Variational", "MixedLinear", "Finetune", "NegativeGradient", "Hiding"):
-        assert f"`{name}`" in text
-    for file in ("newton", "ntk", "fisher", "variational", "mixed_linear", "within_budget"):
-        assert f"scrubs/{file}.py" in text
+def table_rows(page: str) -> list[str]:
+    return [line for line in (DOCS / page).read_text(encoding="utf-8").splitlines() if line.startswith("|")]
+
+
+@pytest.mark.parametrize("kind", SCRUBS, ids=lambda kind: kind.__name__)
+def test_every_method_has_a_row(kind):
+    assert [row for row in table_rows("which_method_when.md") if row.startswith(f"| `{kind.__name__}` |")]
+    file = f"`{kind.__module__.removeprefix('spotlessnet.').replace('.', '/')}.py`"
+    assert [row for row in table_rows("papers.md") if file in row and "`tests/" in row], file
+
+
+@pytest.mark.parametrize("readout", [*READOUTS, u_lira], ids=lambda readout: readout.__name__)
+def test_every_readout_has_a_row(readout):
+    file = f"`{readout.__module__.removeprefix('spotlessnet.').replace('.', '/')}.py`"
+    rows = [row for row in table_rows("papers.md") if file in row and "`tests/" in row]
+    assert [row for row in rows if f"`{readout.__name__}`" in row], f"{readout.__name__}, {file}"
+
+
+def test_every_public_name_is_on_the_page_of_the_api():
+    """Named by its path, or among the members of a module that is."""
+    text, listed = (DOCS / "api.md").read_text(encoding="utf-8"), set[object]()
+    for path, members in re.findall(
+        r"^::: spotlessnet\.([\w.]+)\n(?:    options: \{members: \[([^\]]*)\]\})?", text, re.M
+    ):
+        *parents, last = path.split(".")
+        try:
+            module = importlib.import_module(f"spotlessnet.{path}")
+        except ModuleNotFoundError:
+            listed.add(getattr(importlib.import_module(".".join(["spotlessnet", *parents])), last))
+        else:
+            listed |= {getattr(module, name.strip()) for name in members.split(",")}
+    assert "__version__" in text
+    missing = [name for name in sn.__all__ if name != "__version__" and getattr(sn, name) not in listed]
+    assert missing == []
 
 
 def test_the_program_of_the_readme_runs(tmp_path, monkeypatch):

@@ -44,6 +44,9 @@ HEAVIEST = 7.0
 STRETCH = 1.5
 """What the step of a request that may not visit all rows is at most multiplied by in the end."""
 
+UNIT = "L1 distance of probabilities, of at most 2"
+"""What the departure of answers is counted in; that of a memory is a share of its linear picture."""
+
 NEVER = -1e4
 """The logit of an answer that is struck out."""
 
@@ -196,7 +199,7 @@ class Unlabel(Tuning):
         moved = min(off_by(now, each[at]) for each in told)
         off = self.tutors.lack if self.tutors.lack is not None else self.tutors.lacking(before, some)
         worn = moved > off
-        notes.fact(departure=moved, wear=moved / max(off, 1e-30), retrain_now=worn)
+        notes.fact(departure=moved, departure_unit=UNIT, wear=moved / max(off, 1e-30), retrain_now=worn)
         if worn:
             notes.assume(
                 f"retained rows have moved by {moved:.2g} from what was said of them first; tutors that never saw them "

@@ -1,0 +1,182 @@
+"""What the dry run counts, beside the operations that a method really makes."""
+
+import math
+import warnings
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+import spotlessnet as sn
+from spotlessnet.cli.estimate import Estimate, estimate
+from spotlessnet.cli.work import COUNTS, work_of
+from spotlessnet.core.scrub import Chain, Scrub
+from spotlessnet.core.split import Split
+from spotlessnet.core.trained import Trained
+from spotlessnet.operators.remember import remember
+from spotlessnet.scrubs import SCRUBS
+from spotlessnet.training.mixed import fit_users
+
+FACTOR = 2.0
+"""How far a count may be off. Elementwise operations are not counted, and a first layer sends nothing back."""
+
+DENSE = {
+    torch.ops.aten._linalg_eigh: lambda a, *_, **__: 9 * a[-1] ** 3 * math.prod(a[:-2]),
+    torch.ops.aten.linalg_cholesky_ex: lambda a, *_, **__: a[-1] ** 3 // 3,
+    torch.ops.aten.cholesky_solve: lambda b, a, *_, **__: 2 * b[-1] * a[-1] ** 2,
+}
+"""What torch's own counter leaves out."""
+
+
+@cache
+def problem(whole_class: bool = False) -> tuple[Trained, Split]:
+    draw = torch.Generator().manual_seed(0)
+    torch.manual_seed(0)
+    y = torch.arange(240) % 4
+    x = torch.randn(240, 12, generator=draw) + 2 * nn.functional.one_hot(y, 12)
+    data, held = sn.Data.of((x, y)), sn.Data.of((x[:60] + 0.1, y[:60]))
+    model = nn.Sequential(nn.Linear(12, 24), nn.Tanh(), nn.Linear(24, 4))
+    trained = sn.fit(sn.Trained.of(model, start=model), data, sn.Recipe(epochs=20, rate=0.1, batch=32, decay=1e-2))
+    request = sn.whole_class(1) if whole_class else sn.rows(list(range(20)))
+    return trained, request(data, validation=held)
+
+
+@cache
+def memory() -> sn.Memory:
+    trained, split = problem()
+    return remember(trained, split.whole, rank=20)
+
+
+def counted(scrub: Scrub, trained: Trained, split: Split) -> float:
+    """In gradients of one row, by torch's counter."""
+    w, batch = trained.weights.clone().requires_grad_(), next(iter(trained.batches(split.whole, 64)))
+    with FlopCounterMode(display=False) as unit:
+        trained.losses(batch.x, batch.y, w).sum().backward()
+    with FlopCounterMode(display=False, custom_mapping=DENSE) as all_of_it, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a solver that is stopped short says so
+        scrub(trained, split)
+    return all_of_it.get_total_flops() / (unit.get_total_flops() / 64)
+
+
+FEW: dict[str, Any] = {"max_iterations": 12, "tolerance": 1e-14}
+"""Solvers that take all of the few products they are given: so it is known how many."""
+
+SURE = {
+    "retrain": lambda: sn.Retrain(),
+    "short retrain, good at once": lambda: sn.ShortRetrain(slack=1.0),
+    "finetune": lambda: sn.Finetune(epochs=3),
+    "sparse": lambda: sn.SparseFinetune(epochs=3),
+    "negative gradient": lambda: sn.NegativeGradient(epochs=2, rate=0.01),
+    "negative gradient alone": lambda: sn.NegativeGradient(epochs=2, rate=0.01, descend=False),
+    "random labels": lambda: sn.RandomLabels(epochs=2),
+    "neg grad plus": lambda: sn.NegGradPlus(epochs=2),
+    "student": lambda: sn.Student(epochs=3),
+    "bad teacher": lambda: sn.BadTeacher(epochs=2),
+    "saliency": lambda: sn.Saliency(epochs=2),
+    "dampening": lambda: sn.SelectiveDampening(),
+    "respond and polish": lambda: sn.RespondAndPolish(),
+    "respond alone": lambda: sn.RespondAndPolish(iterations=40, effort=0.01),
+    "unlabel": lambda: sn.Unlabel(),
+    "variational": lambda: sn.Variational(steps=30),
+    "fisher": lambda: sn.Fisher(),
+    "fisher, drawn labels": lambda: sn.Fisher(kind="monte carlo"),
+    "fisher, kronecker": lambda: sn.Fisher(structure="kronecker"),
+    "fisher from memory": lambda: sn.Fisher(memory=memory()),
+    "newton by products": lambda: sn.Newton(dense_up_to=0, max_iterations=500),
+    "newton, hessian": lambda: sn.Newton(curvature="hessian"),
+    "newton, gauss-newton": lambda: sn.Newton(curvature="gauss-newton"),
+    "newton in time": lambda: sn.Newton(curvature="gauss-newton", time="recipe"),
+    "newton with noise": lambda: sn.Newton(curvature="hessian", strength=1e-8),
+    "newton with dense noise": lambda: sn.Newton(curvature="hessian", strength=1e-8, structure="dense"),
+    "newton from memory": lambda: sn.Newton(memory=memory()),
+    "ntk, primal": lambda: sn.NTK(solution="primal", damping=0.01, **FEW),
+    "ntk, dual": lambda: sn.NTK(solution="dual", damping=0.01),
+    "ntk, low rank": lambda: sn.NTK(solution="low rank", rank=20, damping=0.01),
+    "ntk, both ends": lambda: sn.NTK(solution="primal", residual="solve", damping=0.01, **FEW),
+    "ntk, preconditioned": lambda: sn.NTK(solution="primal", precondition=20, damping=0.01, **FEW),
+    "ntk, trapezium": lambda: sn.NTK(solution="primal", trapezium=True, damping=0.01, **FEW),
+    "ntk, calibrated": lambda: sn.NTK(solution="primal", calibrate="holdout", damping=0.01, **FEW),
+    "ntk, at the start": lambda: sn.NTK(solution="primal", linearised="start", damping=0.01, **FEW),
+    "ntk, published": lambda: sn.NTK(solution="primal", variant="published", **FEW),
+    "ntk from memory": lambda: sn.NTK(memory=memory()),
+    "budget with a reference": lambda: sn.WithinBudget(sn.Fisher(), max_nats=1, reference=problem()[0].weights + 0.01),
+    "chain": lambda: sn.chain(sn.NTK(solution="primal", damping=0.01, **FEW), sn.Finetune(epochs=3), sn.Fisher()),
+}
+"""Methods whose work is known before."""
+
+SOUGHT = {
+    "short retrain, never good": lambda: sn.ShortRetrain(slack=0.0),
+    "newton": lambda: sn.Newton(dense_up_to=0),
+    "ntk": lambda: sn.NTK(),
+    "ntk, exact": lambda: sn.NTK(output="exact"),
+    "budget in nats": lambda: sn.WithinBudget(sn.Fisher(), max_nats=1),
+    "budget of errors": lambda: sn.WithinBudget(sn.Fisher(), max_error_increase=0.02),
+}
+"""Exceptions: how many products, dampings or stages these need is found on the way, so they are given as a range."""
+
+
+@pytest.mark.parametrize("make", SURE.values(), ids=SURE.keys())
+def test_the_count_is_that_of_a_counter_of_operations(make):
+    trained, split = problem()
+    scrub = make()
+    guess, truth = work_of(scrub, trained, split).usual, counted(scrub, trained, split)
+    assert truth / FACTOR <= guess <= FACTOR * truth, f"guessed {guess:.0f}, counted {truth:.0f}"
+
+
+@pytest.mark.parametrize("make", SOUGHT.values(), ids=SOUGHT.keys())
+def test_what_is_found_on_the_way_stays_below_the_most(make):
+    trained, split = problem()
+    scrub = make()
+    guess, truth = work_of(scrub, trained, split), counted(scrub, trained, split)
+    assert truth <= 1.1 * guess.most
+    assert truth / 6 <= guess.usual <= 6 * truth, f"guessed {guess.usual:.0f}, counted {truth:.0f}"
+
+
+def test_a_polish_is_a_share_of_the_recipe_however_long_that_is():
+    """The plan once took the method's own epochs, which it does not follow where there is a recipe: 4.75 times less."""
+    trained, split = problem()
+    assert trained.recipe is not None
+    long = replace(trained, recipe=trained.recipe.but(epochs=200))
+    scrub = sn.RespondAndPolish(iterations=0)
+    assert work_of(scrub, long, split).usual == pytest.approx(counted(scrub, long, split), rel=0.1)
+
+
+@pytest.mark.parametrize("scrub", [sn.Hiding(), sn.Unlabel()], ids=["hiding", "unlabel"])
+def test_a_whole_class(scrub):
+    trained, split = problem(whole_class=True)
+    guess, truth = work_of(scrub, trained, split).usual, counted(scrub, trained, split)
+    assert truth / FACTOR <= guess <= FACTOR * truth
+
+
+def test_user_weights():
+    core, split = problem()
+    trained = fit_users(core, split.whole, decay=1e-1).trained
+    guess, truth = work_of(sn.MixedLinear(), trained, split), counted(sn.MixedLinear(), trained, split)
+    assert truth / 3 <= guess.usual <= 3 * truth
+    assert truth <= guess.most
+    assert work_of(sn.MixedLinear(), trained, Split(split.whole, split.whole.pick([]))).usual == 0
+
+
+def test_no_method_is_counted_by_default():
+    assert set(COUNTS) == {*SCRUBS, Chain}
+    tried = {type(make()) for make in (*SURE.values(), *SOUGHT.values())} | {sn.Hiding, sn.MixedLinear}
+    assert tried == set(COUNTS)
+
+
+def test_a_method_that_nobody_counted_is_said_to_be_so():
+    @dataclass(frozen=True)
+    class Stranger(Scrub):
+        def shift(self, trained, split, notes) -> Tensor:
+            return trained.weights
+
+    trained, split = problem()
+    found = estimate(trained, split, Stranger())
+    assert math.isnan(found.seconds)
+    assert "time    not known: nobody has counted what this method does" in found.lines()[0]
+    assert math.isnan(estimate(trained, split, sn.chain(Stranger(), sn.Fisher())).seconds)
+    assert "1.0 s" not in Estimate(0.5, 1.0, 2.0, 1.0, 2.0).lines()[0]
+    assert "(25.0% of it)" in Estimate(0.5, 1.0, 2.0, 1.0, 2.0).lines()[0]

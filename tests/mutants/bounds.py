@@ -1,0 +1,105 @@
+"""Planted in divergences and in what follows from them."""
+
+from tests.mutants.planted import Planted
+
+KL = "core/test_gaussian.py::test_kl_against_torch"
+WHITE = "bounds/test_against_torch.py::test_white_box_is_torchs_divergence_from_scrubbed_to_retrained"
+BLACK = "bounds/test_against_torch.py::test_black_box_is_torchs_divergence_of_the_linearised_answers"
+
+PLANTED = (
+    Planted(
+        "divergence with the printed sign of the logarithm",
+        "core/gaussian.py",
+        "- self.covariance.logdet() + other.covariance.logdet()",
+        "+ self.covariance.logdet() - other.covariance.logdet()",
+        KL,
+    ),
+    Planted(
+        "divergence without one half", "core/gaussian.py", "return 0.5 * (moved + spread", "return (moved + spread", KL
+    ),
+    Planted("white box reversed", "bounds/white_box.py", "scrubbed.kl(reference)", "reference.kl(scrubbed)", WHITE),
+    Planted(
+        "white box without one half",
+        "bounds/white_box.py",
+        "scrubbed.kl(reference)",
+        "2 * scrubbed.kl(reference)",
+        WHITE,
+    ),
+    Planted(
+        "dense divergence with the printed sign of the logarithm",
+        "bounds/dense_kl.py",
+        "0.5 * (float(A.trace()) - logdet - r)",
+        "0.5 * (float(A.trace()) + logdet - r)",
+        BLACK,
+    ),
+    Planted(
+        "black box with one Jacobian for both",
+        "bounds/black_box.py",
+        "output_covariance(reference, there, data)",
+        "output_covariance(reference, here, data)",
+        BLACK,
+    ),
+    Planted(
+        "black box with one covariance for both",
+        "bounds/black_box.py",
+        "output_covariance(reference, there, data)",
+        "output_covariance(scrubbed, there, data)",
+        BLACK,
+    ),
+    Planted(
+        "queries taken for independent",
+        "bounds/black_box.py",
+        "rows[i][j] = spread @ other.double().T",
+        "rows[i][j] = (spread @ other.double().T).diag().diag()",
+        BLACK,
+    ),
+    Planted(
+        "one query with one Jacobian for both",
+        "bounds/per_query.py",
+        "reference.covariance.pushforward(jacobian_of(there, one))",
+        "reference.covariance.pushforward(jacobian_of(here, one))",
+        "bounds/test_against_torch.py::test_each_query_is_torchs_divergence_of_that_query",
+    ),
+    Planted(
+        "the mean for its limit",
+        "bounds/over_seeds.py",
+        "else upper_limit(list(nats), level)",
+        "else mean",
+        "bounds/test_attacker.py::test_the_mean_over_seeds_has_a_one_sided_limit",
+    ),
+    Planted(
+        "half the linear answer",
+        "bounds/linearisation.py",
+        "linear.append((J @ (w - gaussian.mean)).double())",
+        "linear.append((0.5 * J @ (w - gaussian.mean)).double())",
+        "bounds/test_linearisation_and_trade_off.py::test_a_linear_network_has_no_error_and_a_bent_one_has",
+    ),
+    Planted(
+        "neighbours in one dimension",
+        "bounds/from_samples.py",
+        "return float(d * np.log(",
+        "return float(np.log(",
+        "bounds/test_from_samples.py::test_both_estimators_find_a_known_divergence",
+    ),
+    Planted(
+        "fitted clouds in the other order",
+        "bounds/from_samples.py",
+        "torch.cov(a.T).reshape(d, d), torch.cov(b.T).reshape(d, d)).nats",
+        "torch.cov(b.T).reshape(d, d), torch.cov(a.T).reshape(d, d)).nats",
+        "bounds/test_from_samples.py::test_both_estimators_find_a_known_divergence",
+    ),
+    Planted(
+        "Pinsker with the wrong constant",
+        "bounds/attacker.py",
+        "math.sqrt(nats / 2)",
+        "math.sqrt(nats / 8)",
+        "bounds/test_attacker.py::test_no_gaussian_attacker_beats_the_limit_and_ends_are_right",
+    ),
+    Planted(
+        "a budget of half",
+        "scrubs/within_budget.py",
+        "unit_nats = 0.5 * float(",
+        "unit_nats = float(",
+        "scrubs/test_within_budget.py::test_the_divergence_is_the_one_asked_for",
+    ),
+)
