@@ -35,7 +35,8 @@ def test_every_test_of_the_page_has_an_error_planted_for_it():
 
 
 def run(source: Path, tests: list[str]) -> subprocess.CompletedProcess[str]:
-    options = ["-q", "-x", "-p", "no:cacheprovider", "-p", "tests.mutants.hurry"]
+    # Without type checks at run time: the numbers must tell.
+    options = ["-o", "addopts=", "-q", "-x", "-p", "no:cacheprovider", "-p", "tests.mutants.hurry"]
     command = [sys.executable, "-m", "pytest", *options, *(f"tests/{test}" for test in tests)]
     environment = {**os.environ, "PYTHONPATH": str(source), "OMP_NUM_THREADS": "1"}
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=1200)

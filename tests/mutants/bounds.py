@@ -102,4 +102,18 @@ PLANTED = (
         "unit_nats = float(",
         "scrubs/test_within_budget.py::test_the_divergence_is_the_one_asked_for",
     ),
+    Planted(
+        "going down for a query",
+        "bounds/adversarial_query.py",
+        "* slope.sign()",
+        "* -slope.sign()",
+        "bounds/test_adversarial_query.py::test_the_query_found_is_the_worst_of_a_fine_grid",
+    ),
+    Planted(
+        "a query's divergence without its logarithm",
+        "bounds/adversarial_query.py",
+        "- len(m)) + logs",
+        "- len(m))",
+        "bounds/test_adversarial_query.py::test_on_a_bent_network_it_is_the_bound_of_that_query_and_never_less_than_before",
+    ),
 )

@@ -62,8 +62,8 @@ PLANTED = (
     Planted(
         "entropy counted twice",
         "scrubs/variational.py",
-        "objective = loss / (2 * self.strength) - rho.sum()",
-        "objective = loss / (2 * self.strength) - 2 * rho.sum()",
+        "objective = loss / (2 * self.strength) - at.sum()",
+        "objective = loss / (2 * self.strength) - 2 * at.sum()",
         "scrubs/test_variational.py::test_on_a_quadratic_the_optimum_is_known",
     ),
     Planted(
@@ -282,5 +282,40 @@ PLANTED = (
         "return self.alpha * taught + self.gamma * CrossEntropy()(outputs, y[:, -1].long())",
         "return self.alpha * taught",
         "scrubs/test_rivals.py::test_the_student_obeys_the_labels_once_it_no_longer_contradicts",
+    ),
+    Planted(
+        "what no retained row sees stays",
+        "operators/minimum_norm.py",
+        'return Answer(pushed - unseen, "minimum norm", left)',
+        'return Answer(pushed, "minimum norm", left)',
+        "scrubs/test_minimum_norm.py::test_the_step_is_the_difference_of_pseudo_inverses",
+    ),
+    Planted(
+        "what no retained row sees doubled",
+        "operators/minimum_norm.py",
+        'return Answer(pushed - unseen, "minimum norm", left)',
+        'return Answer(pushed + unseen, "minimum norm", left)',
+        "scrubs/test_minimum_norm.py::test_it_is_the_papers_boxed_form",
+    ),
+    Planted(
+        "one inverse too few",
+        "operators/minimum_norm.py",
+        "pushed = span.backward(span.forward(b) / span.values.square())",
+        "pushed = span.backward(span.forward(b) / span.values)",
+        "scrubs/test_minimum_norm.py::test_off_the_optimum_it_is_its_formula_on_dense_matrices",
+    ),
+    Planted(
+        "an error that the residual does not limit",
+        "operators/linear_response.py",
+        "size = ridge * float(x.double().norm())",
+        "size = 1e6 * ridge * float(x.double().norm())",
+        "scrubs/test_solution_error.py::test_the_default_step_is_the_dense_one_and_knows_its_error",
+    ),
+    Planted(
+        "the noise of the gradient taken off again",
+        "scrubs/variational.py",
+        "worst = (self.mean.abs() + 2 * self.error)[free].sort().values",
+        "worst = (self.mean.abs() - 2 * self.error)[free].sort().values",
+        "scrubs/test_variational.py::test_converged_is_not_said_of_what_is_a_fifth_away",
     ),
 )

@@ -136,4 +136,11 @@ PLANTED = (
         'return "same"',
         "test_verdict.py::test_the_four_answers",
     ),
+    Planted(
+        "the probability of not being a member",
+        "readouts/entropy_attack.py",
+        "attacker.predict_proba(_feature(network, split.forget))[:, 1]",
+        "attacker.predict_proba(_feature(network, split.forget))[:, 0]",
+        "readouts/test_relearn_and_entropy_attack.py::test_the_published_score_is_the_mean_probability_and_ours_the_share",
+    ),
 )

@@ -185,4 +185,32 @@ PLANTED = (
         "THERE_AND_BACK = 2",
         "scrubs/test_price.py::test_a_counter_of_operations_agrees",
     ),
+    Planted(
+        "noise for any error, turned only once",
+        "operators/best_noise.py",
+        "noise = back @ inner @ back",
+        "noise = back @ inner",
+        "operators/test_best_noise.py::test_any_error_has_its_best_noise",
+    ),
+    Planted(
+        "the error's own shape for the best noise",
+        "scrubs/newton.py",
+        "noise = best_noise(dense, self.error.to(dense), self.strength)",
+        "noise = self.strength * self.error.to(dense)",
+        "operators/test_best_noise.py::test_newton_takes_the_error_that_it_is_told",
+    ),
+    Planted(
+        "isotropic noise by its deviation",
+        "scrubs/fisher.py",
+        "same = min(self.strength, self.cap**2)",
+        "same = min(self.strength, self.cap**2) ** 0.5",
+        "operators/test_best_noise.py::test_equal_noise_on_every_weight_forgets_as_it_grows",
+    ),
+    Planted(
+        "explosions let pass",
+        "scrubs/newton.py",
+        "    if length > SLACK * most:",
+        "    if length > 1e99 * most:",
+        "scrubs/test_newton.py::test_a_time_that_would_explode_is_refused",
+    ),
 )

@@ -149,3 +149,37 @@ def test_attack_has_exact_limits(network):
     assert (seen.value, seen.high) == (1, 1)
     assert seen.low == pytest.approx(0.025 ** (1 / 25))
     assert not math.isnan(seen.low)
+
+
+def test_the_published_score_is_the_mean_probability_and_ours_the_share(network):
+    """Against a logistic regression on one number that is fitted here, by Newton's method."""
+    split = drawn(uniform(40, 0.05, 0.6, 0), uniform(120, 0.01, 0.3, 1), uniform(120, 0.2, 0.6, 2))
+    attack = EntropyAttack(balanced=False, score="probability")
+    found = attack(network, split)
+    h = torch.cat([entropies(network, rows) for rows in (split.retain, split.tests)])
+    X, y = torch.stack([h, torch.ones_like(h)], dim=1), torch.repeat_interleave(torch.tensor([1.0, 0.0]), 120).double()
+    w = torch.zeros(2, dtype=torch.float64)
+
+    def price(w):  # what scikit-learn minimises: no penalty on the intercept
+        return torch.nn.functional.binary_cross_entropy_with_logits(X @ w, y, reduction="sum") + 0.5 * w[0].square()
+
+    for _ in range(30):
+        w = w - torch.linalg.solve(torch.func.hessian(price)(w), torch.func.grad(price)(w))
+    g = entropies(network, split.forget)
+    likely = (w[0] * g + w[1]).sigmoid()
+    assert found.value == pytest.approx(float(likely.mean()), abs=1e-4)
+    assert found.low < found.value < found.high
+    hard = EntropyAttack(balanced=False)
+    assert float(hard(network, split)) == pytest.approx(float((likely > 0.5).double().mean()))
+    assert abs(found.value - float(hard(network, split))) > 0.02
+    assert attack.name == "entropy attack, logistic, as published, mean probability"
+    assert hard.name == "entropy attack, logistic, as published"
+    with pytest.raises(SettingError, match='needs an attacker with probabilities, `kind="logistic"`, but the kind is'):
+        EntropyAttack("svc", score="probability")
+
+
+def test_a_network_that_bursts_when_it_is_taught_has_not_relearnt(problem):
+    split, original, retrained = problem
+    burst = RelearnTime(original, cap=7, rate=1e300)(retrained, split)
+    assert str(burst) == "> 7"
+    assert "the training burst before it got there" in burst.note

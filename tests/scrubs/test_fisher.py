@@ -149,7 +149,7 @@ def test_without_a_known_decay_the_damping_is_said():
         ({"strength": 0.0}, r"`Fisher.strength` must be positive, but got 0.0. Smaller adds less noise"),
         ({"cap": -1.0}, r"`Fisher.cap` must be positive, but got -1.0"),
         ({"damping": -1.0}, r"`Fisher.damping` must be zero or positive, but got -1.0"),
-        ({"exponent": "two"}, r"`Fisher.exponent` must be one of 'half', 'one', but got 'two'"),
+        ({"exponent": "two"}, r"`Fisher.exponent` must be one of 'zero', 'half', 'one', but got 'two'"),
         ({"structure": "dense"}, r"`Fisher.structure` must be one of 'diagonal', 'kronecker', but got 'dense'"),
         ({"kind": "true"}, r"`Fisher.kind` must be one of 'exact', 'monte carlo', 'empirical', but got 'true'"),
     ],

@@ -16,6 +16,7 @@ from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.scrubs.newton import Newton
+from spotlessnet.training.fit import fit
 from tests.scrubs.problems import (
     dense_gradient,
     dense_hessian,
@@ -166,6 +167,27 @@ def test_the_clamp_holds_what_would_explode():
         Newton(time=1e4, clamp=False)(off, split)
     step = Newton(time=1e4)(off, split).mean - off.weights
     assert float(step.norm()) < 100
+
+
+@pytest.mark.parametrize("time", [20.0, 60.0, 200.0])
+def test_a_time_that_would_explode_is_refused(time):
+    """Logistic regression stopped early is no quadratic flow: e^{At} makes 1e62 of what it left."""
+    for seed in range(4):
+        trained, split = logistic_problem(seed)
+        assert trained.start is not None
+        recipe = Recipe(epochs=10, rate=0.1, momentum=0.0, batch=1000, decay=0.1)
+        early = trained.at(fit(trained.at(trained.start), split.whole, recipe).weights)
+        for network in (early, trained):
+            most = float((network.weights - trained.start).norm())
+            if network is trained and time == 20.0:  # at the minimum there is little to explode
+                step = Newton(time=time, clamp=False)(network, split).mean - network.weights
+                assert float(step.norm()) < most
+            else:
+                with pytest.raises(
+                    NumericsError, match=r"Undoing a training of time .* Use `clamp=True`, a shorter `tim"
+                ):
+                    Newton(time=time, clamp=False)(network, split)
+            assert float((Newton(time=time)(network, split).mean - network.weights).norm()) < 4 * most
 
 
 def test_time_of_the_recipe():

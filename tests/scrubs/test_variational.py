@@ -22,7 +22,7 @@ def test_on_a_quadratic_the_optimum_is_known(seed: int, decay: float, strength: 
     """Stationarity of ½ B_ii Σ_ii − λ log Σ_ii: Σ_ii = 2λ / B_ii."""
     trained, split = ridge_problem(seed, n=40, k=8, d=3, outputs=2, decay=decay)
     expected = 2 * strength / dense_hessian(trained, split.retain).diagonal()
-    method = Variational(strength=strength, steps=300, rate=0.1, initial=initial, cap=10.0)
+    method = Variational(strength=strength, steps=800, rate=0.1, initial=initial, cap=10.0)
     scrubbed = method(trained, split)
     ratio = scrubbed.covariance.diagonal() / expected
     assert float((ratio - 1).abs().max()) < 0.15
@@ -32,11 +32,25 @@ def test_on_a_quadratic_the_optimum_is_known(seed: int, decay: float, strength: 
     assert scrubbed.about["objective_change"] < 0.05
 
 
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    "how", [{"steps": 100}, {"steps": 100, "batch": 8}, {"steps": 60, "rate": 0.2, "initial": 0.05}]
+)
+def test_converged_is_not_said_of_what_is_a_fifth_away(seed, how):
+    """It once was, of variances 17 % off: the noise of the gradient was taken off before it was looked at."""
+    trained, split = ridge_problem(seed, n=40, k=8, d=3, outputs=2, decay=0.1)
+    found = Variational(strength=1e-4, cap=10.0, **how)(trained, split)
+    ratio = found.covariance.diagonal() * dense_hessian(trained, split.retain).diagonal() / 2e-4
+    off = float((ratio - 1).abs().max())
+    assert off <= found.about["off_by_at_most"]
+    assert found.about["converged"] is (found.about["off_by_at_most"] < 0.15)
+
+
 def test_unfinished_adam_says_so():
     trained, split = ridge_problem(0)
     about = Variational(strength=1e-3, steps=8, initial=1e-4, cap=10.0)(trained, split).about
     assert about["converged"] is False
-    assert "Adam stopped after 8 steps" in about["assumed"][0]
+    assert "after 8 steps of Adam variances may be off by" in about["assumed"][0]
     assert "more `steps`" in about["lost"][0]
 
 
@@ -89,7 +103,8 @@ def test_local_noise_has_the_distribution_of_noisy_weights():
     """Per sample, the mean loss and the spread of the answers are those of weights drawn for each sample."""
     torch.manual_seed(0)
     trained = Trained.of(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)).double(), SquaredError())
-    x, y, n = torch.randn(1, 3, dtype=float64), torch.zeros(1, 1, dtype=float64), 20_000
+    # Inputs far from one, so that their sizes are not taken for their squares.
+    x, y, n = torch.tensor([[2.5, -0.2, 3.0]], dtype=float64), torch.zeros(1, 1, dtype=float64), 20_000
     deviation = 0.3 * torch.rand(trained.size, dtype=float64)
     network = NoisyNetwork(trained, Data.of((x, y)), torch.Generator().manual_seed(1))
     local = network.losses(Batch(x.expand(n, -1), y.expand(n, -1), torch.zeros(n, dtype=torch.long)), deviation)

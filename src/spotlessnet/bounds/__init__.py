@@ -1,5 +1,6 @@
 """Bounds: how many nats about the forgotten data an attacker can still get."""
 
+from spotlessnet.bounds.adversarial_query import Query, adversarial_query
 from spotlessnet.bounds.attacker import best_accuracy, true_positives
 from spotlessnet.bounds.black_box import BlackBox
 from spotlessnet.bounds.from_samples import SampleKL, kl_from_samples
@@ -12,9 +13,11 @@ from spotlessnet.bounds.white_box import WhiteBox
 __all__ = [
     "BlackBox",
     "Linearisation",
+    "Query",
     "SampleKL",
     "TradeOff",
     "WhiteBox",
+    "adversarial_query",
     "best_accuracy",
     "kl_from_samples",
     "linearisation",

@@ -10,11 +10,13 @@ from torch import Tensor
 from spotlessnet.core.bound import Bound
 from spotlessnet.core.covariance import Covariance
 from spotlessnet.core.data import Data
+from spotlessnet.core.errors import NumericsError
 from spotlessnet.core.gaussian import Gaussian
 from spotlessnet.core.readout import Ideal, Reading, Readout
 from spotlessnet.core.scrub import Notes, Scrub
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
+from spotlessnet.scrubs.tuning import Tuning
 
 
 def some(data: Data, count: int | None, seed: int = 0) -> Data:
@@ -28,6 +30,36 @@ def some(data: Data, count: int | None, seed: int = 0) -> Data:
 def fewer(split: Split, kept: int | None, forget: int | None = None) -> Split:
     """The same split with fewer retained, and if asked fewer forgotten, rows."""
     return replace(split, kept=some(split.retain, kept), forget=some(split.forget, forget))
+
+
+@dataclass(frozen=True)
+class Slower(Scrub):
+    """A tuning that bursts, again at half the rate, until it ends with numbers; the notes say at which.
+
+    **Arguments:**
+
+    - `scrub`: the tuning.
+    - `halvings`: the most.
+    """
+
+    scrub: Tuning
+    halvings: int = 20
+
+    def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
+        rate = self.scrub.recipe(trained, Notes()).rate
+        for halving in range(self.halvings + 1):
+            slower = replace(self.scrub, rate=rate / 2**halving)
+            try:
+                w = slower.shift(trained, split, notes)
+            except NumericsError:
+                continue
+            if bool(w.isfinite().all()):
+                notes.fact(rate=slower.rate, halvings=halving)
+                return w
+        raise NumericsError(
+            f"A tuning must end with numbers at some rate, but bursts from {rate:g} down to "
+            f"{rate / 2**self.halvings:.2g}. Look for NaN in the data."
+        )
 
 
 @dataclass(frozen=True)

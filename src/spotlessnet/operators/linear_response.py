@@ -4,6 +4,7 @@ Golatkar, Achille and Soatto (2020), *Forgetting Outside the Box*, Proposition 2
 residual. Sums over rows throughout; the ridge is whatever the caller adds up (decay, damping), in sum form.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -25,7 +26,7 @@ from spotlessnet.operators.solve import conjugate_gradient
 
 Output = Literal["identity", "softmax"]
 Form = Literal["dual", "primal", "low rank"]
-Solved = Literal["dual", "primal", "low rank", "newton"]
+Solved = Literal["dual", "primal", "low rank", "newton", "minimum norm"]
 
 DENSE_LIMIT = 10_000
 """Rows times outputs beyond which a dense kernel is never formed by itself."""
@@ -43,8 +44,11 @@ class Answer:
 
     **Arguments:**
 
-    - `form`: how it was solved; `"newton"` where the problem was not linear and took several steps.
-    - `residual`: `‖b − H x‖ / ‖b‖`, recomputed from `x`.
+    - `form`: how it was solved; `"newton"` where the problem was not linear and took several steps, `"minimum norm"`
+      where nothing but the start decides about directions that no row sees.
+    - `residual`: `‖b − H x‖ / ‖b‖`, recomputed from `x`; for `"minimum norm"` what retained rows see of the part that
+      they should not see, as a share.
+    - `error`: a limit of `‖x − x*‖ / ‖x‖`, from the residual and the ridge; NaN where none is known.
     - `failure`: why the residual is not below the tolerance; empty where it is.
     """
 
@@ -53,6 +57,7 @@ class Answer:
     residual: float
     iterations: int = 0
     failure: str = ""
+    error: float = math.nan
 
 
 @dataclass(eq=False)
@@ -133,7 +138,8 @@ def solve_response(
             on_failure="return",
             label="linear response",
         )
-        return Answer(solved.x, form, float(solved.residual), solved.iterations, solved.failure)
+        left = float(solved.residual)
+        return Answer(solved.x, form, left, solved.iterations, solved.failure, _error_at_most(left, b, solved.x, ridge))
     if ridge <= 0:
         raise SettingError(
             f"The {form} form divides by the ridge, which must be positive, but is {ridge:g}. Give a damping or a "
@@ -144,7 +150,8 @@ def solve_response(
         kept = strongest.plus_ridge(ridge)
         x = kept.solve(b)
         # Against the whole curvature: what the directions left out would still ask for is the error of this form.
-        return Answer(x, form, _relative(b - curvature.multiply(x) - ridge * x, b), kept.rank)
+        left = _relative(b - curvature.multiply(x) - ridge * x, b)
+        return Answer(x, form, left, kept.rank, error=_error_at_most(left, b, x, ridge))
     return _solve_dual(trained, data, b, curvature, known, ridge=ridge, output=output, tolerance=tolerance, batch=batch)
 
 
@@ -161,9 +168,9 @@ def _solve_dual(
     batch: int,
 ) -> Answer:
     r"""$x = \tfrac1\rho\big(b - J^\top S (S^\top J J^\top S + \rho I)^{-1} S^\top J b\big)$, $\Lambda = S S^\top$."""
-    J, roots = Jacobian(trained, data, batch), _output_roots(trained, data, output, batch)
+    J, roots = Jacobian(trained, data, batch), output_roots(trained, data, output, batch)
     if known.theta is None:
-        known.theta = _between_roots(kernel(trained, data).double(), roots)
+        known.theta = between_roots(kernel(trained, data).double(), roots)
     # The ridge enters inside the factor, so that its jitter, if any, is the only other thing added.
     factored = factor(known.theta, ridge)
     x, r = torch.zeros_like(b), b
@@ -171,8 +178,8 @@ def _solve_dual(
     passes = 0
     while passes < REFINEMENTS:
         passes += 1
-        inner = factored.solve(_into_roots(J.multiply(r).double(), roots).reshape(-1))
-        back = _out_of_roots(inner.reshape(len(data), -1), roots).to(b.dtype)
+        inner = factored.solve(into_roots(J.multiply(r).double(), roots).reshape(-1))
+        back = out_of_roots(inner.reshape(len(data), -1), roots).to(b.dtype)
         x = x + (r - J.transpose_multiply(back)) / ridge
         r, before = b - curvature.multiply(x) - ridge * x, _relative(r, b)
         if _relative(r, b) <= tolerance or _relative(r, b) > 0.5 * before:
@@ -182,7 +189,7 @@ def _solve_dual(
         f"The dual solution must leave at most {tolerance:g} of the right-hand side, but left {left:.2g}. Raise "
         "the damping, or work in float64."
     )
-    return Answer(x, "dual", left, passes, why if left > tolerance else "")
+    return Answer(x, "dual", left, passes, why if left > tolerance else "", _error_at_most(left, b, x, ridge))
 
 
 def cheaper_form(trained: Trained, data: Data, iterations: int = EXPECTED_ITERATIONS) -> Form:
@@ -206,12 +213,19 @@ def _operator_name(output: Output) -> Literal["identity", "loss"]:
     return "loss" if output == "softmax" else "identity"
 
 
+def _error_at_most(left: float, b: Float[Tensor, " P"], x: Float[Tensor, " P"], ridge: float) -> float:
+    r"""$\|x - x^*\| \le \|r\| / \rho$, as no curvature is below the ridge; as a share of $\|x\|$."""
+    size = ridge * float(x.double().norm())
+    return left * float(b.double().norm()) / size if size else math.inf if left else 0.0
+
+
 def _relative(r: Float[Tensor, " P"], b: Float[Tensor, " P"]) -> float:
     size = float(b.double().norm())
     return float(r.double().norm()) / size if size else 0.0
 
 
-def _output_roots(trained: Trained, data: Data, output: Output, batch: int) -> Float[Tensor, "N C R"] | None:
+def output_roots(trained: Trained, data: Data, output: Output, batch: int) -> Float[Tensor, "N C R"] | None:
+    """`S` with `S Sᵀ = Λ`, sample by sample; nothing for the identity."""
     if output == "identity":
         return None
     with torch.no_grad():
@@ -219,7 +233,7 @@ def _output_roots(trained: Trained, data: Data, output: Output, batch: int) -> F
     return torch.cat(roots).double()
 
 
-def _between_roots(theta: Float[Tensor, "M M"], roots: Float[Tensor, "N C R"] | None) -> Float[Tensor, "K K"]:
+def between_roots(theta: Float[Tensor, "M M"], roots: Float[Tensor, "N C R"] | None) -> Float[Tensor, "K K"]:
     """`Sᵀ Θ S`."""
     if roots is None:
         return theta
@@ -228,9 +242,11 @@ def _between_roots(theta: Float[Tensor, "M M"], roots: Float[Tensor, "N C R"] | 
     return torch.einsum("knc,ncr->knr", half, roots).reshape(N * R, N * R)
 
 
-def _into_roots(v: Float[Tensor, "N C"], roots: Float[Tensor, "N C R"] | None) -> Float[Tensor, "N R"]:
+def into_roots(v: Float[Tensor, "N C"], roots: Float[Tensor, "N C R"] | None) -> Float[Tensor, "N R"]:
+    """`Sᵀ v`."""
     return v if roots is None else torch.einsum("ncr,nc->nr", roots, v)
 
 
-def _out_of_roots(v: Float[Tensor, "N R"], roots: Float[Tensor, "N C R"] | None) -> Float[Tensor, "N C"]:
+def out_of_roots(v: Float[Tensor, "N R"], roots: Float[Tensor, "N C R"] | None) -> Float[Tensor, "N C"]:
+    """`S v`."""
     return v if roots is None else torch.einsum("ncr,nr->nc", roots, v)

@@ -13,8 +13,9 @@ from spotlessnet.core.trained import Trained
 from spotlessnet.operators.gauss_newton import GaussNewton
 from spotlessnet.operators.gradient import gradient
 from spotlessnet.operators.line_search import summed_objective
-from spotlessnet.operators.linear_response import Answer, Form, Known, cheaper_form, solve_response
+from spotlessnet.operators.linear_response import Answer, Form, Known, Output, cheaper_form, solve_response
 from spotlessnet.operators.linearised import Linearised
+from spotlessnet.operators.minimum_norm import nearest
 from spotlessnet.operators.newton_cg import minimise
 
 
@@ -31,6 +32,8 @@ class LinearTraining:
 
     - `trained`: $w$, the weights that training reached.
     - `point`: $\bar w$, where the network is linearised.
+    - `minimum_norm`: there is no decay, and more weights than equations: of all solutions take the one nearest to the
+      start, as training from there would.
     - `answers`: every system that was solved, in order: for the record.
     - `known`: what was found on the way for some rows and holds for every damping; `damped` shares it.
     """
@@ -46,6 +49,7 @@ class LinearTraining:
     max_iterations: int = 500
     precondition: int = 0
     batch: int = 256
+    minimum_norm: bool = False
     answers: list[Answer] = field(default_factory=list)
     known: list[tuple[Data, Known]] = field(default_factory=list, repr=False)
 
@@ -91,7 +95,7 @@ class LinearTraining:
     def end(self, data: Data) -> Float[Tensor, " P"]:
         r"""Where linearised training on these rows ends: $\arg\min \Phi_S$."""
         if self.output != "exact":
-            return self.trained.weights - self._solve(data, self._full_slope(data))
+            return self.trained.weights + self._solve(data, -self._full_slope(data))
         return self._minimum(data, torch.zeros_like(self.point))
 
     def solve(self, data: Data, b: Float[Tensor, " P"]) -> Float[Tensor, " P"]:
@@ -103,13 +107,18 @@ class LinearTraining:
         return self.slope(data) + ridge * (self.trained.weights - self.trained.anchor)
 
     def _solve(self, data: Data, b: Float[Tensor, " P"]) -> Float[Tensor, " P"]:
+        output: Output = "identity" if self.output == "identity" else "softmax"
+        if self.minimum_norm:
+            away = self.trained.weights - self.trained.anchor
+            self.answers.append(nearest(self._base, data, b, away, output=output, batch=self.batch))
+            return self.answers[-1].x
         form: Form = cheaper_form(self._base, data) if self.form == "auto" else self.form
         answer = solve_response(
             self._base,
             data,
             b,
             ridge=self._ridge(data),
-            output="identity" if self.output == "identity" else "softmax",
+            output=output,
             form=form,
             rank=self.rank,
             seed=self.seed,

@@ -10,10 +10,10 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from spotlessnet.core.data import Data
-from spotlessnet.core.errors import check_choice, check_positive
+from spotlessnet.core.errors import SettingError, check_choice, check_positive
 from spotlessnet.core.readout import Ideal, Reading, Readout
 from spotlessnet.core.split import Split
-from spotlessnet.core.statistics import Array, clopper_pearson
+from spotlessnet.core.statistics import Array, clopper_pearson, t_interval
 from spotlessnet.core.trained import Trained
 from spotlessnet.readouts.entropy import entropies
 
@@ -31,6 +31,8 @@ class EntropyAttack(Readout):
     - `balanced`: as many members as test rows, and entropies by their rank, since most lie close to zero. Otherwise
       the papers' own form: all rows and raw entropies, where the more numerous side wins by prior.
     - `most`: the most rows of each side that the balanced attacker learns from.
+    - `score`: `"share"` counts the rows that the attacker takes for members; `"probability"` is the mean of how likely
+      it thinks that, which is what *Eternal Sunshine* published. Logistic regression only.
     - `seed`: of the draw that balances.
     """
 
@@ -40,15 +42,23 @@ class EntropyAttack(Readout):
     kind: Literal["logistic", "svc"] = "logistic"
     balanced: bool = True
     most: int = 2000
+    score: Literal["share", "probability"] = "share"
     seed: int = 0
 
     def __post_init__(self) -> None:
         check_choice("EntropyAttack.kind", self.kind, ("logistic", "svc"))
         check_positive("EntropyAttack.most", self.most)
+        check_choice("EntropyAttack.score", self.score, ("share", "probability"))
+        if self.score == "probability" and self.kind != "logistic":
+            raise SettingError(
+                '`EntropyAttack(score="probability")` needs an attacker with probabilities, `kind="logistic"`, but the '
+                f"kind is {self.kind!r}."
+            )
 
     @property
     def name(self) -> str:
-        return f"entropy attack, {self.kind}{'' if self.balanced else ', as published'}"
+        told = f"entropy attack, {self.kind}{'' if self.balanced else ', as published'}"
+        return told if self.score == "share" else f"{told}, mean probability"
 
     def __call__(self, network: Trained, split: Split) -> Reading:
         members, others = _feature(network, split.retain), _feature(network, split.tests)
@@ -58,6 +68,9 @@ class EntropyAttack(Readout):
             others = others[generator.permutation(len(others))[:size]]
         attacker = self._attacker(len(members) + len(others))
         attacker.fit(np.concatenate([members, others]), np.repeat([1, 0], [len(members), len(others)]))
+        if self.score == "probability":
+            likely = attacker.predict_proba(_feature(network, split.forget))[:, 1]
+            return Reading(*t_interval(likely.tolist())) if len(likely) > 1 else Reading(float(likely.mean()))
         taken = attacker.predict(_feature(network, split.forget))
         return Reading(*clopper_pearson(int(taken.sum()), len(taken)))
 

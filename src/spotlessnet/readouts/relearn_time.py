@@ -6,7 +6,7 @@ Golatkar, Achille and Soatto (2020), *Forgetting Outside the Box*.
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from spotlessnet.core.errors import NeedError, check_not_negative, check_positive
+from spotlessnet.core.errors import NeedError, NumericsError, check_not_negative, check_positive
 from spotlessnet.core.readout import Ideal, Reading, Readout
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.split import Split
@@ -80,7 +80,11 @@ class RelearnTime(Readout):
             return bool(reached)
 
         beginner = replace(network, start=network.weights)
-        fit(beginner, split.whole, recipe, seed=self.seed, label="relearning", watch=watch)
+        try:
+            fit(beginner, split.whole, recipe, seed=self.seed, label="relearning", watch=watch)
+        except NumericsError:
+            # A network that was broken or shut may burst when it is taught; it has not learnt the rows, then.
+            return Reading(float(self.cap), censored=True, note=f"{how}; the training burst before it got there")
         if reached:
             return Reading(float(reached[0]), note=how)
         return Reading(float(self.cap), censored=True, note=f"{how}; not there at the cap")

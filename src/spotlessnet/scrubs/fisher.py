@@ -39,7 +39,8 @@ class Fisher(Scrub):
     **Arguments:**
 
     - `strength`: $s$, the papers' $\lambda\sigma_h^2$ (`"half"`) or $\lambda$ (`"one"`): more forgets more.
-    - `exponent`: which of the two; `"half"` is the best noise against an isotropic error of the step.
+    - `exponent`: which of the two; `"half"` is the best noise against an isotropic error of the step. `"zero"` is
+      $\Sigma = s I$, the same noise on every weight: it forgets too, and ruins the network for it.
     - `structure`: `"diagonal"`, or `"kronecker"` for the Kronecker-factored matrix of each layer.
     - `kind`: of the diagonal: `"exact"` over all labels, `"monte carlo"` labels drawn from the model, or `"empirical"`.
     - `cap`: the largest standard deviation in any direction.
@@ -49,7 +50,7 @@ class Fisher(Scrub):
     """
 
     strength: float = 1e-10
-    exponent: Literal["half", "one"] = "half"
+    exponent: Literal["zero", "half", "one"] = "half"
     structure: Literal["diagonal", "kronecker"] = "diagonal"
     kind: Literal["exact", "monte carlo", "empirical"] = "exact"
     cap: float = 0.03
@@ -59,7 +60,7 @@ class Fisher(Scrub):
 
     def __post_init__(self) -> None:
         check_positive("Fisher.strength", self.strength, "Smaller adds less noise.")
-        check_choice("Fisher.exponent", self.exponent, ("half", "one"))
+        check_choice("Fisher.exponent", self.exponent, ("zero", "half", "one"))
         check_choice("Fisher.structure", self.structure, ("diagonal", "kronecker"))
         check_choice("Fisher.kind", self.kind, ("exact", "monte carlo", "empirical"))
         check_positive("Fisher.cap", self.cap)
@@ -74,6 +75,10 @@ class Fisher(Scrub):
         return trained.weights
 
     def spread(self, trained: Trained, split: Split, notes: Notes) -> Covariance:
+        if self.exponent == "zero":
+            same = min(self.strength, self.cap**2)
+            notes.fact(capped=float(self.strength >= self.cap**2), largest_deviation=same**0.5)
+            return Diagonal(torch.full_like(trained.weights, same))
         ridge = ridge_of(trained, self.damping, notes)
         check_positive("Fisher.damping plus the decay", ridge, "The noise divides by it where nothing is known.")
         F = self._from_memory(trained, split, notes) if self.memory else self._from_rows(trained, split)

@@ -4,8 +4,8 @@ Golatkar, Achille and Soatto (2020), *Eternal Sunshine of the Spotless Net*, Pro
 root put right.
 """
 
+import math
 from dataclasses import dataclass, field
-from math import ceil
 from typing import Literal
 
 import torch
@@ -26,6 +26,7 @@ from spotlessnet.core.memory import Memory
 from spotlessnet.core.scrub import Notes, Scrub
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
+from spotlessnet.operators.best_noise import best_noise
 from spotlessnet.operators.dense import eigenbasis, symmetric_exp, undo_and_redo
 from spotlessnet.operators.fisher import fisher_diagonal
 from spotlessnet.operators.gauss_newton import GaussNewton
@@ -39,6 +40,12 @@ from spotlessnet.training.schedule import rate_at
 
 NOTICEABLE = 0.1
 """A gradient left over from training is noted when it exceeds this share of what the forgotten rows pull."""
+
+LOST = 1e-3
+"""What rounding may become when a training is undone, in units of the gradient."""
+
+SLACK = 3.0
+"""How far beyond its limit the step of a stopped training may lead: the start may be another than the decay's."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +75,8 @@ class Newton(Scrub):
     - `search`: halve the step until the network itself has less of what the step was to lower.
     - `strength`: $s = \lambda\sigma_h^2$, noise against accuracy; zero adds none.
     - `structure`: of $B$ in the noise: `"diagonal"`, `"kronecker"` or `"dense"`.
+    - `error`: $\Sigma_h$, how the step's error is thought to be spread, for `structure="dense"`; the noise is then the
+      one with $\Sigma B \Sigma = \lambda\Sigma_h$, with `strength` for $\lambda$. Equal in all directions unless given.
     - `dense_up_to`: the most weights for which $B$ is written out.
     - `memory`: the sums that `remember` kept; only $D_f$ is then read, $B$ is Gauss-Newton in low rank, and there is no
       search and no time.
@@ -81,6 +90,7 @@ class Newton(Scrub):
     search: bool = True
     strength: float = 0.0
     structure: Literal["diagonal", "kronecker", "dense"] = "diagonal"
+    error: Float[Tensor, "P P"] | None = field(default=None, repr=False)
     dense_up_to: int = 1000
     tolerance: float = 1e-4
     max_iterations: int = 500
@@ -95,6 +105,8 @@ class Newton(Scrub):
         if self.memory is not None and (self.time is not None or not self.keep_residual):
             raise SettingError("`Newton.memory` knows neither `time` nor `keep_residual=False`. Leave them out.")
         check_positive("Newton.max_iterations", self.max_iterations)
+        if self.error is not None and self.structure != "dense":
+            raise SettingError(f'`Newton.error` needs `structure="dense"`, but it is {self.structure!r}.')
         if self.damping is not None:
             check_not_negative("Newton.damping", self.damping, "Start from the weight decay.")
         if isinstance(self.time, str):
@@ -139,7 +151,11 @@ class Newton(Scrub):
         elif self.structure == "kronecker":
             B = kronecker(trained, split.retain).map(lambda e: e.clamp(min=0) / n + ridge)
         else:
-            B = LowRankPlusRidge.dense(self._dense(trained, split, ridge, notes)[1].to(trained.dtype))
+            dense = self._dense(trained, split, ridge, notes)[1]
+            if self.error is not None:
+                noise = best_noise(dense, self.error.to(dense), self.strength)
+                return LowRankPlusRidge.dense(noise.to(trained.dtype))
+            B = LowRankPlusRidge.dense(dense.to(trained.dtype))
         return B.map(lambda e: (self.strength / e).sqrt())
 
     def _solve(
@@ -178,7 +194,11 @@ class Newton(Scrub):
         t = self._duration(trained, split, notes)
         A, B = self._dense(trained, split, ridge, notes)
         d, d_r = _divide(g, A), _divide(g_r, B)
-        return undo_and_redo(A, B, t, clamp=self.clamp) @ d + symmetric_exp(B, -t) @ (d_r - d) - d_r
+        if not self.clamp:
+            _check_rounding(A, B, t, torch.finfo(trained.dtype).eps)
+        step = undo_and_redo(A, B, t, clamp=self.clamp) @ d + symmetric_exp(B, -t) @ (d_r - d) - d_r
+        _check_reach(trained, step, d_r, t)
+        return step
 
     def _duration(self, trained: Trained, split: Split, notes: Notes) -> float:
         r"""$t = \sum_j \eta_j / (1 - m)$ over the updates of the recipe."""
@@ -196,7 +216,7 @@ class Newton(Scrub):
                 "training was taken to have run for all epochs of the recipe, though it may have stopped early",
                 "the time of the flow, and with it the step, may be too long",
             )
-        steps = recipe.epochs * ceil((len(split.retain) + len(split.forget)) / recipe.batch)
+        steps = recipe.epochs * math.ceil((len(split.retain) + len(split.forget)) / recipe.batch)
         t = sum(rate_at(recipe, step, steps) for step in range(steps)) / (1 - recipe.momentum)
         notes.fact(time=t)
         return t
@@ -250,6 +270,34 @@ class Newton(Scrub):
                 f"training had not converged: its gradient has norm {left:.3g}, the forgotten rows' pull {pull:.3g}",
                 "the step compares two trainings that stop equally early, not their optima",
             )
+
+
+def _check_rounding(A: Float[Tensor, "P P"], B: Float[Tensor, "P P"], t: float, eps: float) -> None:
+    r"""$e^{-Bt}e^{At}$ makes an error of the gradient up to $e^{(a_{max} - b_{min})t}$ times larger."""
+    exponent = (float(eigenbasis(A)[0][-1]) - float(eigenbasis(B)[0][0])) * t
+    most = math.log(LOST / eps)
+    if exponent > most:
+        raise NumericsError(
+            f"Undoing a training of time {t:g} must leave digits of the gradient, so that the largest curvature less "
+            f"the least, times the time, may be {most:.3g}, but is {exponent:.3g}. Use `clamp=True`, a shorter `time`, "
+            "or leave `time` out."
+        )
+
+
+def _check_reach(trained: Trained, step: Float[Tensor, " P"], d_r: Float[Tensor, " P"], t: float) -> None:
+    r"""No flow on a convex quadratic goes further from its optimum than where it began.
+
+    So $\|h_t(w) - w\| \le \|w - w_{start}\| + 2\|d_r\|$. A step beyond it is $e^{At}$ at work on what was not left by
+    such a flow.
+    """
+    most = float((trained.weights - trained.anchor).double().norm()) + 2 * float(d_r.norm())
+    length = float(step.norm())
+    if length > SLACK * most:
+        raise NumericsError(
+            f"Undoing a training of time {t:g} must not lead further than that training can have gone, {most:.3g}, "
+            f"but leads {length:.3g} away: the training was no gradient flow on this quadratic. Use `clamp=True`, a "
+            "shorter `time`, or leave `time` out."
+        )
 
 
 def _divide(v: Float[Tensor, " P"], matrix: Float[Tensor, "P P"]) -> Float[Tensor, " P"]:

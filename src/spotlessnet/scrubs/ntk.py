@@ -3,13 +3,16 @@
 Golatkar, Achille and Soatto (2020), *Forgetting Outside the Box*, with the signs and the residual put right.
 """
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from spotlessnet.core.damping import ridge_of
+from spotlessnet.core.data import Data
 from spotlessnet.core.errors import (
     NeedError,
     NumericsError,
@@ -24,12 +27,19 @@ from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.operators.gradient import gradient
 from spotlessnet.operators.holdout_scale import check_holdout_can_match, holdout_scale
+from spotlessnet.operators.jacobian import Jacobian
 from spotlessnet.operators.line_search import backtrack, summed_objective
 from spotlessnet.operators.linear_response import removal_gradient
 from spotlessnet.operators.linear_training import LinearTraining
 from spotlessnet.operators.recall import recall, recall_faithfully
 from spotlessnet.operators.trapezium import published_scale, trapezium_scale
 from spotlessnet.operators.trust import dampings, least_trusted
+
+ROUNDING = 32
+"""A solution is not asked for more digits than so many units in the last place."""
+
+BENT = 0.2
+"""Departure from the linear picture that is worth a note."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +50,9 @@ class NTK(Scrub):
 
     with sums $g$ of loss gradients at $w$: $D_f$'s gradient **and** curvature go, and what training had left undone on
     $D$ stays undone on $D_r$. For a network linear in its weights, squared loss, $\gamma = 0$ and $w$ the optimum on
-    $D$, $w + \delta$ is the retrained network. Adds no noise; `chain(NTK(), Finetune(epochs=3), Fisher())` does.
+    $D$, $w + \delta$ is the retrained network. Without decay, and with more weights than equations, the limit of little
+    decay is taken for squared loss, $\delta = H_r^+ b - (I - H_r^+ H_r)(w - w_{start})$: what training has written
+    where no retained row looks goes. Adds no noise; `chain(NTK(), Finetune(epochs=3), Fisher())` does.
 
     **Arguments:**
 
@@ -60,6 +72,8 @@ class NTK(Scrub):
     - `calibrate`: `"holdout"` chooses the length at which forgotten and held-out rows have the same loss.
     - `variant`: `"published"` follows the published code, for comparison only: identity, at the end, without the term
       $J(w_{start} - w)$, with its own trapezium; the settings above do not apply then, save `solution`.
+    - `tolerance`: what a solution may leave of the right-hand side, or what rounding leaves if that is more. The facts
+      say how far the step can at most be from the true one, `error_at_most`, for the ridge limits that.
     - `memory`: the sums that `remember` kept; only $D_f$ is then read, and the kept directions stand for $H_D$. The
       automatic damping is then the least at which the network follows the linear model on $D_f$.
     """
@@ -75,7 +89,7 @@ class NTK(Scrub):
     trapezium: bool = False
     calibrate: Literal["none", "holdout"] = "none"
     variant: Literal["corrected", "published"] = "corrected"
-    tolerance: float = 1e-4
+    tolerance: float = 1e-6
     max_iterations: int = 500
     seed: int = 0
     batch: int = 256
@@ -135,19 +149,47 @@ class NTK(Scrub):
     def _step(self, trained: Trained, split: Split, facts: dict[str, Any], notes: Notes) -> Float[Tensor, " P"]:
         fixed = 0.0 if self.damping == "auto" else float(self.damping)
         linear = self._linear(trained, output=self.output, damping=fixed)
+        linear = replace(linear, minimum_norm=self._is_minimum_norm(trained, split, notes))
         if self.residual == "solve":
             step = linear.end(split.retain) - linear.end(split.whole)
         else:
             N, k = len(split.retain) + len(split.forget), len(split.forget)
             g_f, g_r = linear.slope(split.forget), linear.slope(split.retain)
             b = removal_gradient(g_f, g_f + g_r, k, N)
-            if self.damping == "auto" and self.linearised == "end":
+            if self.damping == "auto" and self.linearised == "end" and not linear.minimum_norm:
                 step, linear = self._trusted(trained, split, b, linear, facts)
             else:
                 step = linear.response(split.retain, b)
         facts["damping"] = linear.damping
         _record(linear, facts, notes)
+        if linear.minimum_norm:
+            _look_at_departure(trained, split.forget, step, facts, notes)
         return step
+
+    def _is_minimum_norm(self, trained: Trained, split: Split, notes: Notes) -> bool:
+        """Whether nothing but the start holds some of the weights, and it is known where that was."""
+        batch = next(iter(trained.batches(split.retain, 8)))
+        f = trained.outputs(batch.x).detach()
+        equations = len(split.retain) * f[0].numel()
+        if trained.known_decay or self.damping not in ("auto", 0.0) or equations >= trained.size:
+            return False
+        v = torch.ones_like(f)
+        H = (trained.loss.hessian_product(at, batch.y, v) for at in (f, f + 1))
+        quadratic = self.output == "identity" or all(torch.allclose(Hv, v) for Hv in H)
+        if trained.decay is None or not quadratic:
+            notes.assume(
+                f"there is no decay that is known, and {equations} equations leave the other of {trained.size} weights "
+                "free; the step leaves them as they are",
+                "what the forgotten rows wrote where no retained row looks stays there",
+            )
+            return False
+        if trained.start is None or self.output == "exact":
+            lacking = "`start`" if trained.start is None else 'an `output` other than "exact"'
+            raise NeedError(
+                f"Without decay, {equations} equations for {trained.size} weights have a solution only as the one "
+                f"nearest to where training began, which needs {lacking}. Give that, or a decay."
+            )
+        return True
 
     def _trusted(
         self, trained: Trained, split: Split, b: Float[Tensor, " P"], linear: LinearTraining, facts: dict[str, Any]
@@ -212,7 +254,7 @@ class NTK(Scrub):
             form=self.solution,
             rank=self.rank,
             seed=self.seed,
-            tolerance=self.tolerance,
+            tolerance=max(self.tolerance, ROUNDING * torch.finfo(trained.dtype).eps),
             max_iterations=self.max_iterations,
             precondition=self.precondition,
             batch=self.batch,
@@ -233,6 +275,7 @@ class NTK(Scrub):
         scale = 1.0
         if self.trapezium:
             linear = self._linear(trained, output=self.output, damping=facts["damping"])
+            linear = replace(linear, minimum_norm="minimum norm" in facts["solved"])
             found = trapezium_scale(step, trained.weights - linear.end(split.whole))
             facts |= {"trapezium": found.used, "trapezium_unguarded": found.raw}
             scale = found.used
@@ -246,8 +289,9 @@ class NTK(Scrub):
         G_D = G_r + gradient(trained, split.forget, ridge=(N - n) * trained.known_decay, batch=self.batch)
         slope = float((G_r - (n / N) * G_D).double() @ step.double())
         facts["training_gradient"] = float(G_D.double().norm()) / N
-        if slope >= 0:
-            facts["searched"] = False  # not a way down at w, as may be when linearised elsewhere: nothing to search
+        if slope >= 0 or "minimum norm" in facts["solved"]:
+            # Not a way down at w, as may be when linearised elsewhere, or where retained rows see nothing of it.
+            facts["searched"] = False
             return 1.0
         found = backtrack(trained, split.retain, step, slope, ridge=ridge, tilt=(n / N) * G_D, batch=self.batch)
         if not found.accepted:
@@ -272,6 +316,20 @@ class NTK(Scrub):
             )
 
 
+def _look_at_departure(
+    trained: Trained, forget: Data, step: Float[Tensor, " P"], facts: dict[str, Any], notes: Notes
+) -> None:
+    """How far the network's answers on the forgotten rows are from what the linear picture says of them."""
+    said = Jacobian(trained, forget).multiply(step)
+    moved = trained.at(trained.weights + step).predict(forget) - trained.predict(forget)
+    facts["departure"] = float((moved - said).norm() / said.norm().clamp(min=1e-30))
+    if facts["departure"] > BENT:
+        notes.assume(
+            f"the network departs by {facts['departure']:.0%} from the linear picture on the forgotten rows",
+            "the step is the linear picture's; how far it is from retraining is not known",
+        )
+
+
 def _record(linear: LinearTraining, facts: dict[str, Any], notes: Notes) -> None:
     for answer in linear.answers:
         if answer.failure:
@@ -281,3 +339,6 @@ def _record(linear: LinearTraining, facts: dict[str, Any], notes: Notes) -> None
         "residual": max(answer.residual for answer in linear.answers),
         "iterations": sum(answer.iterations for answer in linear.answers),
     }
+    errors = [answer.error for answer in linear.answers]
+    if all(math.isfinite(error) for error in errors):
+        facts["error_at_most"] = max(errors)

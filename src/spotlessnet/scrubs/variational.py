@@ -4,7 +4,7 @@ Golatkar, Achille and Soatto (2020), *Eternal Sunshine of the Spotless Net*, sec
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -21,10 +21,16 @@ from spotlessnet.core.trained import Trained
 from spotlessnet.operators.noisy import NoisyNetwork
 
 AVERAGED = 0.25
-"""The last share of the steps, over which the answer is averaged and its gradient looked at."""
+"""The last share of the steps, over which the answer is averaged; as many batches more look at it."""
 
-STATIONARY = 0.1
-"""A gradient below this, in units of the entropy's own pull, counts as converged."""
+LEAST = 8
+"""The fewest batches that look at the answer."""
+
+CLOSE = 0.15
+"""How far off variances may be, as a share, for the answer to be called converged."""
+
+NEARLY_ALL = 0.99
+"""Share of the weights whose variances must be that close."""
 
 
 @dataclass(frozen=True)
@@ -86,73 +92,104 @@ class Variational(Scrub):
         for step in track(range(self.steps), "learning the noise"):
             batch = next(batches)
             adam.param_groups[0]["lr"] = self.rate * (1 - step / self.steps)
-            with torch.enable_grad():
-                loss = network.losses(batch, rho.exp()).mean()
-                loss = loss + 0.5 * trained.known_decay * rho.mul(2).exp().sum()
-                # In units of the entropy's pull on one weight, which is the same for all: Adam's epsilon stays small.
-                objective = loss / (2 * self.strength) - rho.sum()
-                (rho.grad,) = torch.autograd.grad(objective, rho)
-            tail.look(step, rho, rho.grad)
-            objectives.append(2 * self.strength * objective.detach())
+            objective, rho.grad = self._slope(network, batch, rho)
+            tail.look(step, rho)
+            objectives.append(2 * self.strength * objective)
             adam.step()
             with torch.no_grad():
                 rho.clamp_(max=math.log(self.cap))
-        self._diagnose(tail, torch.stack(objectives), notes)
-        return Diagonal(tail.mean().mul(2).exp())
+        found = tail.mean()
+        more = (self._slope(network, next(batches), found)[1] for _ in range(max(LEAST, int(self.steps * AVERAGED))))
+        self._diagnose(found, _Slopes.of(more), torch.stack(objectives), notes)
+        return Diagonal(found.mul(2).exp())
 
-    def _diagnose(self, tail: "_Tail", objectives: Float[Tensor, " steps"], notes: Notes) -> None:
+    def _slope(
+        self, network: NoisyNetwork, batch: Batch, rho: Float[Tensor, " P"]
+    ) -> tuple[Float[Tensor, ""], Float[Tensor, " P"]]:
+        """The objective of one batch and one draw in units of 2λ, and its gradient in the log deviations."""
+        with torch.enable_grad():
+            at = rho.detach().requires_grad_()
+            loss = network.losses(batch, at.exp()).mean()
+            loss = loss + 0.5 * network.trained.known_decay * at.mul(2).exp().sum()
+            # In units of the entropy's pull on one weight, which is the same for all: Adam's epsilon stays small.
+            objective = loss / (2 * self.strength) - at.sum()
+            return objective.detach(), torch.autograd.grad(objective, at)[0]
+
+    def _diagnose(
+        self, found: Float[Tensor, " P"], slopes: "_Slopes", objectives: Float[Tensor, " steps"], notes: Notes
+    ) -> None:
         window = max(1, int(len(objectives) * AVERAGED))
         last, before = objectives[-window:].mean(), objectives[-2 * window : -window].mean()
         change = float(((last - before) / before.abs().clamp(min=1e-30)).abs()) if len(objectives) > window else 1.0
-        held = tail.mean() >= math.log(self.cap) - 1e-3
-        gradient = tail.gradient(~held)
-        converged = gradient < STATIONARY
+        held = found >= math.log(self.cap) - 1e-3
+        off = slopes.off(~held)
+        converged = off < CLOSE
         notes.fact(
             objective=float(last),
             objective_change=change,
-            stationarity=gradient,
+            stationarity=slopes.size(~held),
+            off_by_at_most=off,
             converged=converged,
             capped=float(held.double().mean()),
         )
         if not converged:
             notes.assume(
-                f"Adam stopped after {self.steps} steps before the noise had settled (gradient {gradient:.2g})",
-                "the noise is not the best for this strength; allow more `steps` or a higher `rate`",
+                f"after {self.steps} steps of Adam variances may be off by {off:.0%}, and by more for one in a hundred",
+                "the noise is not shown to be the best for this strength; allow more `steps` or a higher `rate`",
             )
 
 
 @dataclass
 class _Tail:
-    """Running sums over the last steps: of the log deviations, and of their gradient and its square."""
+    """The mean of the log deviations over the last steps."""
 
     begin: int
     count: int
     rho: Tensor
-    slope: Tensor
-    square: Tensor
 
     @staticmethod
     def like(rho: Float[Tensor, " P"], begin: int) -> "_Tail":
-        zero = torch.zeros_like(rho.detach())
-        return _Tail(begin, 0, zero, zero.clone(), zero.clone())
+        return _Tail(begin, 0, torch.zeros_like(rho.detach()))
 
-    def look(self, step: int, rho: Float[Tensor, " P"], slope: Float[Tensor, " P"]) -> None:
+    def look(self, step: int, rho: Float[Tensor, " P"]) -> None:
         if step >= self.begin:
             self.count += 1
             self.rho += rho.detach()
-            self.slope += slope
-            self.square += slope.square()
 
     def mean(self) -> Float[Tensor, " P"]:
         return self.rho / self.count
 
-    def gradient(self, free: Bool[Tensor, " P"]) -> float:
-        """Root mean square of the average gradient, less what its own noise would show."""
+
+@dataclass
+class _Slopes:
+    r"""Gradients at the answer, from noise that did not choose it: their mean, and the standard error of that.
+
+    In units of the entropy's pull the gradient is $\Sigma_{ii} B_{ii} / 2\lambda - 1$: by how much the variance is too
+    large, as a share.
+    """
+
+    mean: Tensor
+    error: Tensor
+
+    @staticmethod
+    def of(slopes: Iterable[Float[Tensor, " P"]]) -> "_Slopes":
+        count, total, squares = 0, torch.zeros(()), torch.zeros(())
+        for slope in slopes:
+            count, total, squares = count + 1, total + slope, squares + slope.square()
+        mean = total / count
+        variance = (squares / count - mean.square()).clamp(min=0) / max(1, count - 1)
+        return _Slopes(mean, variance.sqrt())
+
+    def size(self, free: Bool[Tensor, " P"]) -> float:
+        """The root mean square of the gradient, its own noise included."""
+        return float(self.mean[free].square().mean().sqrt()) if bool(free.any()) else 0.0
+
+    def off(self, free: Bool[Tensor, " P"]) -> float:
+        """What nearly all variances are surely no further off than: two standard errors above what was seen."""
         if not bool(free.any()):
             return 0.0
-        mean = self.slope / self.count
-        noise = (self.square / self.count - mean.square()).clamp(min=0) / self.count
-        return float((mean.square() - noise)[free].mean().clamp(min=0).sqrt())
+        worst = (self.mean.abs() + 2 * self.error)[free].sort().values
+        return float(worst[math.ceil(NEARLY_ALL * len(worst)) - 1])
 
 
 def _forever(trained: Trained, data: Data, size: int, seed: int) -> Iterator[Batch]:

@@ -16,7 +16,7 @@ from spotlessnet.core.trained import Trained
 from spotlessnet.experiments import figures
 from spotlessnet.experiments.eternal_sunshine.table_1_paper import CLASS, IMAGES, PAPER
 from spotlessnet.experiments.experiment import ROWS, Sized
-from spotlessnet.experiments.few import FromFew, OnFew, Remembered, WhiteBoxWithNoise
+from spotlessnet.experiments.few import FromFew, OnFew, Remembered, Slower, WhiteBoxWithNoise
 from spotlessnet.experiments.setting import STANDS_IN, Setting
 from spotlessnet.readouts import EntropyAttack, Error, RelearnTime
 from spotlessnet.report.rows import Row, read_rows
@@ -41,7 +41,7 @@ class Settings(Sized):
 
     **Arguments:**
 
-    - `label`, `count`: the class, and how many of its images the smaller request names.
+    - `label`, `count`: the class, 5 in the paper, and how many of its images the smaller request names.
     - `tuning`, `polish`: epochs of the baselines that train on, and of the last part of ours.
     - `climb`: the rate of the negative gradient on a whole class; that of the training for `None`.
     - `fisher`, `variational`, `ntk`: the methods' own settings.
@@ -52,7 +52,7 @@ class Settings(Sized):
     """
 
     setting: Setting
-    label: int = 0
+    label: int = 5
     count: int = 100
     tuning: int = 10
     polish: int = 3
@@ -186,12 +186,12 @@ def scrubs(settings: Settings, *, whole: bool) -> Mapping[str, ScrubOf]:
     step = Remembered(FromFew(ntk, settings.curvature_rows, thin=whole))
     made: dict[str, ScrubOf] = {
         "fine-tune": Finetune(epochs=settings.tuning),
-        "negative gradient": NegativeGradient(epochs=1, rate=settings.climb if whole else None),
+        "negative gradient": Slower(NegativeGradient(epochs=1, rate=settings.climb if whole else None)),
         "random labels": RandomLabels(epochs=settings.tuning),
         "Fisher": _fisher(settings),
         "variational": settings.variational,
         "NTK": step,
-        "ours": chain(step, Finetune(epochs=settings.polish)),
+        "ours": chain(step, Slower(Finetune(epochs=settings.polish))),
     }
     return {**made, "hiding": Hiding()} if whole else made
 
