@@ -49,15 +49,15 @@ PLANTED = (
     Planted(
         "queries taken for independent",
         "bounds/black_box.py",
-        "rows[i][j] = spread @ other.double().T",
-        "rows[i][j] = (spread @ other.double().T).diag().diag()",
+        "rows[i][j] = spread @ other.T",
+        "rows[i][j] = (spread @ other.T).diag().diag()",
         BLACK,
     ),
     Planted(
         "one query with one Jacobian for both",
         "bounds/per_query.py",
-        "reference.covariance.pushforward(jacobian_of(there, one))",
-        "reference.covariance.pushforward(jacobian_of(here, one))",
+        "covariances[1].pushforward(jacobian_of(there, one))",
+        "covariances[1].pushforward(jacobian_of(here, one))",
         "bounds/test_against_torch.py::test_each_query_is_torchs_divergence_of_that_query",
     ),
     Planted(
@@ -98,8 +98,8 @@ PLANTED = (
     Planted(
         "a budget of half",
         "scrubs/within_budget.py",
-        "unit_nats = 0.5 * float(",
-        "unit_nats = float(",
+        "return 0.5 * float((gap.double() * covariance.solve(gap).double()).sum())",
+        "return float((gap.double() * covariance.solve(gap).double()).sum())",
         "scrubs/test_within_budget.py::test_the_divergence_is_the_one_asked_for",
     ),
     Planted(

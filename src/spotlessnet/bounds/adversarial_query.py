@@ -9,10 +9,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from spotlessnet.bounds.black_box import white_box_nats
 from spotlessnet.core.errors import NeedError, NumericsError, check_positive
 from spotlessnet.core.gaussian import Gaussian
 from spotlessnet.core.progress import track
 from spotlessnet.core.trained import Trained
+from spotlessnet.operators.precision import in_format
 
 
 class Query(NamedTuple):
@@ -38,7 +40,7 @@ def adversarial_query(
       KL\big(N(f_{h(w)}(x'), J\Sigma J^\top) \,\|\, N(f_{w_r}(x'), J_0\Sigma_0J_0^\top)\big)$$
 
     By steps along the sign of the gradient that grow shorter; the best input on the way is kept. What it finds is a
-    lower limit of what the worst query gives away.
+    lower limit of what the worst query gives away. As for `BlackBox`, in float64 and capped at the white box.
 
     **Arguments:**
 
@@ -49,6 +51,8 @@ def adversarial_query(
     check_positive("steps", steps)
     if scrubbed.is_still or reference.is_still:
         raise NeedError("Without noise every answer that differs gives away everything. Give both Gaussians noise.")
+    limit, trained = white_box_nats(scrubbed, reference), in_format(trained, torch.float64)
+    scrubbed, reference = (Gaussian(side.mean.double(), side.covariance.double()) for side in (scrubbed, reference))
     centre = x.detach().to(trained.weights)
     at = best = centre
     before = most = float(one_answer(scrubbed, reference, trained, centre).detach())
@@ -61,7 +65,7 @@ def adversarial_query(
         nats = float(one_answer(scrubbed, reference, trained, at).detach())
         if nats > most:
             best, most = at, nats
-    return Query(best, most, before)
+    return Query(best, min(most, limit), min(before, limit))
 
 
 def one_answer(scrubbed: Gaussian, reference: Gaussian, trained: Trained, x: Float[Tensor, "..."]) -> Float[Tensor, ""]:

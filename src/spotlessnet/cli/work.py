@@ -38,6 +38,7 @@ from spotlessnet.scrubs import (
     Variational,
     WithinBudget,
 )
+from spotlessnet.scrubs.noise_cost import ATTEMPTS, CONFIRMING
 from spotlessnet.scrubs.price import THERE_AND_BACK
 from spotlessnet.scrubs.within_budget import GRID
 from spotlessnet.training.mixed import UserNetwork
@@ -134,11 +135,17 @@ def _of_chain(scrub: Chain, trained: Trained, split: Split) -> Work:
 def _of_budget(scrub: WithinBudget, trained: Trained, split: Split) -> Work:
     n, N = len(split.retain), len(split.whole)
     rows = n if split.validation is None else len(split.validation)
-    levels = len(GRID) + 1 + (BISECTIONS if scrub.max_error_increase is not None else 0)
-    errors = Work.sure(levels * (scrub.draws + 1) * rows * READ)
+    # The curve, on all rows; on half of them each, levels that are tried, and fresh draws that confirm.
+    curve, confirmed = len(GRID) * (scrub.draws + 1), (CONFIRMING + 1) / 2
+    tried = 0.0 if scrub.max_nats is not None else BISECTIONS * (scrub.draws + 1) / 2
+    errors = Work(
+        (curve + tried + confirmed) * rows * READ,
+        (curve + tried + confirmed * (ATTEMPTS if tried else 1)) * rows * READ,
+    )
     gap = Work(0, 0)
     if scrub.reference is None:
-        gap = Work(N + n + EXPECTED_ITERATIONS * PRODUCT * n, N + n + 1.1 * 200 * PRODUCT * n)
+        # One more Newton step where the scrub ends, and another where it began if that is elsewhere.
+        gap = Work(N + n + EXPECTED_ITERATIONS * PRODUCT * n, N + 2 * n + 2 * 1.1 * 200 * PRODUCT * n)
     return work_of(scrub.scrub, trained, split) + errors + gap
 
 
