@@ -39,7 +39,7 @@ METHODS = {
 
 
 def digits():
-    """A small network trained on part of digits, and a request: 20 examples, a whole class where the method needs one."""
+    """A small network trained on part of digits."""
     torch.manual_seed(0)
     pair = sn.load("digits")
     some = torch.arange(0, 600)
