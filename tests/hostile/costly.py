@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
-from tests.hostile.attacks import Attack, archive, arrays, cased, npy, tensors, torch_saved, weights, zipped
+from tests.hostile.attacks import Attack, archive, arrays, cased, header, npy, tensors, torch_saved, weights, zipped
 
 Make = Callable[[Path], tuple[str, ...]]
 
@@ -22,6 +22,12 @@ def pipe(flag: str, name: str, suffix: str = "") -> Make:
         return flag, name + suffix
 
     return make
+
+
+def noted(folder: Path) -> tuple[str, ...]:
+    (folder / "a.safetensors").write_bytes(b"a")
+    os.mkfifo(folder / "a.safetensors.next")
+    return "--memory", "a.safetensors"
 
 
 def device(flag: str, name: str, to: str = "/dev/zero") -> Make:
@@ -77,6 +83,14 @@ def claiming(count: int) -> bytes:
 def twice(name: str) -> bytes:
     """An archive with two members of one name: two readers may see two things in it."""
     return zipped({name: b"a", name[:-1] + "Y": b"b"}).replace(name[:-1].encode() + b"Y", name.encode())
+
+
+def misnamed() -> bytes:
+    """An archive whose list says that a name is UTF-8, which it is not."""
+    content = bytearray(zipped({"\u00fc.npy": b"a"}))
+    at = content.rindex("\u00fc".encode())
+    content[at : at + 2] = b"\xdf\xff"
+    return bytes(content)
 
 
 def sparse_file(folder: Path) -> tuple[str, ...]:
@@ -165,6 +179,7 @@ ENDLESS = [
         for flag, name in (("--weights", "a.safetensors"), ("--forget", "a.txt"), ("--data", "a.npz"), ("--case", "a"))
     ),
     Attack("a socket as --weights", bound("--weights", "a.pt"), 3, "Give a plain file"),
+    Attack("a pipe as a note beside --memory", noted, 3, "must say which request used the memory"),
     Attack("links in a circle", device("--forget", "a.csv", "a.csv"), 3, "There is no file a.csv"),
     Attack("a checkpoint in itself", weights("a.pt", in_itself), 3, "holds no tensor"),
 ]
@@ -221,6 +236,17 @@ STRANGE = [
         "names that are numbers", weights("a.pt", torch_saved({3: torch.zeros(2)})), 3, "must name its tensors by text"
     ),
     Attack("names that are no text", weights("a.pt", torch_saved({"\ud800": torch.zeros(2)})), 3, "by text"),
+    Attack(
+        "offsets that are true",
+        weights(
+            "a.safetensors", header({"0.bias": {"dtype": "U8", "shape": [0], "data_offsets": [True, True]}}, b"\0")
+        ),
+        3,
+        "a shape or offsets that cannot be",
+    ),
+    Attack(
+        "a member whose name is no text", archive(misnamed()), 3, "must be an .npz archive, but is cut short, damaged"
+    ),
     Attack("a picture cut short", picture(CUT_SHORT), 3, "must be a whole JPEG, PNG or WebP image"),
     Attack("longdouble inputs", arrays(x_train=np.zeros((9, 4), np.longdouble)), 3, "which torch does not have"),
     Attack("longdouble labels", arrays(y_train=np.zeros(9, np.longdouble)), 3, "which torch does not have"),

@@ -17,7 +17,6 @@ import os
 import platform
 import random
 import resource
-import shutil
 import signal
 import subprocess
 import sys
@@ -35,7 +34,7 @@ from spotlessnet.cli import main as command
 from spotlessnet.core.meter import resident
 from tests.cli.workshop import furnish
 from tests.hostile.forked import HANGS, ROOM, imported
-from tests.hostile.targets import Target, sound, targets
+from tests.hostile.targets import NOTE, Target, cleared, sound, targets
 
 CODES = {0, 2, 3, 4, 5, 7, 9}
 """How a command on a damaged file may end: the damage may go unseen, and nothing else but these may happen."""
@@ -84,12 +83,12 @@ def joined(tallies: list[Tally]) -> Tally:
 
 
 def around(place: Path) -> list[tuple[str, int, int]]:
-    """Everything on the disk beside --out, with size and time of the last change."""
+    """Everything on the disk beside --out and the note of a memory, with size and time of the last change."""
     found = []
     for root, folders, files in os.walk(place):
         if Path(root) == place / "work":
             folders[:] = [name for name in folders if name != "run"]
-        for name in (*folders, *files):
+        for name in (*folders, *(name for name in files if name != NOTE)):
             state = os.lstat(os.path.join(root, name))
             is_folder = name in folders
             found.append(
@@ -131,7 +130,7 @@ def tried(number: int, target: Target, seed: int, place: Path) -> dict[str, Any]
         "disk": around(place) != before,
     }
     path.write_bytes(target.content)
-    shutil.rmtree("run", ignore_errors=True)
+    cleared()
     told = {"number": number, "kind": target.kind, "code": code, "seconds": round(seconds, 3), "memory": memory}
     broken = [name for name, is_so in wrong.items() if is_so]
     return told | {"wrong": broken} | ({"said": said[:400], "hurt": hurt[:3000].hex()} if broken else {})
@@ -169,7 +168,7 @@ def worked(numbers: range, chosen: list[Target], seed: int, place: Path) -> list
         target = chosen[number % len(chosen)]
         hurt = target.hurt(random.Random(f"{seed} {number}"))
         Path(target.path).write_bytes(target.content)
-        shutil.rmtree("run", ignore_errors=True)
+        cleared()
         fell = {"number": number, "kind": target.kind, "code": code, "wrong": ["killed"], "hurt": hurt[:3000].hex()}
         served.append(fell | {"seconds": round(time.perf_counter() - began, 3), "memory": 0})
     return served

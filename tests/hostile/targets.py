@@ -1,5 +1,6 @@
 """What is damaged: every kind of file that the command takes, sound, with the command that reads it."""
 
+import hashlib
 import io
 import json
 import random
@@ -34,6 +35,8 @@ rate = 0.05
 strength = 1e-8
 cap = 0.03
 """
+
+NOTE = "memory.safetensors.next"
 
 USUAL = {
     "--model": "nets.py:build",
@@ -168,7 +171,11 @@ def _made_by_commands(folder: Path) -> list[Target]:
     with_memory = scrub(memory="memory.safetensors")
     with_tutors = (*scrub(tutors="tutors.safetensors", method=None), *RECIPE, "--dry-run")
     check = ("verify", "done", "--forget", "forget.csv")
+    # The one file beside --out that a request writes: which request used the memory.
+    note = {"memory": hashlib.sha256(memory).hexdigest(), "folder": "run", "state": "at work"}
+    Path("memory.safetensors").write_bytes(memory)
     return [
+        Target("note", NOTE, json.dumps(note).encode(), with_memory, (damaged, revalued)),
         Target("receipt", "done/receipt.json", receipt, check, (damaged, revalued, revalued)),
         Target("receipt, looked at", "done/receipt.json", receipt, ("inspect", "done"), (damaged, revalued)),
         Target("memory", "memory.safetensors", memory, with_memory, (damaged, reheaded, retensored, retensored)),
@@ -192,5 +199,11 @@ def sound(target: Target) -> Any:
     """Run a target undamaged, and give how it ended."""
     Path(target.path).write_bytes(target.content)
     ended = spotless(*target.words)
-    shutil.rmtree("run", ignore_errors=True)
+    cleared()
     return ended
+
+
+def cleared() -> None:
+    """Remove what a request leaves, so that the next one finds the folder as this one did."""
+    shutil.rmtree("run", ignore_errors=True)
+    Path(NOTE).unlink(missing_ok=True)

@@ -11,8 +11,12 @@ from typing import Any
 from spotlessnet.cli.folder import RECEIPT
 from spotlessnet.core.errors import DataError, ResourceError
 from spotlessnet.core.files import sha256, sweep, write_whole
+from spotlessnet.core.reading import read_whole
 
 SUFFIX = ".next"
+LONGEST = 2**16
+"""Bytes of a note; a longer one is none."""
+
 PENDING, DONE = "at work", "done"
 
 
@@ -69,12 +73,14 @@ class Lineage:
             os.close(handle)
 
     def _noted(self) -> dict[str, Any] | None:
-        try:
-            found = json.loads(self.note.read_text(encoding="utf-8"))
-            about, state, _ = found["memory"], found["state"], Path(found["folder"])
-        except FileNotFoundError:
+        if not self.note.exists():
             return None
-        except (OSError, ValueError, TypeError, KeyError) as e:
+        try:
+            found = json.loads(read_whole(self.note, "note", LONGEST))
+            about, state, folder = found["memory"], found["state"], found["folder"]
+            if b"\0" in os.fsencode(folder):
+                raise ValueError("no folder has such a name")
+        except (OSError, ValueError, TypeError, KeyError, RecursionError) as e:
             raise DataError(
                 f"{self.note} must say which request used the memory, but cannot be read. Remove it only if you know "
                 "that no request was served from this memory."

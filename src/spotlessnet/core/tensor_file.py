@@ -115,7 +115,8 @@ def _entry(path: Path, name: str, value: Any) -> Entry:
             f"{path} is not a readable safetensors file of weights: the tensor {name[:60]!r} has the number format "
             f"{kind[:20]!r}, but must have one of {', '.join(FORMATS)}. Save it as F32."
         )
-    if not all(type(side) is int and 0 <= side < 2**63 for side in shape) or not 0 <= begin <= end:
+    # `true` is a number to Python, and to nobody else.
+    if not all(type(n) is int and 0 <= n < 2**63 for n in (*shape, begin, end)) or begin > end:
         raise _unreadable(path, f"the tensor {name[:60]!r} has a shape or offsets that cannot be")
     if prod(shape) * FORMATS[kind].itemsize != end - begin:
         raise _unreadable(path, f"the tensor {name[:60]!r} must fill its bytes, but does not")

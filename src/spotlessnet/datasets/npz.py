@@ -39,7 +39,16 @@ def read_npz(path: Path, *, limit: int = LIMIT) -> dict[str, NDArray[Any]]:
             return {m.filename.removesuffix(".npy"): _read_member(path, archive, m) for m in members}
     except (PermissionError, SpotlessError):
         raise
-    except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError, OSError, ArithmeticError) as e:
+    except (
+        zipfile.BadZipFile,
+        zlib.error,
+        lzma.LZMAError,
+        EOFError,
+        RuntimeError,
+        OSError,
+        ArithmeticError,
+        ValueError,
+    ) as e:
         # A damaged directory of the archive sends its reader to places that no file has, hence the last two.
         raise DataError(
             f"{path} must be an .npz archive, but is cut short, damaged or something else ({e}). Make it anew with "
