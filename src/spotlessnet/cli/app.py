@@ -9,6 +9,7 @@ from spotlessnet.cli import (
     auditing,
     comparing,
     demonstrating,
+    forgettable,
     inspecting,
     listing,
     purging,
@@ -52,6 +53,8 @@ def about(
 
 app.command("demo")(demonstrating.demo)
 app.command("scrub")(scrubbing.scrub)
+app.command("train")(forgettable.train)
+app.command("forget")(forgettable.forget)
 app.command("audit")(auditing.audit)
 app.command("remember")(remembering.remember)
 app.command("compare")(comparing.compare)

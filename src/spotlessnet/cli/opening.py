@@ -157,6 +157,11 @@ def _rows(case: Case, name: str) -> tuple[Data, Data | None]:
     return as_data(made(spec, name), name), None
 
 
+def rows_of(case: Case, name: str) -> Data:
+    """The rows that a field names."""
+    return _rows(case, name)[0]
+
+
 def as_data(found: Any, name: str) -> Data:
     """Rows from what a person's function gave: anything `Data.of` takes, or inputs, labels and ids."""
     try:

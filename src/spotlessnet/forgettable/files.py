@@ -12,6 +12,7 @@ from spotlessnet.core.files import write_whole
 from spotlessnet.forgettable.encoder import Encoder
 from spotlessnet.forgettable.examples import Examples
 from spotlessnet.forgettable.factor import cholesky
+from spotlessnet.forgettable.features.describe import described, rebuilt
 from spotlessnet.forgettable.fixed_point import FixedPoint
 from spotlessnet.forgettable.model import ForgettableModel
 from spotlessnet.forgettable.moments import Moments
@@ -50,21 +51,25 @@ def save_forgettable(path: str | Path, model: ForgettableModel, *, replace: bool
         "core_examples": str(model.core_examples),
         "ids": json.dumps(kept.ids),
         "digests": json.dumps(kept.digests),
+        "features": json.dumps(described(model.encoder.features)),
     }
     plain = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
     return write_whole(Path(path), to_bytes(plain, about), replace=replace)
 
 
-def load_forgettable(path: str | Path, features: nn.Module) -> ForgettableModel:
+def load_forgettable(path: str | Path, network: nn.Module) -> ForgettableModel:
     """A model from a file.
 
     **Arguments:**
 
-    - `features`: a feature map of the same kind as the one that was fitted; it gets the weights in the file.
+    - `network`: the bare backbone, or a feature map of the kind that was fitted; it gets the weights in the file.
     """
     about, tensors = read_metadata(Path(path)), read_weights(path)
     if about.get("format") != FORMAT:
         raise DataError(f"{path} is not a forgettable model. Give a file that `save_forgettable` wrote.")
+    description = json.loads(about["features"])
+    ready = description is None or described(network) is not None
+    features = network if ready else rebuilt(network, description)
     device = next((p.device for p in (*features.parameters(), *features.buffers())), torch.device("cpu"))
     state = {name.removeprefix("features."): v for name, v in tensors.items() if name.startswith("features.")}
     try:

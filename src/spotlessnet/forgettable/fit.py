@@ -2,7 +2,7 @@
 
 import copy
 import time
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -40,6 +40,7 @@ def fit_forgettable(
     mirrored: bool = False,
     keep_features: bool = True,
     id_column: str | None = None,
+    ids: Sequence[Hashable] | None = None,
     batch_size: int = 64,
     rank: int = 16,
     directions: int = 2,
@@ -63,6 +64,7 @@ def fit_forgettable(
     - `mirrored`: average features over an image and its mirror image.
     - `keep_features`: keep each example's features, in 16 bits, so that a request needs no input.
     - `id_column`: the data's column that requests name; row numbers unless said.
+    - `ids`: the ids themselves, one per user example, instead of a column.
     - `rank`, `directions`, `layers`: of `TangentSketch`.
     """
     core, user = Data.of(core), Data.of(user)
@@ -75,8 +77,12 @@ def fit_forgettable(
     if mirrored:
         made = Mirrored(made)
     encoder = make_encoder(made, core, count, batch_size)
-    ids = list(range(len(user))) if id_column is None else user.column(id_column)
-    return fit_problem(encoder, core, user, ids, ridge=ridge, class_weights=class_weights, keep_features=keep_features)
+    names = list(ids) if ids is not None else user.column(id_column) if id_column else list(range(len(user)))
+    if len(names) != len(user):
+        raise MismatchError(f"Each user example needs an id, but {len(user)} examples came with {len(names)} ids.")
+    return fit_problem(
+        encoder, core, user, names, ridge=ridge, class_weights=class_weights, keep_features=keep_features
+    )
 
 
 def make_encoder(features: nn.Module, core: Data, classes: int, batch_size: int = 64) -> Encoder:

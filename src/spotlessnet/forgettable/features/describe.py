@@ -1,0 +1,47 @@
+"""Feature maps as plain values, so that a saved model can be put together again around its bare backbone."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from spotlessnet.core.errors import DataError
+from spotlessnet.forgettable.features.linearised import Linearised
+from spotlessnet.forgettable.features.mirrored import Mirrored
+from spotlessnet.forgettable.features.pooled import Pooled
+from spotlessnet.forgettable.features.tangent import TangentSketch
+
+
+def described(features: nn.Module) -> dict[str, Any] | None:
+    """What a feature map is made of, apart from its weights; `None` for one of the caller's own."""
+    if isinstance(features, Mirrored):
+        inside = described(features.features)
+        return None if inside is None else {"kind": "mirrored", "inside": inside}
+    if isinstance(features, Pooled):
+        return {"kind": "pooled"}
+    if isinstance(features, Linearised):
+        return {"kind": "linearised", "layers": features.names}
+    if isinstance(features, TangentSketch):
+        shapes = {name: list(value.shape) for name, value in features.named_buffers() if "." not in name}
+        return {"kind": "tangent", "layers": features.names, "pooled": features.with_pooled, "shapes": shapes}
+    return None
+
+
+def rebuilt(backbone: nn.Module, description: dict[str, Any]) -> nn.Module:
+    """A feature map of this kind around a backbone, its sketches still empty."""
+    kind = description.get("kind")
+    if kind == "mirrored":
+        return Mirrored(rebuilt(backbone, description["inside"]))
+    if kind == "pooled":
+        return Pooled(backbone)
+    if kind == "linearised":
+        return Linearised(backbone, tuple(description["layers"]))
+    if kind == "tangent":
+        shapes = description["shapes"]
+        directions: Tensor = torch.zeros(shapes["directions"])
+        made = TangentSketch(backbone, directions, description["layers"], pooled=description["pooled"])
+        device = next(backbone.parameters()).device
+        for name, shape in shapes.items():
+            setattr(made, name, torch.zeros(shape, device=device))
+        return made
+    raise DataError(f"The file speaks of features of an unknown kind, {str(kind)[:40]!r}. Give the feature map itself.")
