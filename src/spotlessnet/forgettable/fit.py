@@ -77,7 +77,9 @@ def fit_forgettable(
     if mirrored:
         made = Mirrored(made)
     encoder = make_encoder(made, core, count, batch_size)
-    names = list(ids) if ids is not None else user.column(id_column) if id_column else list(range(len(user)))
+    names: list[Hashable] = list(range(len(user)))
+    if ids is not None or id_column is not None:
+        names = list(ids) if ids is not None else user.column(str(id_column))
     if len(names) != len(user):
         raise MismatchError(f"Each user example needs an id, but {len(user)} examples came with {len(names)} ids.")
     return fit_problem(

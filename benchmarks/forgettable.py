@@ -1,0 +1,293 @@
+"""Forgettable by design on full CIFAR-10: accuracy, requests, SISA and attacks, beside ordinary fine-tuning.
+
+    python benchmarks/forgettable.py --data folder --out results/forgettable-cifar.jsonl --seeds 0 1 2
+
+`folder` holds `cifar10.pt` with `x`, `y`, `x_test`, `y_test` (bytes `[N, 3, 32, 32]`, class numbers). Settings were
+chosen on 5,000 held-out training images of seed 100; the test images are only scored. One GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+sys.path.insert(0, str(Path(__file__).parent))
+import forgettable_cifar as cifar
+
+from spotlessnet.forgettable.certificate import refine
+from spotlessnet.forgettable.encoder import Encoder
+from spotlessnet.forgettable.examples import Examples
+from spotlessnet.forgettable.factor import cholesky, solve
+from spotlessnet.forgettable.model import ForgettableModel
+from spotlessnet.forgettable.moments import Moments
+from spotlessnet.forgettable.ridge import as_ridge, leave_one_out
+
+PIXELS = 128
+TUNE = {"epochs": 12, "label_smoothing": 0.0, "graph": True}
+CORE = {"optimizer": "adamw", "lr": 4e-4, "weight_decay": 0.05, "strength": "strong", "mixup": 0.2, "ema": 0.998}
+EPOCHS = {0.1: 70, 0.25: 24}
+RIDGE = {0.1: 0.3, 0.25: 0.1}
+"""Shares of the mean diagonal, chosen on the validation part."""
+RIDGES = (0.03, 0.1, 0.3, 1.0)
+
+
+class Run:
+    """One process: data on the device, rows of results as they come."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args, self.began = args, time.time()
+        self.device = "cuda" if torch.cuda.is_available() else "cpu"
+        self.x, self.y, self.x_test, self.y_test = cifar.load(Path(args.data), self.device)
+        if args.tiny:
+            self.x, self.y = self.x[: args.tiny], self.y[: args.tiny]
+            self.x_test, self.y_test = self.x_test[:40], self.y_test[:40]
+        self.out = Path(args.out).open("a")  # noqa: SIM115  open as long as the process runs
+        torch.backends.cudnn.benchmark = True
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+
+    def say(self, **row: Any) -> None:
+        line = json.dumps({**row, "at": round(time.time() - self.began, 1)})
+        print(line, flush=True)
+        self.out.write(line + "\n")
+        self.out.flush()
+
+    def clock(self) -> float:
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter()
+
+    def late(self) -> bool:
+        return time.time() - self.began > self.args.stop
+
+    def how(self, **changes: Any) -> Any:
+        return cifar.recipe(self.args.pixels, **{**changes, **({"epochs": 1} if self.args.tiny else {})})
+
+    def train(self, rows: Tensor, seed: int, **changes: Any) -> tuple[nn.Module, float]:
+        began = self.clock()
+        network = cifar.train(self.x, self.y, rows, self.how(**changes), self.args.pixels, seed)
+        return network, self.clock() - began
+
+    def tested(self, scores: Tensor) -> float:
+        return 100 * cifar.error(scores, self.y_test)
+
+
+def tune(run: Run, seed: int) -> None:
+    network, seconds = run.train(torch.arange(len(run.x)), seed, **TUNE)
+    plain, both = (run.tested(cifar.answers(network, run.x_test, flip)) for flip in (False, True))
+    run.say(what="fine-tuning", seed=seed, seconds=seconds, error=plain, error_mirrored=both, **TUNE)
+
+
+def sisa(run: Run, seed: int, shards: int) -> None:
+    order = torch.randperm(len(run.x), generator=torch.Generator().manual_seed(seed))
+    total, seconds = torch.zeros(len(run.x_test), 10, device=run.device), []
+    plain = torch.zeros_like(total)
+    for i, rows in enumerate(order.tensor_split(shards)):
+        network, took = run.train(rows, 1000 * seed + i, **TUNE)
+        total += cifar.answers(network, run.x_test, True).softmax(dim=1)
+        plain += cifar.answers(network, run.x_test, False).softmax(dim=1)
+        seconds.append(took)
+        if run.late():
+            run.say(what="stopped", part="sisa", seed=seed, shards=shards, trained=i + 1)
+            return
+    run.say(
+        what="SISA", seed=seed, shards=shards, seconds=sum(seconds), seconds_per_shard=sum(seconds) / shards,
+        error=run.tested(plain), error_mirrored=run.tested(total), epochs=TUNE["epochs"],
+    )  # fmt: skip
+
+
+def encoder_stub() -> Encoder:
+    from spotlessnet.forgettable.fixed_point import FixedPoint
+
+    return Encoder(nn.Identity(), FixedPoint(torch.ones(1)), 10)
+
+
+def fitted(q: Tensor, y: Tensor, user: Tensor, share: float) -> ForgettableModel:
+    """A model of all rows, in which those of users are examples that can go; ids are row numbers."""
+    targets = nn.functional.one_hot(y, 10).to(torch.int16)
+    moments = Moments.zero(q.shape[1], 10, q.device)
+    moments.add(q, targets)
+    ones = torch.ones(len(user), dtype=torch.long)
+    examples = Examples(targets[user][:, None], y[user].cpu(), ones, user.tolist(), q[user][:, None])
+    ridge = as_ridge(share, float(moments.gram.diagonal().mean()))
+    L = cholesky(moments.gram, ridge)
+    model = ForgettableModel(encoder_stub(), moments, ridge, examples, L, solve(L, moments.cross))
+    model._settle("fit", time.perf_counter(), len(y), refactored=True)
+    return model
+
+
+def choose(q: Tensor, y: Tensor, user: Tensor) -> dict[float, float]:
+    """Leave-one-out errors of a quarter of the user rows, per ridge: the test images take no part."""
+    moments = Moments.zero(q.shape[1], 10, q.device)
+    targets = nn.functional.one_hot(y, 10)
+    moments.add(q, targets)
+    mean, errors, some = float(moments.gram.diagonal().mean()), {}, user[::4]
+    for share in RIDGES:
+        L = cholesky(moments.gram, as_ridge(share, mean))
+        W = solve(L, moments.cross)
+        away = leave_one_out(L, W, q[some], targets[some])
+        errors[share] = 100 * cifar.error(away, y[some])
+    return errors
+
+
+def scores(q: Tensor, W: Tensor) -> Tensor:
+    return torch.cat([part.double() @ W for part in q.split(2000)])
+
+
+def cores(run: Run, seed: int, share: float) -> None:
+    order = torch.randperm(len(run.x), generator=torch.Generator().manual_seed(seed)).to(run.device)
+    core, user = order[: int(share * len(order))], order[int(share * len(order)) :]
+    network, took = run.train(core, seed, epochs=EPOCHS[share], graph=True, **CORE)
+    alone = run.tested(cifar.answers(network, run.x_test, True))
+    began = run.clock()
+    sketch = {**cifar.SKETCH, **({"skip": 31, "rank_in": 4, "rank_out": 2} if run.args.tiny else {})}
+    made = cifar.sketch_of(network, run.x, core, seed=seed, **sketch)
+    q, point = cifar.codes(made, run.x, core, run.args.pixels)
+    featured = run.clock() - began
+    test = torch.full((len(run.x_test), q.shape[1]), q[0, -1].item(), dtype=torch.int16, device=q.device)
+    cifar.encoded(made, point, run.x_test, run.args.pixels, test)
+    ridge, loo = RIDGE[share], choose(q, run.y, user) if run.args.loo else {}
+    pooled = torch.cat([torch.arange(1280), torch.tensor([q.shape[1] - 1])]).to(q.device)
+    small = fitted(q[:, pooled].contiguous(), run.y, user, 0.03)
+    began = run.clock()
+    model = fitted(q, run.y, user, ridge)
+    solved = run.clock() - began
+    run.say(
+        what="forgettable", seed=seed, core=share, error=run.tested(scores(test, model.weights)),
+        error_pooled=run.tested(scores(test[:, pooled], small.weights)), error_core_alone=alone, features=q.shape[1],
+        ridge=ridge, loo=loo, seconds_core=took, seconds_features=featured, seconds_fit=solved,
+        epochs=EPOCHS[share], certificate=model.certificate.relative,
+    )  # fmt: skip
+    requests(run, seed, share, model, q, user, core)
+    if "attack" in run.args.parts and seed == run.args.seeds[0] and share == 0.1:
+        attack(run, seed, q, core, user, ridge)
+
+
+def requests(run: Run, seed: int, share: float, model: ForgettableModel, q: Tensor, user: Tensor, core: Tensor) -> None:
+    """Requests of several sizes, each compared with solving anew and then undone by adding the rows again."""
+    targets = nn.functional.one_hot(run.y, 10).to(torch.int16)
+    for size, times in ((1, 5), (100, 5), (1000, 2), (0, 1)) if run.args.loo else ((100, 3), (0, 1)):
+        took, rest = [], {}
+        for i in range(times):
+            gone = user[run.y[user] == 3] if size == 0 else user[i * size : (i + 1) * size]
+            if not len(gone):
+                continue
+            rows = gone.cpu().tolist()
+            kept = q[gone].clone()
+            began = run.clock()
+            request = model.forget(rows)
+            took.append(run.clock() - began)
+            if i == 0:
+                rest = anew(run, model, q[core], run.y[core], request.moved)
+                rest |= {"bound": request.certificate.bound, "moved": request.moved, "refactored": request.refactored}
+            codes = kept[:, None]
+            y = run.y[gone]
+            model._change(
+                "add", 0.0, codes, targets[gone][:, None], torch.ones(len(gone), dtype=torch.long), 1,
+                lambda rows=rows, codes=codes, y=y, gone=gone: model.examples.append(
+                    codes, targets[gone][:, None], y, torch.ones(len(rows), dtype=torch.long), rows),
+            )  # fmt: skip
+        if took:
+            run.say(what="request", seed=seed, core=share, examples=len(gone), seconds=sorted(took)[len(took) // 2],
+                    all_seconds=took, **rest)  # fmt: skip
+
+
+def anew(run: Run, model: ForgettableModel, q_core: Tensor, y_core: Tensor, moved: float) -> dict[str, Any]:
+    """The same problem from its rows, and how far the model is from it."""
+    live, kept = model.examples.all(), model.examples
+    assert kept.codes is not None
+    moments = Moments.zero(model.moments.gram.shape[0], 10, run.device)
+    moments.add(q_core, nn.functional.one_hot(y_core, 10))
+    for part in live.split(4096):
+        here = part.to(run.device)
+        moments.add(kept.codes[here, 0], nn.functional.one_hot(kept.labels[part], 10).to(run.device))
+    began = run.clock()
+    L = cholesky(moments.gram, model.ridge)
+    found = refine(moments, model.ridge, L, solve(L, moments.cross))
+    gap = float((found.weights - model.weights).norm())
+    return {
+        "moments_equal": bool(torch.equal(moments.gram, model.moments.gram)),
+        "weights_equal": bool(torch.equal(found.weights, model.weights)),
+        "weights_equal_float32": bool(torch.equal(found.weights.float(), model.weights.float())),
+        "distance_to_anew": gap,
+        "distance_over_moved": gap / moved,
+        "factor_gap": float((L - model.factor).norm() / L.norm()),
+        "seconds_factor_and_solve": run.clock() - began,
+    }
+
+
+def attack(run: Run, seed: int, q: Tensor, core: Tensor, user: Tensor, ridge: float) -> None:
+    """Margins of 200 targets, half of them mislabelled, under models that held, forgot or never held them."""
+    draw = torch.Generator().manual_seed(seed + 7)
+    some = user[torch.randperm(len(user), generator=draw)[: min(200, len(user) // 2)].to(user.device)]
+    y = run.y.clone()
+    wrong = some[: len(some) // 2]
+    y[wrong] = (y[wrong] + 1 + torch.randint(0, 9, (len(wrong),), generator=draw).to(y.device)) % 10
+    others = user[~torch.isin(user, some)]
+    targets = nn.functional.one_hot(y, 10)
+    kept: dict[str, list[Tensor]] = {"held": [], "forgotten": [], "retrained": [], "inside": []}
+    for _ in range(2 if run.args.tiny else run.args.shadows):
+        base = others[torch.rand(len(others), generator=draw).to(user.device) < 0.5]
+        inside = torch.rand(len(some), generator=draw).to(user.device) < 0.5
+        never = Moments.zero(q.shape[1], 10, q.device)
+        for part in torch.cat([core, base]).split(4096):
+            never.add(q[part], targets[part])
+        r = as_ridge(ridge, float(never.gram.diagonal().mean()))
+        L = cholesky(never.gram, r)
+        anew_ = refine(never, r, L, solve(L, never.cross)).weights
+        held = never.clone()
+        held.add(q[some[inside]], targets[some[inside]])
+        L2 = cholesky(held.gram, r)
+        before = refine(held, r, L2, solve(L2, held.cross)).weights
+        held.remove(q[some[inside]], targets[some[inside]])
+        from spotlessnet.forgettable.factor import update_
+
+        update_(L2, q[some[inside]].double(), -1)
+        after = refine(held, r, L2, before).weights
+        for name, W in (("held", before), ("forgotten", after), ("retrained", anew_)):
+            out = scores(q[some], W)
+            right = out.gather(1, y[some][:, None])[:, 0]
+            other = out.scatter(1, y[some][:, None], float("-inf")).amax(dim=1)
+            kept[name].append((right - other).cpu())
+        kept["inside"].append(inside.cpu())
+        if run.late():
+            break
+    stacked = {name: torch.stack(values) for name, values in kept.items()}
+    torch.save(stacked | {"mislabelled": len(wrong)}, Path(run.args.out).with_suffix(".margins.pt"))
+    run.say(what="margins", seed=seed, shadows=len(stacked["held"]), targets=len(some), mislabelled=len(wrong))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--out", required=True)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--parts", nargs="+", default=["tune", "cores", "attack", "sisa"])
+    parser.add_argument("--cores", type=float, nargs="+", default=[0.1, 0.25])
+    parser.add_argument("--pixels", type=int, default=PIXELS)
+    parser.add_argument("--shadows", type=int, default=16)
+    parser.add_argument("--shards", type=int, nargs="+", default=[5, 20])
+    parser.add_argument("--loo", action="store_true", help="also leave-one-out errors, and requests of all sizes")
+    parser.add_argument("--stop", type=float, default=1e9, help="begin nothing new after so many seconds")
+    parser.add_argument("--tiny", type=int, default=0)
+    run = Run(parser.parse_args())
+    for seed in run.args.seeds:
+        if "tune" in run.args.parts and not run.late():
+            tune(run, seed)
+        for share in run.args.cores if "cores" in run.args.parts else ():
+            if not run.late():
+                cores(run, seed, share)
+    for seed in run.args.seeds if "sisa" in run.args.parts else ():
+        for shards in run.args.shards:
+            if not run.late():
+                sisa(run, seed, shards)
+
+
+if __name__ == "__main__":
+    main()
