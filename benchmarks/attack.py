@@ -25,10 +25,10 @@ from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.datasets import load
 from spotlessnet.demo import problem
+from spotlessnet.methods import NTK, SCRUB, Finetune, Fisher, NegGradPlus, SalUn, ShortRetrain
 from spotlessnet.readouts import attack_shadows, train_shadows
 from spotlessnet.report.exports import as_json_lines
 from spotlessnet.report.rows import Row
-from spotlessnet.scrubs import NTK, Finetune, Fisher, NegGradPlus, Saliency, ShortRetrain, Student
 
 METHODS: dict[str, Scrub] = {
     "short retraining, the default": ShortRetrain(),
@@ -37,8 +37,8 @@ METHODS: dict[str, Scrub] = {
     "fine-tune, 10 epochs": Finetune(epochs=10),
     "Fisher noise": Fisher(strength=1e-7, cap=0.3),
     "negative gradient +": NegGradPlus(),
-    "SCRUB": Student(),
-    "SalUn": Saliency(),
+    "SCRUB": SCRUB(),
+    "SalUn": SalUn(),
 }
 FORGOTTEN, RETAINED = "AUC on forgotten rows", "AUC on retained rows"
 BEGIN, END = "<!-- written by benchmarks/attack.py -->", "<!-- end of the attack -->"

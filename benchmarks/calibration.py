@@ -18,9 +18,9 @@ import torch
 from scipy import stats
 
 from spotlessnet.core.cohorts import rows
+from spotlessnet.core.intervals import clopper_pearson, permutation_pvalue, ratio_interval, t_interval
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.split import Split
-from spotlessnet.core.statistics import clopper_pearson, permutation_pvalue, ratio_interval, t_interval
 from spotlessnet.core.trained import Trained
 from spotlessnet.datasets import digits
 from spotlessnet.evidence import Evidence, row_test
@@ -29,14 +29,14 @@ from spotlessnet.training.fit_many import fit_many
 from spotlessnet.training.pairs import train_pairs
 from spotlessnet.verdict import Audit
 
-RECIPE = Recipe(epochs=40, rate=0.1, momentum=0.9, batch=50, decay=1e-4)
-OTHERWISE = RECIPE.but(epochs=20, batch=25)
+RECIPE = Recipe(epochs=40, lr=0.1, momentum=0.9, batch_size=50, weight_decay=1e-4)
+OTHERWISE = RECIPE.but(epochs=20, batch_size=25)
 
 
 def wrong_labels(count: int = 400, share: float = 0.15) -> Split:
     """Some digits to train on, a share of them with wrong labels: the rows that must go."""
     pair = digits.load()
-    train = pair.train.pick(range(count))
+    train = pair.train.select(range(count))
     generator = torch.Generator().manual_seed(0)
     wrong = torch.randperm(count, generator=generator)[: round(share * count)].sort().values
     y = train.labels().clone()
@@ -49,7 +49,7 @@ def begin(seed: int) -> Trained:
 
 
 def pick(group: Evidence, which: np.ndarray[Any, Any]) -> Evidence:
-    unseen = None if group.unseen is None else group.unseen.pick(torch.from_numpy(which))
+    unseen = None if group.unseen is None else group.unseen.select(torch.from_numpy(which))
     return Evidence(group.margins[which], group.forget_error[which], group.test_error[which], unseen)
 
 

@@ -23,14 +23,14 @@ from spotlessnet.training import fit, fit_many
 NETWORKS, EPOCHS, WANTED = 64, 3, 5.0
 
 
-def measure(hidden: int, batch: int, dtype: torch.dtype) -> tuple[float, float, torch.Tensor]:
+def measure(hidden: int, batch_size: int, dtype: torch.dtype) -> tuple[float, float, torch.Tensor]:
     x, y = load_digits(return_X_y=True)
     data = Data.of((torch.tensor(x / 16, dtype=dtype), torch.tensor(y)))
-    recipe = Recipe(epochs=EPOCHS, rate=0.05, batch=batch, decay=1e-3)
+    recipe = Recipe(epochs=EPOCHS, lr=0.05, batch_size=batch_size, weight_decay=1e-3)
     trained = Trained.of(MLP(64, 10, hidden=(hidden,), seed=0).to(dtype), recipe=recipe)
     keep = torch.rand(NETWORKS, len(data), generator=torch.Generator().manual_seed(0)) < 0.9
     seeds = list(range(NETWORKS))
-    kept = [data.pick(keep[s].nonzero().flatten()) for s in seeds]
+    kept = [data.select(keep[s].nonzero().flatten()) for s in seeds]
 
     fit_many(trained, data, recipe.but(epochs=1), seeds=seeds[:2])  # warm
     began = time.perf_counter()

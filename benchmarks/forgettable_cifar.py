@@ -91,7 +91,7 @@ def recipe(pixels: int, **changes: Any) -> Adaptation:
 def train(x: Tensor, y: Tensor, rows: Tensor, how: Adaptation, pixels: int, seed: int) -> nn.Module:
     torch.manual_seed(seed)
     network = WithHead(Lite(pixels), pool, 1280, 10).to(x.device).to(memory_format=LAYOUT)
-    return adapt(network, Data.of((x, y)).pick(rows.cpu()), how, seed=seed)
+    return adapt(network, Data.of((x, y)).select(rows.cpu()), how, seed=seed)
 
 
 @torch.no_grad()

@@ -28,33 +28,33 @@ import torch
 
 from spotlessnet.core.cohorts import rows
 from spotlessnet.core.data import Data
+from spotlessnet.core.intervals import ratio_interval
 from spotlessnet.core.meter import Meter
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.scrub import Scrub, chain
 from spotlessnet.core.split import Split
-from spotlessnet.core.statistics import ratio_interval
 from spotlessnet.core.trained import Trained
 from spotlessnet.datasets import load
+from spotlessnet.methods import NTK, Finetune, GradientAscent
+from spotlessnet.methods.bad_teacher import BadTeacher
+from spotlessnet.methods.l1_sparse import L1Sparse
+from spotlessnet.methods.neg_grad_plus import NegGradPlus
+from spotlessnet.methods.respond_and_polish import RespondAndPolish
+from spotlessnet.methods.salun import SalUn
+from spotlessnet.methods.scrub import SCRUB
+from spotlessnet.methods.short_retrain import ShortRetrain
+from spotlessnet.methods.ssd import SSD
 from spotlessnet.models.all_cnn import AllCNN
 from spotlessnet.models.pretrained import RESNET_NAMES, load_pretrained
 from spotlessnet.models.resnet import ResNet
 from spotlessnet.operators.precision import matmul
 from spotlessnet.readouts import ActivationDistance, Error, MeanLoss
 from spotlessnet.report.rows import Row, append_rows, read_rows
-from spotlessnet.scrubs import NTK, Finetune, NegativeGradient
-from spotlessnet.scrubs.bad_teacher import BadTeacher
-from spotlessnet.scrubs.neg_grad_plus import NegGradPlus
-from spotlessnet.scrubs.respond_and_polish import RespondAndPolish
-from spotlessnet.scrubs.saliency import Saliency
-from spotlessnet.scrubs.selective_dampening import SelectiveDampening
-from spotlessnet.scrubs.short_retrain import ShortRetrain
-from spotlessnet.scrubs.sparse_finetune import SparseFinetune
-from spotlessnet.scrubs.student import Student
 from spotlessnet.training.fit import fit
 
 MODELS = ("all-cnn", "resnet")
 COHORTS = ("some", "wrong", "class")
-RECIPE = Recipe(epochs=60, rate=0.01, momentum=0.9, batch=128, decay=0.1, patience=5)
+RECIPE = Recipe(epochs=60, lr=0.01, momentum=0.9, batch_size=128, weight_decay=0.1, patience=5)
 PER_CLASS, CLASSES, FORGET = 100, 5, 25
 COST_LIMIT = 0.25
 LEAST_PRIZE = 0.1
@@ -65,17 +65,17 @@ OURS = "ours"
 def grid() -> dict[str, dict[str, Scrub]]:
     """Every method with the settings it may choose from."""
     ours: dict[str, Scrub] = {
-        f"steps={i} rewind={r:g} speed={v:g}": RespondAndPolish(iterations=i, rewind=r, speed=v, coreset=100)
+        f"steps={i} rewind={r:g} speed={v:g}": RespondAndPolish(iterations=i, rewind=r, lr_scale=v, coreset=100)
         for i, r in ((0, 0.0), (0, 0.2), (5, 0.2), (0, 0.4), (5, 0.4), (5, 1.0))
         for v in (2.0, 3.0)
     }
     tuned: dict[str, Callable[[int, float], Scrub]] = {
-        "fine-tune": lambda e, v: Finetune(epochs=e, rate=v * RECIPE.rate),
-        "negative gradient +": lambda e, v: NegGradPlus(epochs=e, rate=v * RECIPE.rate),
-        "SCRUB": lambda e, v: Student(epochs=e, rate=v * RECIPE.rate),
-        "SalUn": lambda e, v: Saliency(epochs=e, rate=v * RECIPE.rate),
-        "bad teacher": lambda e, v: BadTeacher(epochs=e, rate=v * RECIPE.rate),
-        "l1-sparse": lambda e, v: SparseFinetune(epochs=e, rate=v * RECIPE.rate),
+        "fine-tune": lambda e, v: Finetune(epochs=e, lr=v * RECIPE.lr),
+        "negative gradient +": lambda e, v: NegGradPlus(epochs=e, lr=v * RECIPE.lr),
+        "SCRUB": lambda e, v: SCRUB(epochs=e, lr=v * RECIPE.lr),
+        "SalUn": lambda e, v: SalUn(epochs=e, lr=v * RECIPE.lr),
+        "bad teacher": lambda e, v: BadTeacher(epochs=e, lr=v * RECIPE.lr),
+        "l1-sparse": lambda e, v: L1Sparse(epochs=e, lr=v * RECIPE.lr),
     }
     rivals = {
         name: {f"ep={e} speed={v:g}": make(e, v) for e in (3, 5) for v in (1.0, 3.0)} for name, make in tuned.items()
@@ -85,8 +85,8 @@ def grid() -> dict[str, dict[str, Scrub]]:
         "short retraining, in stages": {"": ShortRetrain()},
         "NTK, published formula": {"": NTK(variant="published", solution="dual")},
         "NTK, then 3 epochs": {"": chain(NTK(solution="dual", damping=0.0), Finetune(epochs=3))},
-        "negative gradient": {"": NegativeGradient()},
-        "selective dampening": {f"alpha={a:g}": SelectiveDampening(alpha=a) for a in (2.0, 10.0)},
+        "negative gradient": {"": GradientAscent()},
+        "selective dampening": {f"alpha={a:g}": SSD(alpha=a) for a in (2.0, 10.0)},
         **rivals,
     }
 
@@ -99,7 +99,7 @@ def start_of(model: str, folder: Path, seed: int, device: str) -> Trained:
         weights = folder / "resnet18w04-cifar100.safetensors"
         network = load_pretrained(ResNet(CLASSES, width=0.4, seed=seed), weights, rename=RESNET_NAMES)
     trained = Trained.of(network.to(device), recipe=RECIPE)
-    return replace(trained, start=trained.weights)
+    return replace(trained, init=trained.weights)
 
 
 def split_of(cohort: str, train: Data, test: Data, seed: int, device: str) -> Split:
@@ -107,13 +107,13 @@ def split_of(cohort: str, train: Data, test: Data, seed: int, device: str) -> Sp
     draw = torch.Generator().manual_seed(seed)
     labels, tests = train.labels(), test.labels()
     chosen = [_some(labels, c, PER_CLASS, draw) for c in range(CLASSES)]
-    small = train.pick(torch.cat(chosen))
+    small = train.select(torch.cat(chosen))
     x, y = next(iter(small.batches(len(small))))[:2]
     y = y.clone()
     forget = torch.arange(PER_CLASS) if cohort == "class" else torch.randperm(PER_CLASS, generator=draw)[:FORGET]
     if cohort == "wrong":
         y[forget] = torch.randint(1, CLASSES, (FORGET,), generator=draw)
-    seen = test.pick((tests < CLASSES).nonzero().squeeze(1))
+    seen = test.select((tests < CLASSES).nonzero().squeeze(1))
     x_test, y_test = next(iter(seen.batches(len(seen))))[:2]
     make = [Data.of((a.to(device), b.to(device))) for a, b in ((x, y), (x_test, y_test)) if isinstance(a, torch.Tensor)]
     return rows(forget.tolist(), mislabelled=cohort == "wrong")(make[0], make[1])

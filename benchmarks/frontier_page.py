@@ -13,7 +13,7 @@ import matplotlib as mpl
 import torch
 from matplotlib.figure import Figure
 
-from spotlessnet.core.statistics import ratio_interval
+from spotlessnet.core.intervals import ratio_interval
 from spotlessnet.report.figures import MARKS, PALETTE, STYLE
 from spotlessnet.report.rows import Row, read_rows
 
@@ -26,10 +26,10 @@ PAGE = Path(__file__).with_name("frontier.md")
 ATTACK = "results/attack-cifar.jsonl"
 TUTORED = "results/frontier-taught.jsonl"
 EARLIER = "results/frontier-earlier.jsonl"
-"""Methods that ask tutors; and short retraining, and what six tutors gave before answers had a temperature."""
+"""Methods that ask fold models; short retraining; what six fold models gave before answers had a temperature."""
 
 FIFTH = "results/frontier-fifth.jsonl"
-"""Twelve tutors, with other seeds, for a fifth of the epochs; of classes that is more than a quarter of operations."""
+"""Twelve fold models, other seeds, a fifth of the epochs; of classes that is more than a quarter of operations."""
 
 CPU = "results/frontier-cpu.jsonl"
 """Some settings on a processor alone, where a step costs what it computes and not what it takes to launch."""
@@ -75,7 +75,8 @@ def error_table(rows: list[Row], settings: list[str]) -> str:
     for row in rows:
         errors[row.method.partition(" | ")[0], row.experiment, row.readout].append(100 * row.value)
     lines = ["| method | " + " | ".join(settings) + " |", "|---" * (len(settings) + 1) + "|"]
-    for method in sorted({row.method.partition(" | ")[0] for row in rows} - {"floor", "tutors", "six tutors"}):
+    left_out = {"floor", "fold models", "six fold models"}
+    for method in sorted({row.method.partition(" | ")[0] for row in rows} - left_out):
         cells = [
             " / ".join(f"{statistics.mean(errors[method, s, f'error on {part}']):.1f}" for part in ("retain", "test"))
             for s in settings

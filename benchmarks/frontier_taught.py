@@ -1,12 +1,12 @@
-"""Answers from tutors in the six small settings of `benchmarks/frontier.py`, with settings for each kind of request.
+"""Answers from fold models in the six small settings of `benchmarks/frontier.py`, settings for each kind of request.
 
     python benchmarks/frontier_taught.py choose  --data DIR --out results/frontier-taught-choose.jsonl --seeds 0 1 2
     python benchmarks/frontier_taught.py confirm --data DIR --out results/frontier-taught.jsonl \
         --chosen results/frontier-taught-choose.jsonl --seeds 30 31 32 33 34 35
 
-Tutors are trained once beside each network. `choose` tries all settings and prefers, for each kind of request, the one
-whose smaller gap closed over both networks is largest, among those that keep retained and test rows. `confirm` takes
-these, on seeds that nothing was chosen on.
+Fold models are trained once beside each network. `choose` tries all settings and prefers, for each kind of request,
+the one whose smaller gap closed over both networks is largest, among those that keep retained and test rows. `confirm`
+takes these, on seeds that nothing was chosen on.
 """
 
 import argparse
@@ -26,11 +26,11 @@ from spotlessnet.core.meter import Meter
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.datasets import load
+from spotlessnet.methods import OutOfFoldDistillation
 from spotlessnet.operators.precision import matmul
+from spotlessnet.precomputed.fold_models import FoldModels, train_fold_models
 from spotlessnet.report.rows import Row, append_rows, read_rows
-from spotlessnet.scrubs import Unlabel
 from spotlessnet.training.fit import fit
-from spotlessnet.training.tutors import Tutors, train_tutors
 
 # Started as a script, its own folder comes first, not the one that holds it.
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -48,10 +48,10 @@ from benchmarks.frontier import (
 )
 from benchmarks.large import operations
 
-TAUGHT, SMALL = "unlabel, from tutors", "unlabel, from tutors, in half batches"
-BATCHES = {TAUGHT: RECIPE.batch, SMALL: RECIPE.batch // 2}
+TAUGHT, SMALL = "unlabel, from fold models", "unlabel, from fold models, in half batches"
+BATCHES = {TAUGHT: RECIPE.batch_size, SMALL: RECIPE.batch_size // 2}
 PARTS, DIVISIONS = 3, 4
-"""Of the tutors: twelve networks, each without a third of the rows: eight trainings, once for all requests."""
+"""Of the fold models: twelve networks, each without a third of the rows: eight trainings, once for all requests."""
 
 LIMIT = 0.245
 """Of the operations of a retraining, for one request."""
@@ -92,29 +92,39 @@ def run(options: argparse.Namespace, wanted: Wanted) -> None:
             try:
                 original, retrained, other, meter = trained_trio(start, split, seed)
                 with Meter(start.device) as writing:
-                    tutors = train_tutors(original, split.whole, parts=PARTS, divisions=DIVISIONS, seed=seed)
+                    fold_models = train_fold_models(original, split.whole, folds=PARTS, repeats=DIVISIONS, seed=seed)
             except ArithmeticError as error:  # the training itself broke: no reference, no row
                 print(f"{name} seed {seed} left out: {error}", flush=True)
                 continue
-            made = [Row(name, "tutors", WRITING, seed, writing.seconds, unit="seconds", note=about)]
+            made = [Row(name, "fold models", WRITING, seed, writing.seconds, unit="seconds", note=about)]
             assert original.recipe is not None  # given by `trained_trio`
             epochs = f"{about}; {original.recipe.epochs} epochs"
             for method, network in {"original": original, "retrained": retrained, "floor": other}.items():
                 made += measure(name, method, seed, network, retrained, split, meter, epochs)
             for method in BATCHES:
-                scrubs = {k: scrub_of(method, s, tutors, original, split) for k, s in wanted(method, cohort).items()}
+                scrubs = {
+                    k: scrub_of(method, s, fold_models, original, split) for k, s in wanted(method, cohort).items()
+                }
                 for i, (key, scrub) in enumerate(scrubs.items()):
                     made += asked(scrub, original, retrained, split, (name, key, seed), about, count=not i)
         append_rows(options.out, [row for row in made if row.key not in done])
         print(f"{name} seed {seed} done", flush=True)
 
 
-def scrub_of(method: str, setting: Setting, tutors: Tutors, original: Trained, split: Split) -> Unlabel:
+def scrub_of(
+    method: str, setting: Setting, fold_models: FoldModels, original: Trained, split: Split
+) -> OutOfFoldDistillation:
     """The method with a setting, for as many epochs as a part of retraining pays for."""
     assert original.recipe is not None  # given by `trained_trio`
     speed, share, temperature = setting
-    told = Unlabel(batch=BATCHES[method], momentum=RECIPE.momentum, lift=0.0, stretch=1.5, tutors=tutors)
-    told = replace(told, speed=speed, share=share, temperature=temperature)
+    told = OutOfFoldDistillation(
+        batch_size=BATCHES[method],
+        momentum=RECIPE.momentum,
+        label_boost=0.0,
+        max_step_scale=1.5,
+        fold_models=fold_models,
+    )
+    told = replace(told, lr_scale=speed, forget_weight=share, temperature=temperature)
     most, rows = original.recipe.epochs, len(split.whole)
     prices = {e: replace(told, epochs=e).price(split).in_trainings(rows, most) for e in range(1, most)}
     within = LIMIT * len(split.retain) / rows
@@ -122,7 +132,7 @@ def scrub_of(method: str, setting: Setting, tutors: Tutors, original: Trained, s
 
 
 def asked(
-    scrub: Unlabel,
+    scrub: OutOfFoldDistillation,
     original: Trained,
     retrained: Trained,
     split: Split,
@@ -139,7 +149,7 @@ def asked(
     except ArithmeticError as error:  # a method that breaks is a result too
         print(f"{name} {method} seed {seed}: {error}", flush=True)
         return []
-    note = f"{about}; {name_of((scrub.speed, scrub.share or 0.0, scrub.temperature or 0.0))}"
+    note = f"{about}; {name_of((scrub.lr_scale, scrub.forget_weight or 0.0, scrub.temperature or 0.0))}"
     made = list(measure(name, method, seed, original.at(found.mean), retrained, split, meter, note))
     if count:
         with FlopCounterMode(display=False) as counter:

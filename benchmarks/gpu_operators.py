@@ -81,7 +81,7 @@ class Report:
     def __init__(self, device: torch.device, exactness: str, out: str | None) -> None:
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
         command = shlex.join(["python", "benchmarks/gpu_operators.py", *sys.argv[1:]])
-        self.about = {"exactness": exactness, "torch": torch.__version__, "device": name, "command": command}
+        self.diagnostics = {"exactness": exactness, "torch": torch.__version__, "device": name, "command": command}
         self.out = Path(out) if out else None
         self.device = device
 
@@ -90,7 +90,7 @@ class Report:
         if self.device.type == "cuda":
             figures["peak_gib"] = round(torch.cuda.max_memory_allocated(self.device) / 2**30, 2)
             torch.cuda.reset_peak_memory_stats(self.device)
-        line = json.dumps({"what": what, **figures, **self.about})
+        line = json.dumps({"what": what, **figures, **self.diagnostics})
         print(line, flush=True)
         if self.out is not None:
             self.out.parent.mkdir(parents=True, exist_ok=True)
@@ -99,8 +99,8 @@ class Report:
 
 
 def rated(operations: float, taken: float, ceiling: float) -> dict[str, float]:
-    rate = operations / taken
-    return {"seconds": round(taken, 4), "tflops": round(rate / 1e12, 3), "share_of_ceiling": round(rate / ceiling, 3)}
+    lr = operations / taken
+    return {"seconds": round(taken, 4), "tflops": round(lr / 1e12, 3), "share_of_ceiling": round(lr / ceiling, 3)}
 
 
 def main() -> None:
@@ -109,7 +109,7 @@ def main() -> None:
     parser.add_argument("--only", choices=PARTS, action="append", help="run this part; may be given several times")
     parser.add_argument("--exactness", choices=("float32", "tf32"), default="float32")
     parser.add_argument("--rows", type=int, default=50_000, help="rows of the Gauss-Newton product")
-    parser.add_argument("--batch", type=int, default=500)
+    parser.add_argument("--batch-size", type=int, default=500)
     parser.add_argument("--rank", type=int, default=200)
     parser.add_argument("--direction-rows", type=int, help="rows for the directions; as many as --rows unless given")
     parser.add_argument("--oversample", type=int, default=24)
@@ -118,7 +118,7 @@ def main() -> None:
     parser.add_argument("--out", help="add the lines to this file")
     options = parser.parse_args()
     if options.tiny:
-        options.rows, options.batch, options.rank, options.oversample, options.repeats = 6, 3, 2, 2, 1
+        options.rows, options.batch_size, options.rank, options.oversample, options.repeats = 6, 3, 2, 2, 1
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device.type == "cpu" and not options.tiny:
         print("No GPU here, so nothing was timed; `--tiny` runs the same code on a few rows.")
@@ -151,7 +151,7 @@ def time_kernel(options: argparse.Namespace, device: torch.device, report: Repor
     rows = 6 if options.tiny else 500
     trained = Trained.of(AllCNN(5, filters=(4, 8) if options.tiny else (96, 192)).to(device))
     data = images(rows, 5, device)
-    taken = seconds(lambda: kernel(trained, data, batch=min(rows, 125)), device, options.repeats)
+    taken = seconds(lambda: kernel(trained, data, batch_size=min(rows, 125)), device, options.repeats)
     # Forward, back to every layer and into J for each of 5 outputs, then half of J times itself.
     operations = rows * forward_operations(trained) * (1 + 2 * 5) + (rows * 5) ** 2 * trained.size
     report(
@@ -161,7 +161,7 @@ def time_kernel(options: argparse.Namespace, device: torch.device, report: Repor
 
 def matrix(options: argparse.Namespace, trained: Trained, rows: int) -> Compiled | GaussNewton:
     """The Gauss-Newton matrix over so many random images."""
-    G = GaussNewton(trained, images(rows, 10, trained.device), batch=options.batch)
+    G = GaussNewton(trained, images(rows, 10, trained.device), batch_size=options.batch_size)
     return Compiled(G) if options.compiled else G
 
 

@@ -1,7 +1,7 @@
 """Forgetting from full CIFAR-10: requests served from a memory, short retraining and rivals, beside retraining.
 
-    python benchmarks/large.py run   --data DIR --out results/large.jsonl --model all-cnn --decay 0.1 --seeds 0 1 2 3 4
-    python benchmarks/large.py clock --data DIR --out results/large-clock.jsonl --model all-cnn
+    python benchmarks/large.py run   --data DIR --out results/large.jsonl --model all-cnn --weight-decay 0.1 --seeds 0
+    1 2 3 4 python benchmarks/large.py clock --data DIR --out results/large-clock.jsonl --model all-cnn
     python benchmarks/large_page.py --out results/large.jsonl   # docs/full_size.md
 
 50,000 images, a network pre-trained on CIFAR-100, SGD with decay toward the start. A hundred of the images are
@@ -29,7 +29,6 @@ from torch.utils.flop_counter import FlopCounterMode
 from spotlessnet.core.cohorts import rows as by_number
 from spotlessnet.core.data import Arrays, Data
 from spotlessnet.core.files import write_whole
-from spotlessnet.core.memory import Memory
 from spotlessnet.core.meter import Meter
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.row_keys import RowKeys
@@ -39,28 +38,29 @@ from spotlessnet.core.trained import Trained
 from spotlessnet.datasets import load
 from spotlessnet.experiments.few import some
 from spotlessnet.experiments.setting import on_device
+from spotlessnet.methods import NTK, Finetune, NegGradPlus, OutOfFoldDistillation, ShortRetrain
+from spotlessnet.methods.out_of_fold.method import NEVER
 from spotlessnet.models.all_cnn import AllCNN
 from spotlessnet.models.pretrained import RESNET_NAMES, load_pretrained
 from spotlessnet.models.resnet import ResNet
 from spotlessnet.operators.precision import matmul
-from spotlessnet.operators.remember import remember
+from spotlessnet.precomputed.fold_models import FoldModels, train_fold_models
+from spotlessnet.precomputed.precompute import precompute
+from spotlessnet.precomputed.statistics import Statistics
 from spotlessnet.readouts import ActivationDistance, Error, Margin, MeanLoss
 from spotlessnet.readouts.margin import margins_of
 from spotlessnet.report.rows import Row, append_rows, read_rows
-from spotlessnet.scrubs import NTK, Finetune, NegGradPlus, ShortRetrain, Unlabel
-from spotlessnet.scrubs.unlabel import NEVER
 from spotlessnet.training.fit import fit
-from spotlessnet.training.tutors import Tutors, train_tutors
 
 COHORTS = ("some", "wrong", "class")
 WEIGHTS = {"all-cnn": "allcnn-cifar100.safetensors", "resnet": "resnet18w04-cifar100.safetensors"}
-RECIPE = Recipe(epochs=6, rate=0.01, momentum=0.9, batch=128, schedule="cosine")
+RECIPE = Recipe(epochs=6, lr=0.01, momentum=0.9, batch_size=128, schedule="cosine")
 FORGET = 100
 RANK, SAMPLE = 100, 2000
 """Of the memory: directions, and rows that its curvature is taken from."""
 
-HUNDREDTH, TENTH = "unlabel, from tutors, a hundredth", "unlabel, from tutors, a tenth"
-ALONE, MEMORY, TUTORS = "unlabel, alone, a hundredth", "from the memory", "tutors"
+HUNDREDTH, TENTH = "unlabel, from fold models, a hundredth", "unlabel, from fold models, a tenth"
+ALONE, STATISTICS, FOLD_MODELS = "unlabel, alone, a hundredth", "from the memory", "fold models"
 MASKED = "class struck out, nothing learnt"
 """The network itself with the logit of the class set so low that it is never answered; its weights know all."""
 
@@ -90,7 +90,7 @@ def requests(options: argparse.Namespace, device: torch.device) -> dict[str, Spl
     assert isinstance(x, torch.Tensor)
     whole = on_device(Data(Arrays(x, told), torch.arange(len(told))), device)
     # Half of the images that nobody trains on may be looked at by a method, the other half judges it.
-    held, tests = (on_device(test.pick(torch.arange(i, len(test), 2)), device) for i in (0, 1))
+    held, tests = (on_device(test.select(torch.arange(i, len(test), 2)), device) for i in (0, 1))
     return {
         "some": by_number(ordinary.tolist())(whole, tests, validation=held),
         "wrong": by_number(wrong.tolist(), mislabelled=True)(whole, tests, validation=held),
@@ -103,8 +103,8 @@ def begin(options: argparse.Namespace, seed: int, device: torch.device) -> Train
     network: torch.nn.Module = AllCNN(10, seed=seed) if options.model == "all-cnn" else ResNet(10, width=0.4, seed=seed)
     rename = RESNET_NAMES if options.model == "resnet" else None
     network = load_pretrained(network, options.data / WEIGHTS[options.model], rename=rename).to(device)
-    recipe = RECIPE.but(decay=options.decay, epochs=options.epochs)
-    return Trained.of(network, start=network, recipe=recipe)
+    recipe = RECIPE.but(weight_decay=options.weight_decay, epochs=options.epochs)
+    return Trained.of(network, init=network, recipe=recipe)
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,8 +114,8 @@ class Prepared:
     seed: int
     start: Trained
     network: Trained
-    tutors: Tutors
-    memory: Memory | None
+    fold_models: FoldModels
+    statistics: Statistics | None
     retrained: dict[str, Trained]
     took: dict[str, float]
 
@@ -123,25 +123,30 @@ class Prepared:
 def methods(options: argparse.Namespace, made: Prepared) -> dict[str, Scrub]:
     """Every method by its name."""
     few, many = (
-        Unlabel(epochs=options.rounds, rows=rows, cost=cost if rows is None else None, stretch=options.stretch)
+        OutOfFoldDistillation(
+            epochs=options.rounds,
+            examples_per_epoch=rows,
+            compute_budget=cost if rows is None else None,
+            max_step_scale=options.stretch,
+        )
         for rows, cost in ((options.few, 0.01), (options.many, 0.1))
     )
     found: dict[str, Scrub] = {
-        HUNDREDTH: replace(few, tutors=made.tutors),
-        TENTH: replace(many, tutors=made.tutors),
+        HUNDREDTH: replace(few, fold_models=made.fold_models),
+        TENTH: replace(many, fold_models=made.fold_models),
         ALONE: few,
         "fine-tune, an epoch": Finetune(epochs=1),
         "negative gradient +, an epoch": NegGradPlus(epochs=1),
         "short retraining, in stages": ShortRetrain(),
     }
-    if made.memory is not None:
-        found[MEMORY] = NTK(memory=made.memory)
+    if made.statistics is not None:
+        found[STATISTICS] = NTK(statistics=made.statistics)
     return {name: scrub for name, scrub in found.items() if name not in options.without}
 
 
 def scrubbed(scrub: Scrub, method: str, original: Trained, split: Split) -> Trained:
     """The network after a scrub; one that works from a memory is shown nothing but the forgotten rows."""
-    return original.at(scrub(original, Split(forget=split.forget) if method == MEMORY else split).mean)
+    return original.at(scrub(original, Split(forget=split.forget) if method == STATISTICS else split).mean)
 
 
 class Masked(torch.nn.Module):
@@ -191,7 +196,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def prepare(options: argparse.Namespace, splits: dict[str, Split], seed: int, device: torch.device) -> Prepared:
-    """The original, one retrained network for every request, tutors and, where asked for, a memory."""
+    """The original, one retrained network for every request, fold models and, where asked for, a memory."""
     start, split, memory = begin(options, seed, device), splits["some"], None
     keep = partial(kept, options, seed)
     _, original = keep("original", partial(weights_of, start, split.whole, seed=seed))
@@ -200,15 +205,15 @@ def prepare(options: argparse.Namespace, splits: dict[str, Split], seed: int, de
         again = partial(weights_of, start, splits[cohort].retain, seed=seed, order_of=split.whole)
         took[cohort], other = keep(f"retrained-{cohort}", again)
         retrained[cohort] = start.at(other["weights"])
-    train = partial(train_tutors, parts=options.parts, divisions=options.divisions, held=split.validation, seed=seed)
-    what = f"tutors-{options.parts}-{options.divisions}"
-    took[TUTORS], known = keep(what, lambda: apart(train(network, split.whole)))
+    train = partial(train_fold_models, folds=options.parts, repeats=options.divisions, held=split.validation, seed=seed)
+    what = f"fold-models-{options.parts}-{options.divisions}"
+    took[FOLD_MODELS], known = keep(what, lambda: apart(train(network, split.whole)))
     keys = RowKeys(bytes.fromhex(known.pop("salt")), known["keys"])
-    tutors = Tutors(**known | {"weights": known["weights"].to(device), "keys": keys})
+    fold_models = FoldModels(**known | {"weights": known["weights"].to(device), "keys": keys})
     if options.memory:
         took["memory"], memory = measured(lambda: write(options, network, split), device)
-    print(f"{options.model}, decay {options.decay:g}, seed {seed} trained", flush=True)
-    return Prepared(seed, start, network, tutors, memory, retrained, took)
+    print(f"{options.model}, decay {options.weight_decay:g}, seed {seed} trained", flush=True)
+    return Prepared(seed, start, network, fold_models, memory, retrained, took)
 
 
 def weights_of(start: Trained, data: Data, *, seed: int, order_of: Data | None = None) -> dict[str, Any]:
@@ -216,9 +221,9 @@ def weights_of(start: Trained, data: Data, *, seed: int, order_of: Data | None =
     return {"weights": fit(start, data, seed=seed, order_of=order_of).weights}
 
 
-def apart(tutors: Tutors) -> dict[str, Any]:
+def apart(fold_models: FoldModels) -> dict[str, Any]:
     """As plain values, which a file can hold."""
-    return vars(tutors) | {"keys": tutors.keys.digests, "salt": tutors.keys.salt.hex()}
+    return vars(fold_models) | {"keys": fold_models.keys.digests, "salt": fold_models.keys.salt.hex()}
 
 
 def kept(
@@ -227,7 +232,16 @@ def kept(
     """How long it took, and what was made: now or, with `--keep`, by an earlier run."""
     if options.keep is None:
         return measured(make, DEVICE)
-    told = (options.model, options.decay, options.epochs, options.rows, options.label, options.forget, seed, what)
+    told = (
+        options.model,
+        options.weight_decay,
+        options.epochs,
+        options.rows,
+        options.label,
+        options.forget,
+        seed,
+        what,
+    )
     path = options.keep / f"{'-'.join(map(str, told))}.pt"
     if not path.exists():
         found = io.BytesIO()
@@ -248,13 +262,13 @@ def one_cohort(
 ) -> None:
     """One request by every method."""
     seed, device = ready.seed, ready.start.device
-    name = f"{options.model}, decay {options.decay:g}, {cohort}"
+    name = f"{options.model}, decay {options.weight_decay:g}, {cohort}"
     done = {row.key for row in read_rows(options.out)}
     took = ready.took[cohort]
     made = [Row(name, "retrained", TRAINING, seed, took, unit="seconds", seconds=took)]
     made += [
         Row(name, what, WRITING, seed, ready.took[what], unit="seconds", seconds=ready.took[what])
-        for what in (TUTORS, "memory")
+        for what in (FOLD_MODELS, "memory")
         if what in ready.took
     ]
     seen, count = {"original": ready.network, "retrained": retrained, "floor": floor}, seed == options.seeds[0]
@@ -271,7 +285,7 @@ def one_cohort(
             continue
         seen[method] = network
         made += [replace(row, seconds=took) for row in looks(name, method, seed, network, retrained, split)]
-        if count and method in (HUNDREDTH, TENTH, ALONE, MEMORY):
+        if count and method in (HUNDREDTH, TENTH, ALONE, STATISTICS):
             made.append(counted(work, ready.start, split.whole, name, method, seed))
     append_rows(options.out, [replace(row, note=about(options, device)) for row in made if row.key not in done])
     keep_margins(options.out, name, seed, seen, some(split.forget, FORGET))
@@ -284,7 +298,7 @@ def about(options: argparse.Namespace, device: torch.device) -> str:
     paid = f"{options.few} or {options.many} rows" if options.few else "what a hundredth or a tenth pays for"
     return (
         f"torch {torch.__version__}, {machine}, TF32, {options.epochs} epochs; "
-        f"{options.parts * options.divisions} tutors; {options.rounds} rounds of {paid}"
+        f"{options.parts * options.divisions} fold models; {options.rounds} rounds of {paid}"
     )
 
 
@@ -301,9 +315,9 @@ def margins_file(out: Path) -> Path:
     return out.with_name(f"{out.stem}-margins.jsonl")
 
 
-def write(options: argparse.Namespace, original: Trained, split: Split) -> Memory:
+def write(options: argparse.Namespace, original: Trained, split: Split) -> Statistics:
     """The memory that requests are served from."""
-    return remember(original, split.whole, rank=options.rank, sample=options.sample, diagonal=None)
+    return precompute(original, split.whole, rank=options.rank, sample=options.sample, diagonal=None)
 
 
 def measured(work: Callable[[], Made], device: torch.device) -> tuple[float, Made]:
@@ -332,10 +346,10 @@ def clock(options: argparse.Namespace) -> None:
     """What a request takes on a machine that does nothing else, beside an epoch of training. Weights do not matter."""
     device = DEVICE
     splits, start = requests(options, device), begin(options, options.seeds[0], device)
-    whole, epoch = splits["some"].whole, RECIPE.but(epochs=1, decay=options.decay)
+    whole, epoch = splits["some"].whole, RECIPE.but(epochs=1, weight_decay=options.weight_decay)
     part = torch.stack([torch.arange(len(whole)) % options.parts + d * options.parts for d in range(options.divisions)])
-    tutors = Tutors(start.weights.repeat(options.parts * options.divisions, 1), RowKeys.of(whole), part)
-    ready = Prepared(options.seeds[0], start, start, tutors, None, {}, {})
+    fold_models = FoldModels(start.weights.repeat(options.parts * options.divisions, 1), RowKeys.of(whole), part)
+    ready = Prepared(options.seeds[0], start, start, fold_models, None, {}, {})
     with matmul("tf32"):
         fit(start, some(whole, 2560), epoch)  # kernels are chosen on first use
         training = options.epochs * measured(lambda: fit(start, whole, epoch), device)[0]
@@ -356,7 +370,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="folder with image shards and weights")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--model", choices=sorted(WEIGHTS), default="all-cnn")
-    parser.add_argument("--decay", type=float, default=0.1)
+    parser.add_argument("--weight-decay", type=float, default=0.1)
     parser.add_argument("--cohorts", nargs="+", choices=COHORTS, default=list(COHORTS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--epochs", type=int, default=RECIPE.epochs)
@@ -365,15 +379,15 @@ def main() -> None:
     parser.add_argument("--forget", type=int, default=FORGET)
     parser.add_argument("--label", type=int, default=0, help="the class that is forgotten, in part or whole")
     parser.add_argument("--rows", type=int, help="the most training rows, for a rehearsal")
-    parser.add_argument("--memory", action="store_true", help="write a memory too, and serve requests from it")
+    parser.add_argument("--statistics", action="store_true", help="write a memory too, and serve requests from it")
     parser.add_argument("--keep", type=Path, help="folder where trained networks are kept and found again")
     parser.add_argument("--without", nargs="+", default=[], metavar="METHOD", help="methods to leave out")
     parser.add_argument("--few", type=int, help="rows of a round; what a hundredth of a training pays for unless said")
     parser.add_argument("--many", type=int, help="rows of a round; what a tenth of a training pays for unless said")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--stretch", type=float, help="what a step is at most multiplied by; as usual unless said")
-    parser.add_argument("--parts", type=int, default=3, help="of the rows; each tutor is trained without one")
-    parser.add_argument("--divisions", type=int, default=1, help="so many times the rows are divided for them")
+    parser.add_argument("--folds", type=int, default=3, help="of the rows; each fold model is trained without one")
+    parser.add_argument("--repeats", type=int, default=1, help="so many times the rows are divided for them")
     options = parser.parse_args()
     run(options) if options.what == "run" else clock(options)
 

@@ -13,18 +13,28 @@ from pathlib import Path
 
 import torch
 
-from spotlessnet.core.statistics import ratio_interval, t_interval
+from spotlessnet.core.intervals import ratio_interval, t_interval
 from spotlessnet.report.rows import read_rows
 
 # Started as a script, its own folder comes first, not the one that holds it.
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from benchmarks.large import COHORTS, DISTANCE, HUNDREDTH, OPERATIONS, TENTH, TRAINING, TUTORS, WRITING, margins_file
+from benchmarks.large import (
+    COHORTS,
+    DISTANCE,
+    FOLD_MODELS,
+    HUNDREDTH,
+    OPERATIONS,
+    TENTH,
+    TRAINING,
+    WRITING,
+    margins_file,
+)
 from benchmarks.large_trials import GOAL, ORIGINAL
 
 PAGE = Path(__file__).with_name("large.md")
 HALVES, CLOCK, TRIALS = "large-halves.jsonl", "large-clock.jsonl", "large-trials.jsonl"
 BEFORE = "large-trials-before.jsonl"
-"""Beside the rows: of other tutors, of a machine that does nothing else, of what was tried, now and before."""
+"""Beside the rows: of other fold models, of a machine that does nothing else, of what was tried, now and before."""
 
 MEASURES = ("margin on forget", "loss on forget", DISTANCE)
 COLUMNS = ("method", "margin", "loss", "distance", "attack", "D_r / test error", "seconds", "operations")
@@ -43,13 +53,13 @@ def summary(path: Path) -> str:
     lines.append("| request | " + " | ".join(f"{n}, {m.rpartition(', ')[2]}" for n, m in columns) + " |")
     lines.append("|---|" + "---:|" * len(columns))
     for setting in sorted(settings, key=lambda name: COHORTS.index(name.split(", ")[1])):
-        decay, cohort = setting.split(", ")
+        weight_decay, cohort = setting.split(", ")
         measures = MEASURES[:2] if cohort == "some" else MEASURES[2:]
         cells = [
             " / ".join(_gap(value, f"{network}, {setting}", method, readout).partition(" [")[0] for readout in measures)
             for network, method in columns
         ]
-        lines.append(f"| *{cohort}*, {decay} | " + " | ".join(cells) + " |")
+        lines.append(f"| *{cohort}*, {weight_decay} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
@@ -84,9 +94,9 @@ def table(path: Path) -> str:
             shares = ["" if math.isnan(share) else f"{share:.1%}" for share in (cost, counted)]
             cells = [method, *gaps, attack(path, name, method), f"{both} %", *shares]
             lines.append(f"| {' | '.join(cells)} |")
-        once = value[name, TUTORS, WRITING]
+        once = value[name, FOLD_MODELS, WRITING]
         lines.append(
-            f"\nOne training takes {_mean(trained):.1f} s, the tutors, made once, {_mean(once):.1f} s. "
+            f"\nOne training takes {_mean(trained):.1f} s, the fold models, made once, {_mean(once):.1f} s. "
             f"{len(value[name, 'original', DISTANCE])} seeds, {told[name]}.\n"
         )
     return "\n".join(lines)
@@ -107,7 +117,7 @@ def clock_table(path: Path) -> str:
 
 
 def trial_table(path: Path) -> str:
-    """Markdown: what each setting does for a hundredth and for a tenth of a training, by kind of tutors."""
+    """Markdown: what each setting does for a hundredth and for a tenth of a training, by kind of fold models."""
     value = values_of(path)
     tried: dict[tuple[str, str], dict[str, str]] = defaultdict(dict)
     for name, method in dict.fromkeys(key[:2] for key in value):
@@ -119,8 +129,8 @@ def trial_table(path: Path) -> str:
             before, now, goal = (_mean(value[name, m, readout]) for m in (ORIGINAL, method, GOAL))
             ways.append(f"{(before - now) / (before - goal):.0%}")
         errors = [_mean(value[name, m, "error on retain"]) for m in (method, GOAL)]
-        tutors, cost, settings = method.split(", ")
-        tried[name, settings][f"{tutors}, {cost}"] = f"{' / '.join(ways)}; {100 * (errors[0] - errors[1]):+.1f}"
+        fold_models, cost, settings = method.split(", ")
+        tried[name, settings][f"{fold_models}, {cost}"] = f"{' / '.join(ways)}; {100 * (errors[0] - errors[1]):+.1f}"
     columns = list(dict.fromkeys(column for found in tried.values() for column in found))
     lines = ["| network | request | settings | " + " | ".join(columns) + " |", "|---|---|---|" + "---:|" * len(columns)]
     for (name, settings), found in tried.items():

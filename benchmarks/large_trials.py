@@ -2,8 +2,9 @@
 
     python benchmarks/large_trials.py --data DIR --out results/large-trials.jsonl --keep NETWORKS --model all-cnn
 
-Originals, tutors and retrained networks are trained once, as in `benchmarks/large.py`; a request then takes seconds.
-Once more with `--kind 1` for the other kind of tutors. `benchmarks/large_page.py` makes a table of the rows.
+Originals, fold models and retrained networks are trained once, as in `benchmarks/large.py`; a request then takes
+seconds. Once more with `--kind 1` for the other kind of fold models. `benchmarks/large_page.py` makes a table of the
+rows.
 """
 
 import argparse
@@ -17,9 +18,9 @@ from typing import Any
 
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
+from spotlessnet.methods import OutOfFoldDistillation
 from spotlessnet.operators.precision import matmul
 from spotlessnet.report.rows import Row, append_rows
-from spotlessnet.scrubs import Unlabel
 
 # Started as a script, its own folder comes first, not the one that holds it.
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -43,11 +44,11 @@ ORIGINAL, GOAL = "original", "goal"
 
 COSTS = {"a hundredth": 0.01, "a tenth": 0.1}
 KINDS = (2, 2), (3, 1)
-"""Of tutors that take two trainings: parts and divisions."""
+"""Of fold models that take two trainings: parts and divisions."""
 
 
 def trials() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Cohort, and what `Unlabel` is told."""
+    """Cohort, and what `OutOfFoldDistillation` is told."""
     for epochs, share, stretch in ((10, 0.5, 1), (10, 0.5, 1.5), (14, 0.5, 1.5), (20, 0.5, 1.5), (10, 0.65, 1.5)):
         yield "some", {"epochs": epochs, "share": share, "stretch": stretch}
     for epochs, share, own, stretch in (
@@ -84,8 +85,8 @@ def one_seed(options: argparse.Namespace, splits: dict[str, Split], ready: Prepa
         if cohort not in options.cohorts:
             continue
         told = " ".join(f"{k}={v:g}" for k, v in settings.items())
-        name = f"{len(ready.tutors.weights)} tutors, {cost}, {told}"
-        scrub = replace(Unlabel(cost=share, tutors=ready.tutors), **settings)
+        name = f"{len(ready.fold_models.weights)} fold models, {cost}, {told}"
+        scrub = replace(OutOfFoldDistillation(compute_budget=share, fold_models=ready.fold_models), **settings)
         tried(options, scrub, name, ready, cohort, splits[cohort])
 
 
@@ -93,12 +94,17 @@ def keep_rows(
     options: argparse.Namespace, seed: int, cohort: str, name: str, found: dict[str, float], took: float = math.nan
 ) -> None:
     """Write down what was read, and say so."""
-    where, note = f"{options.model}, decay {options.decay:g}, {cohort}", about(options, DEVICE).rpartition(";")[0]
+    where, note = (
+        f"{options.model}, decay {options.weight_decay:g}, {cohort}",
+        about(options, DEVICE).rpartition(";")[0],
+    )
     append_rows(options.out, [Row(where, name, r, seed, v, seconds=took, note=note) for r, v in found.items()])
     print(f"{where}: {name}: {found}", flush=True)
 
 
-def tried(options: argparse.Namespace, scrub: Unlabel, name: str, ready: Prepared, cohort: str, split: Split) -> None:
+def tried(
+    options: argparse.Namespace, scrub: OutOfFoldDistillation, name: str, ready: Prepared, cohort: str, split: Split
+) -> None:
     """One request, and what came of it."""
     try:
         took, found = measured(lambda: scrub(ready.network, split), DEVICE)
@@ -114,11 +120,13 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder with image shards and weights")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--model", choices=sorted(WEIGHTS), default="all-cnn")
-    parser.add_argument("--decay", type=float, default=5e-4)
+    parser.add_argument("--weight-decay", type=float, default=5e-4)
     parser.add_argument("--epochs", type=int, default=RECIPE.epochs)
     parser.add_argument("--cohorts", nargs="+", choices=COHORTS, default=list(COHORTS))
     parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
-    parser.add_argument("--kind", type=int, choices=range(len(KINDS)), default=0, help="of tutors: halves or thirds")
+    parser.add_argument(
+        "--kind", type=int, choices=range(len(KINDS)), default=0, help="of fold models: halves or thirds"
+    )
     parser.add_argument("--rows", type=int, help="the most training rows, for a rehearsal")
     parser.add_argument("--forget", type=int, default=100)
     parser.add_argument("--keep", type=Path, required=True, help="folder where trained networks are kept")

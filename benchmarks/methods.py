@@ -29,25 +29,25 @@ from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.datasets import load
 from spotlessnet.demo import problem
-from spotlessnet.models.mlp import MLP
-from spotlessnet.readouts.activation_distance import ActivationDistance
-from spotlessnet.readouts.error import Error
-from spotlessnet.report.exports import as_json_lines
-from spotlessnet.report.rows import Row
-from spotlessnet.report.summary import ORIGINAL, RETRAINED, summarise
-from spotlessnet.scrubs import (
+from spotlessnet.methods import (
     NTK,
     Finetune,
     Fisher,
+    GradientAscent,
     Hiding,
     MixedLinear,
-    NegativeGradient,
     Newton,
     RandomLabels,
     Retrain,
     ShortRetrain,
     Variational,
 )
+from spotlessnet.models.mlp import MLP
+from spotlessnet.readouts.activation_distance import ActivationDistance
+from spotlessnet.readouts.error import Error
+from spotlessnet.report.exports import as_json_lines
+from spotlessnet.report.rows import Row
+from spotlessnet.report.summary import ORIGINAL, RETRAINED, summarise
 from spotlessnet.training.fit import fit
 from spotlessnet.training.mixed import fit_users
 from spotlessnet.training.pairs import train_pairs
@@ -71,11 +71,11 @@ def a_class(label: int = 8) -> tuple[Trained, Split]:
     digits = load("digits", core=0.5, seed=0)
     assert digits.core is not None
     assert began.recipe is not None
-    others = digits.core.pick((digits.core.labels() != label).nonzero().flatten())
+    others = digits.core.select((digits.core.labels() != label).nonzero().flatten())
     fresh = Trained.of(MLP(64, 10, hidden=(SMALL,)), recipe=began.recipe)
-    start = fit(fresh, others, began.recipe.but(epochs=10, decay=0.0), seed=0, label="pre-training")
+    start = fit(fresh, others, began.recipe.but(epochs=10, weight_decay=0.0), seed=0, label="pre-training")
     split = whole_class(label)(digits.train, digits.test)
-    return replace(start, start=start.weights, recipe=began.recipe, decay=began.recipe.decay), split
+    return replace(start, init=start.weights, recipe=began.recipe, weight_decay=began.recipe.weight_decay), split
 
 
 def methods(is_class: bool) -> dict[str, Scrub]:
@@ -94,7 +94,7 @@ def methods(is_class: bool) -> dict[str, Scrub]:
         "Fisher noise": Fisher(strength=1e-7, cap=0.3),
         "variational noise": Variational(strength=1e-5, cap=0.3),
         "fine-tune, 10 epochs": Finetune(epochs=10),
-        "negative gradient": NegativeGradient(),
+        "negative gradient": GradientAscent(),
         "random labels": RandomLabels(epochs=3),
     }
     return {**found, "hiding": Hiding()} if is_class else found
@@ -117,9 +117,9 @@ def measure(request: str, began: Trained, split: Split, seeds: int) -> Iterator[
 def measure_mixed(request: str, began: Trained, split: Split) -> Iterator[Row]:
     """Rows of the mixed-linear network: no seed takes part once the core is trained, so one look is all there is."""
     where = f"{request}, linear user weights"
-    original = fit_users(began, split.whole, decay=USERS, tolerance=SOLVED).trained
+    original = fit_users(began, split.whole, weight_decay=USERS, tolerance=SOLVED).trained
     clock = process_time()
-    reference = fit_users(began, split.retain, decay=USERS, tolerance=SOLVED).trained
+    reference = fit_users(began, split.retain, weight_decay=USERS, tolerance=SOLVED).trained
     retraining = process_time() - clock
     gaussian, seconds = timed(MixedLinear(tolerance=SOLVED), original, split)
     yield from look(where, ORIGINAL, 0, original, reference, split)

@@ -109,9 +109,9 @@ def case_of(name: str, trained: Trained) -> tuple[Callable[[], Any], int]:
         return (lambda: fisher_diagonal(trained, data, kind=how, generator=torch.Generator().manual_seed(0))), 3
     data = rows_of_data(100)
     if kind == "gradient":
-        return (lambda: gradient(trained, data, batch=50)), 5
+        return (lambda: gradient(trained, data, batch_size=50)), 5
     v = torch.randn(trained.size, generator=torch.Generator().manual_seed(0))
-    G = GaussNewton(trained, data, keep=bool(rest), batch=50)
+    G = GaussNewton(trained, data, keep=bool(rest), batch_size=50)
     if rest:
         G.multiply(v)  # linearises; its time is not counted, the memory it keeps is
     return (lambda: G.multiply(v)), 5

@@ -24,27 +24,27 @@ import torch
 from spotlessnet.core.cohorts import rows
 from spotlessnet.core.data import Data
 from spotlessnet.core.files import write_whole
+from spotlessnet.core.intervals import t_interval
 from spotlessnet.core.progress import track
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.split import Split
-from spotlessnet.core.statistics import t_interval
 from spotlessnet.core.trained import Trained
 from spotlessnet.datasets import load
 from spotlessnet.demo import mislabelled
+from spotlessnet.methods import NTK
 from spotlessnet.models.mlp import MLP
-from spotlessnet.operators.after_request import after_request
-from spotlessnet.operators.remember import remember
+from spotlessnet.precomputed.after_request import after_request
+from spotlessnet.precomputed.precompute import precompute
 from spotlessnet.readouts import ActivationDistance, Error, MeanLoss
 from spotlessnet.report.exports import as_json_lines
 from spotlessnet.report.rows import Row, read_rows
-from spotlessnet.scrubs import NTK
 from spotlessnet.training.fit import fit
 
 ORDINARY, WRONG = "ordinary rows", "mislabelled rows"
 KINDS = (ORDINARY, WRONG)
 EACH = 10
 LOOK = (1, 10, 25, 50, 75, 100)
-RECIPE = Recipe(epochs=10, rate=0.05, batch=128, schedule="cosine")
+RECIPE = Recipe(epochs=10, lr=0.05, batch_size=128, schedule="cosine")
 DECAYS = (1e-2, 5e-4)
 """Toward the start: the linear picture holds well for the first and badly for the second."""
 
@@ -60,7 +60,7 @@ CALLED = "request at which it says retrain now"
 
 
 def problem(
-    folder: Path | None, kind: str, decay: float, count: int, seed: int
+    folder: Path | None, kind: str, weight_decay: float, count: int, seed: int
 ) -> tuple[Trained, Data, Data, list[int]]:
     """The start, the rows to train on, those to test on, and the numbers of those that will go, in order."""
     pair = load("mnist" if folder else "digits", folder, core=0.2, seed=seed)
@@ -68,9 +68,9 @@ def problem(
     width = pair.train.fetch(pair.train.rows[:1]).x.numel()  # type: ignore[union-attr]  # images are one tensor
     fresh = Trained.of(MLP(width, 10, hidden=(64,), seed=seed), recipe=RECIPE)
     start = fit(fresh, pair.core, RECIPE.but(epochs=5), seed=seed, label="pre-training")
-    start = replace(start, start=start.weights, recipe=RECIPE.but(decay=decay), decay=decay)
+    start = replace(start, init=start.weights, recipe=RECIPE.but(weight_decay=weight_decay), weight_decay=weight_decay)
     order = torch.randperm(len(pair.train), generator=torch.Generator().manual_seed(seed))
-    train = pair.train.pick(order[:ROWS].sort().values)
+    train = pair.train.select(order[:ROWS].sort().values)
     if kind == WRONG:
         train, chosen = mislabelled(train, count, seed)
     else:
@@ -78,15 +78,17 @@ def problem(
     return start, train, pair.test, chosen
 
 
-def measure(folder: Path | None, kind: str, decay: float, seed: int, rank: int, sample: int | None) -> Iterator[Row]:
+def measure(
+    folder: Path | None, kind: str, weight_decay: float, seed: int, rank: int, sample: int | None
+) -> Iterator[Row]:
     """One sequence: rows at the points looked at, and what everything took."""
-    start, train, test, chosen = problem(folder, kind, decay, EACH * LOOK[-1], seed)
-    name = f"{kind}, decay {decay:g}"
+    start, train, test, chosen = problem(folder, kind, weight_decay, EACH * LOOK[-1], seed)
+    name = f"{kind}, decay {weight_decay:g}"
     clock = perf_counter()
     original = fit(start, train, seed=seed)
     training = perf_counter() - clock
     clock = perf_counter()
-    written = memory = remember(original, train, rank=rank, sample=sample, diagonal=None)
+    written = memory = precompute(original, train, rank=rank, sample=sample, diagonal=None)
     remembering = perf_counter() - clock
     size = sum(t.numel() * t.element_size() for t in memory.tensors()[0].values())
 
@@ -100,8 +102,8 @@ def measure(folder: Path | None, kind: str, decay: float, seed: int, rank: int, 
         forget = rows(chosen[(i - 1) * EACH : i * EACH])(train, test).forget
         kept = kept.without(forget)
         clock = perf_counter()
-        gaussian = NTK(memory=memory)(network, Split(forget=forget))
-        about = gaussian.about
+        gaussian = NTK(statistics=memory)(network, Split(forget=forget))
+        about = gaussian.diagnostics
         first = first or about["memory_ridge"]
         memory = after_request(memory, network, forget, gaussian.mean, retain=kept)
         spent.append(perf_counter() - clock)
@@ -110,7 +112,7 @@ def measure(folder: Path | None, kind: str, decay: float, seed: int, rank: int, 
         if i in LOOK:
             yield row(ONE_BY_ONE, f"wear after {i}", about["memory_ridge"] / first)
             split = rows(chosen[: i * EACH], mislabelled=kind == WRONG)(train, test)
-            joint = original.at(NTK(memory=written)(original, Split(forget=split.forget)).mean)
+            joint = original.at(NTK(statistics=written)(original, Split(forget=split.forget)).mean)
             retrained = fit(start, split.retain, seed=seed, order_of=train)
             other = fit(start, split.retain, seed=seed + 1000, order_of=train)
             networks = {"original": original, ONE_BY_ONE: network, JOINT: joint, "retrained": other}
@@ -181,10 +183,10 @@ def main() -> None:
     all_rows: list[Row] = []
     if given.table:
         all_rows = read_rows(given.out)
-    for kind, decay in () if given.table else product(given.kinds, DECAYS):
+    for kind, weight_decay in () if given.table else product(given.kinds, DECAYS):
         for seed in given.seeds:
             all_rows += (
-                replace(r, note=note) for r in measure(given.data, kind, decay, seed, given.rank, given.sample)
+                replace(r, note=note) for r in measure(given.data, kind, weight_decay, seed, given.rank, given.sample)
             )
             if given.out:  # after each sequence: an hour's work is not lost to one interruption
                 write_whole(given.out, as_json_lines(all_rows).encode(), replace=True)

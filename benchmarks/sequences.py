@@ -32,22 +32,22 @@ from spotlessnet.core.scrub import Notes
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.datasets import load
+from spotlessnet.methods import NTK, OutOfFoldDistillation
 from spotlessnet.models.mlp import MLP
-from spotlessnet.operators.after_request import after_request
-from spotlessnet.operators.recall import recall
-from spotlessnet.operators.remember import remember
+from spotlessnet.precomputed.after_request import after_request
+from spotlessnet.precomputed.fold_models import train_fold_models
+from spotlessnet.precomputed.precompute import precompute
+from spotlessnet.precomputed.step import step_from_statistics
 from spotlessnet.report.exports import as_json_lines
 from spotlessnet.report.rows import Row, read_rows
-from spotlessnet.scrubs import NTK, Unlabel
 from spotlessnet.training.fit import fit
 from spotlessnet.training.fit_many import fit_many
-from spotlessnet.training.tutors import train_tutors
 
 ROWS, STRANGERS, REQUESTS, SHADOWS, RANK, LARGEST, GROUPS, SOME = 500, 150, 10, 16, 40, 20, 100, 150
-RECIPE = Recipe(epochs=15, rate=0.1, batch=50, schedule="cosine")
-AT_HAND, SAMPLE, TUTORS = "memory, all rows at hand", "memory, 150 rows at hand", "tutors"
+RECIPE = Recipe(epochs=15, lr=0.1, batch_size=50, schedule="cosine")
+AT_HAND, SAMPLE, FOLD_MODELS = "memory, all rows at hand", "memory, 150 rows at hand", "fold models"
 JOINT = "planted fault: everything asked for again"
-METHODS = (AT_HAND, SAMPLE, TUTORS)
+METHODS = (AT_HAND, SAMPLE, FOLD_MODELS)
 LOSS, SCORE, SERVED, PAIRS = "loss taken back", "score taken back", "requests served", "cohorts looked at again"
 FURTHEST = "largest share of the loss taken back"
 BEGIN, END = "<!-- written by benchmarks/sequences.py -->", "<!-- end of sequences -->"
@@ -59,17 +59,17 @@ class Setting:
 
     name: str
     hidden: tuple[int, ...] = ()
-    decay: float = 1e-2
+    weight_decay: float = 1e-2
     wrong: bool = False
     squared: bool = False
 
 
 SETTINGS = (
     Setting("linear, squared loss", squared=True),
-    Setting("linear, softmax", decay=1e-3),
+    Setting("linear, softmax", weight_decay=1e-3),
     Setting("hidden layer, strong decay", hidden=(16,)),
-    Setting("hidden layer, weak decay", hidden=(16,), decay=1e-3),
-    Setting("hidden layer, wrong labels", hidden=(16,), decay=1e-3, wrong=True),
+    Setting("hidden layer, weak decay", hidden=(16,), weight_decay=1e-3),
+    Setting("hidden layer, wrong labels", hidden=(16,), weight_decay=1e-3, wrong=True),
 )
 
 
@@ -78,7 +78,7 @@ def problem(setting: Setting, seed: int) -> tuple[Trained, Data, list[list[int]]
     draw = torch.Generator().manual_seed(seed)
     pair = load("digits")
     chosen = torch.randperm(len(pair.train), generator=draw)[: ROWS + STRANGERS]
-    batch = next(iter(pair.train.pick(chosen).batches(len(chosen))))
+    batch = next(iter(pair.train.select(chosen).batches(len(chosen))))
     assert isinstance(batch.x, Tensor)
     x, y = batch.x.flatten(1), batch.y.clone()
     sizes = torch.randint(1, LARGEST + 1, (REQUESTS,), generator=draw).tolist()
@@ -88,32 +88,40 @@ def problem(setting: Setting, seed: int) -> tuple[Trained, Data, list[list[int]]
         y[wrong] = (y[wrong] + torch.randint(1, 10, (len(wrong),), generator=draw)) % 10
     loss = SquaredError() if setting.squared else None
     told = torch.nn.functional.one_hot(y, 10).to(x) if setting.squared else y
-    recipe = RECIPE.but(decay=setting.decay, rate=0.02 if setting.squared else RECIPE.rate)
-    fresh = Trained.of(MLP(x.shape[1], 10, hidden=setting.hidden, seed=seed), loss, recipe=recipe, decay=setting.decay)
+    recipe = RECIPE.but(weight_decay=setting.weight_decay, lr=0.02 if setting.squared else RECIPE.lr)
+    fresh = Trained.of(
+        MLP(x.shape[1], 10, hidden=setting.hidden, seed=seed), loss, recipe=recipe, weight_decay=setting.weight_decay
+    )
     cohorts = [part.tolist() for part in order.split(sizes)]
-    return replace(fresh, start=fresh.weights), Data.of((x, told)), cohorts
+    return replace(fresh, init=fresh.weights), Data.of((x, told)), cohorts
 
 
 def networks(method: str, original: Trained, data: Data, cohorts: list[list[int]]) -> Iterator[Trained]:
     """The network after each request, until the tool refuses."""
-    tutors = train_tutors(original, data) if method == TUTORS else None
-    memory = written = None if method == TUTORS else remember(original, data, rank=RANK, diagonal=None)
+    fold_models = train_fold_models(original, data) if method == FOLD_MODELS else None
+    memory = written = None if method == FOLD_MODELS else precompute(original, data, rank=RANK, diagonal=None)
     network, kept, ridge = original, data, 0.0
     for i, cohort in enumerate(cohorts):
         forget = rows(cohort)(data).forget
         kept = kept.without(forget)
-        scrub = NTK(memory=memory) if tutors is None else Unlabel(tutors=tutors, epochs=3, rows=60, seed=i)
-        done = scrub(network, Split(forget=forget, kept=kept if method == TUTORS else None))
-        if done.about["retrain_now"] and method != JOINT:
+        scrub = (
+            NTK(statistics=memory)
+            if fold_models is None
+            else OutOfFoldDistillation(fold_models=fold_models, epochs=3, examples_per_epoch=60, seed=i)
+        )
+        done = scrub(network, Split(forget=forget, kept=kept if method == FOLD_MODELS else None))
+        if done.diagnostics["retrain_now"] and method != JOINT:
             return
         network, before = network.at(done.mean), network
         if method == JOINT and written is not None:
             # As requests once were served: all of them at the first weights, with the largest damping so far.
-            ridge = max(ridge, done.about["memory_ridge"])
+            ridge = max(ridge, done.diagnostics["memory_ridge"])
             together = rows([row for part in cohorts[: i + 1] for row in part])(data).forget
-            network = original.at(original.weights + recall(written, original, together, ridge, Notes()).step)
+            network = original.at(
+                original.weights + step_from_statistics(written, original, together, ridge, Notes()).step
+            )
         if memory is not None:
-            rest = kept.pick(range(SOME)) if method == SAMPLE else kept
+            rest = kept.select(range(SOME)) if method == SAMPLE else kept
             memory = after_request(memory, before, forget, network.weights, retain=rest)
         yield network
 
@@ -156,7 +164,7 @@ def _log_density(m: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
 def measure(setting: Setting, seed: int, methods: Sequence[str] = METHODS) -> Iterator[Row]:
     """One sequence by every method: how many cohorts were taken back."""
     start, everything, cohorts = problem(setting, seed)
-    data = everything.pick(range(ROWS))
+    data = everything.select(range(ROWS))
     original = fit(start, data)
     shadows = None if setting.squared else Shadows(start, everything, seed)
     draw = torch.Generator().manual_seed(seed + 20_000)
@@ -169,7 +177,7 @@ def measure(setting: Setting, seed: int, methods: Sequence[str] = METHODS) -> It
         return found if shadows is None else found | {SCORE: -shadows.scores(network, everything)}
 
     for method in methods:
-        if method == TUTORS and setting.squared:
+        if method == FOLD_MODELS and setting.squared:
             continue
         path = [look(network) for network in (original, *networks(method, original, data, cohorts))]
         yield Row(setting.name, method, SERVED, seed, float(len(path) - 1))

@@ -150,9 +150,9 @@ def problem(name: str, seed: int, *, rows: int = 5, loss: Loss | None = None) ->
             for buffer in (module.running_mean, module.running_var, module.weight.data, module.bias.data):
                 assert buffer is not None
                 buffer.copy_(0.5 + torch.rand(buffer.shape, generator=g, dtype=float64))
-    trained = Trained.of(network, loss, decay=0.1)
+    trained = Trained.of(network, loss, weight_decay=0.1)
     start = trained.weights + torch.randn(trained.size, generator=g, dtype=float64)
-    trained = Trained.of(network, loss, decay=0.1, start=start)
+    trained = Trained.of(network, loss, weight_decay=0.1, init=start)
     return trained, Data.of((inputs(rows, g), torch.randint(CLASSES, (rows,), generator=g)))
 
 

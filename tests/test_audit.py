@@ -11,9 +11,9 @@ from spotlessnet.core.cohorts import rows
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
+from spotlessnet.methods import Finetune, Fisher, Retrain
+from spotlessnet.report.audit_report import AuditReport
 from spotlessnet.report.page import page
-from spotlessnet.report.story import Story
-from spotlessnet.scrubs import Finetune, Fisher, Retrain
 
 READOUTS = {
     "error on retain",
@@ -34,71 +34,71 @@ def problem() -> tuple[Trained, Split]:
     y[:6] = 1 - y[:6]
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 24), nn.Tanh(), nn.Linear(24, 2))
-    recipe = Recipe(epochs=30, rate=0.2, batch=12, decay=1e-4)
+    recipe = Recipe(epochs=30, lr=0.2, batch_size=12, weight_decay=1e-4)
     trained = Trained.of(model, recipe=recipe)
     split = rows(range(6), mislabelled=True)((x[:60], y[:60]), (x[60:], y[60:]))
-    return replace(trained, start=trained.weights), split
+    return replace(trained, init=trained.weights), split
 
 
 @pytest.fixture(scope="module")
-def story() -> Story:
+def report() -> AuditReport:
     trained, split = problem()
     others = {"fine-tune": Finetune(epochs=1), "noise": Fisher(strength=1e-8)}
     return audit(trained, split, Retrain(), name="retrain again", others=others, seeds=5, delivered=trained)
 
 
-def test_every_method_is_looked_at_with_every_readout_on_every_seed(story):
-    keys = {(row.method, row.readout, row.seed) for row in story.rows}
+def test_every_method_is_looked_at_with_every_readout_on_every_seed(report):
+    keys = {(row.method, row.readout, row.seed) for row in report.rows}
     for method in ("original", "retrain again", "fine-tune", "noise", "retrained"):
         for readout in READOUTS:
             assert {seed for m, r, seed in keys if (m, r) == (method, readout)} == set(range(5)), (method, readout)
     assert {(m, r) for m, r, _ in keys if m == DELIVERED} >= {(DELIVERED, readout) for readout in READOUTS}
 
 
-def test_bounds_are_there_for_noise_and_only_for_noise(story):
-    bounded = {row.method for row in story.rows if row.unit == "nats"}
+def test_bounds_are_there_for_noise_and_only_for_noise(report):
+    bounded = {row.method for row in report.rows if row.unit == "nats"}
     assert bounded == {"noise"}
 
 
-def test_the_floor_of_the_activation_distance_is_another_retrained_network(story):
-    floor = [r.value for r in story.rows if (r.method, r.readout) == ("retrained", "activation distance on forget")]
+def test_the_floor_of_the_activation_distance_is_another_retrained_network(report):
+    floor = [r.value for r in report.rows if (r.method, r.readout) == ("retrained", "activation distance on forget")]
     assert min(floor) > 0
 
 
-def test_the_verdict_and_its_own_checks_are_told(story):
-    assert story.judgement is not None
-    assert story.judgement.seeds == 5
-    assert story.judgement.word in ("forgotten", "not forgotten", "inconclusive")
-    assert story.judgement.findings[0].name == "remembered share"
+def test_the_verdict_and_its_own_checks_are_told(report):
+    assert report.judgement is not None
+    assert report.judgement.seeds == 5
+    assert report.judgement.word in ("forgotten", "not forgotten", "inconclusive")
+    assert report.judgement.findings[0].name == "remembered share"
 
 
 def test_fine_tuning_is_not_taken_for_forgetting():
     trained, split = problem()
-    judged = audit(trained, split, Finetune(epochs=1, rate=1e-4), name="hardly anything", seeds=5).judgement
+    judged = audit(trained, split, Finetune(epochs=1, lr=1e-4), name="hardly anything", seeds=5).judgement
     assert judged is not None
     assert judged.power == "not forgotten"
     assert judged.word == "not forgotten"
 
 
-def test_every_figure_has_something_to_show_and_the_page_holds_them(story):
-    curves = story.curves
+def test_every_figure_has_something_to_show_and_the_page_holds_them(report):
+    curves = report.curves
     assert set(curves.confidence) == {"original", "retrain again", "retrained"}
     assert len(curves.trade_off) == 2
     assert set(curves.leak) == {"forget rows", "retain rows", "test rows"}
     assert len(curves.paths["original"]) == 31
     assert all(0 < f <= 1 for f in curves.roc["original"][0])
-    assert page(story).count("<svg") == 7
+    assert page(report).count("<svg") == 7
 
 
-def test_costs_stand_beside_one_retraining(story):
-    costs = {c.what: c.seconds for c in story.costs}
+def test_costs_stand_beside_one_retraining(report):
+    costs = {c.what: c.seconds for c in report.costs}
     assert set(costs) == {"retrain again", "fine-tune", "noise", "original", "retrained"}
     assert all(seconds > 0 for seconds in costs.values())
 
 
 def test_without_a_recipe_there_are_numbers_but_no_verdict():
     trained, split = problem()
-    bare = replace(trained, recipe=None, start=None)
+    bare = replace(trained, recipe=None, init=None)
     told = audit(bare, split, Finetune(epochs=1), name="fine-tune")
     assert told.judgement is None
     assert told.limits[0].startswith("The start of training or its recipe is not known")

@@ -62,13 +62,13 @@ def split() -> Split:
     g = torch.Generator().manual_seed(0)
     x, y = torch.randn(60, 3, generator=g), torch.randint(2, (60,), generator=g)
     data = Data.of((x, y))
-    return Split(data.pick(range(10)), data.pick(range(10, 40)), data.pick(range(40, 60)))
+    return Split(data.select(range(10)), data.select(range(10, 40)), data.select(range(40, 60)))
 
 
 def start() -> Trained:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
-    return Trained.of(model, recipe=Recipe(epochs=2, rate=0.1, batch=8), start=model)
+    return Trained.of(model, recipe=Recipe(epochs=2, lr=0.1, batch_size=8), init=model)
 
 
 def distance(context: Context) -> Readout:

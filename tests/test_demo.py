@@ -21,10 +21,10 @@ def test_the_method_that_is_judged_is_among_the_methods():
 
 @pytest.mark.slow
 def test_the_demo_ends_with_a_report_that_catches_the_original(tmp_path):
-    story, path = demo(tmp_path)
+    report, path = demo(tmp_path)
     assert {p.name for p in tmp_path.iterdir()} == {"report.html", "rows.csv", "rows.jsonl", "model-card.md"}
     assert path.read_text().count("<svg") == 7
-    assert story.judgement is not None
-    assert story.judgement.power == "not forgotten"
-    assert story.judgement.oracle == "forgotten"
-    assert story.judgement.word == "forgotten"
+    assert report.judgement is not None
+    assert report.judgement.power == "not forgotten"
+    assert report.judgement.oracle == "forgotten"
+    assert report.judgement.word == "forgotten"

@@ -42,10 +42,10 @@ def world() -> tuple[Trained, tuple[Trained, ...], Split]:
     y = torch.arange(90) % 3
     x = torch.randn(90, 4, generator=draw, dtype=float64) + 2 * nn.functional.one_hot(y, 4)
     train, test = Data.of((x[:60], y[:60])), Data.of((x[60:], y[60:]))
-    split = Split(forget=train.pick(range(10)), kept=train.pick(range(10, 60)), test=test)
+    split = Split(forget=train.select(range(10)), kept=train.select(range(10, 60)), test=test)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 3)).double()
-    start = Trained.of(model, start=model, recipe=Recipe(epochs=8, rate=0.1, batch=16, decay=1e-3))
+    start = Trained.of(model, init=model, recipe=Recipe(epochs=8, lr=0.1, batch_size=16, weight_decay=1e-3))
     return fit(start, train), tuple(fit(start, split.retain, seed=s) for s in range(3)), split
 
 
@@ -116,7 +116,7 @@ def test_equal_networks_read_alike_and_the_ideal_is_reached(make: Callable[[], R
     _, retrained, split = world()
     readout = make()
     reference = retrained[0]
-    copy = Trained.of(reference.module(), reference.loss, start=reference.start, recipe=reference.recipe)
+    copy = Trained.of(reference.module(), reference.loss, init=reference.init, recipe=reference.recipe)
     seen, expected = readout(copy, split), readout(reference, split)
     assert float(seen) == pytest.approx(float(expected), abs=1e-9)
     if readout.ideal in IDEAL_ON_EQUALS:

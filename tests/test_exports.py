@@ -32,8 +32,8 @@ def test_names_are_sorted_and_said_once_in_each_of_the_three_places():
 
 
 def test_every_method_and_readout_is_public():
+    from spotlessnet.methods import SCRUBS
     from spotlessnet.readouts import READOUTS
-    from spotlessnet.scrubs import SCRUBS
 
     assert {kind.__name__ for kind in (*SCRUBS, *READOUTS)} <= set(sn.__all__)
 

@@ -3,7 +3,7 @@
 import pytest
 from benchmarks.methods import CLASS, DISTANCE, WRONG, distances, run, table
 
-from spotlessnet.core.statistics import t_interval
+from spotlessnet.core.intervals import t_interval
 
 PAPERS = ("NTK", "NTK, then 3 epochs", "Newton", "Fisher noise", "variational noise")
 

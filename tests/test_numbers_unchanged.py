@@ -18,21 +18,23 @@ METHODS = {
     "NTK low rank": lambda: sn.NTK(solution="low rank", rank=50, damping=0.1),
     "Newton": lambda: sn.Newton(damping=0.1),
     "Fisher": lambda: sn.Fisher(strength=1e-6),
-    "Variational": lambda: sn.Variational(steps=20, rate=0.05, batch=64),
-    "Finetune": lambda: sn.Finetune(epochs=2, rate=0.05, batch=32),
-    "NegativeGradient": lambda: sn.NegativeGradient(epochs=1, rate=0.01),
+    "Variational": lambda: sn.Variational(steps=20, lr=0.05, batch_size=64),
+    "Finetune": lambda: sn.Finetune(epochs=2, lr=0.05, batch_size=32),
+    "NegativeGradient": lambda: sn.GradientAscent(epochs=1, lr=0.01),
     "RandomLabels": lambda: sn.RandomLabels(epochs=1),
     "Hiding": lambda: sn.Hiding(),
     "Retrain": lambda: sn.Retrain(),
-    "ShortRetrain": lambda: sn.ShortRetrain(effort=0.5, thin=0.5, speed=1.5, slack=0.01),
-    "RespondAndPolish": lambda: sn.RespondAndPolish(speed=2.0, effort=0.2),
-    "Saliency": lambda: sn.Saliency(epochs=1, share=0.5),
-    "SelectiveDampening": lambda: sn.SelectiveDampening(),
-    "SparseFinetune": lambda: sn.SparseFinetune(epochs=1),
-    "Student": lambda: sn.Student(epochs=2),
+    "ShortRetrain": lambda: sn.ShortRetrain(epoch_fraction=0.5, batch_scale=0.5, lr_scale=1.5, error_tolerance=0.01),
+    "RespondAndPolish": lambda: sn.RespondAndPolish(lr_scale=2.0, epoch_fraction=0.2),
+    "Saliency": lambda: sn.SalUn(epochs=1, share=0.5),
+    "SelectiveDampening": lambda: sn.SSD(),
+    "SparseFinetune": lambda: sn.L1Sparse(epochs=1),
+    "Student": lambda: sn.SCRUB(epochs=2),
     "BadTeacher": lambda: sn.BadTeacher(epochs=1),
     "NegGradPlus": lambda: sn.NegGradPlus(epochs=1),
-    "Unlabel": lambda: sn.Unlabel(epochs=2, share=0.3, lift=0.5, speed=0.3, rows=100),
+    "Unlabel": lambda: sn.OutOfFoldDistillation(
+        epochs=2, forget_weight=0.3, label_boost=0.5, lr_scale=0.3, examples_per_epoch=100
+    ),
     "chain": lambda: sn.chain(sn.NTK(), sn.Finetune(epochs=1)),
     "WithinBudget": lambda: sn.WithinBudget(sn.chain(sn.NTK(), sn.Fisher()), max_nats=100),
 }
@@ -46,8 +48,8 @@ def digits():
     x, y = (torch.cat(column).double() if i == 0 else torch.cat(column) for i, column in enumerate(_columns(pair)))
     train, held = sn.Data.of((x[some], y[some])), sn.Data.of((x[600:900], y[600:900]))
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Tanh(), nn.Linear(8, 10)).double()
-    recipe = sn.Recipe(epochs=20, rate=0.1, batch=64, decay=1e-3)
-    start = sn.Trained.of(model, recipe=recipe, start=model)
+    recipe = sn.Recipe(epochs=20, lr=0.1, batch_size=64, weight_decay=1e-3)
+    start = sn.Trained.of(model, recipe=recipe, init=model)
     return sn.fit(start, train, seed=0), train, held
 
 

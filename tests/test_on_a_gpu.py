@@ -18,7 +18,7 @@ from spotlessnet.experiments.setting import on_device
 from spotlessnet.readouts import ActivationDistance, Confidence, Entropy, Error, Margin, MeanLoss, RelearnTime
 from spotlessnet.training.fit import fit
 from spotlessnet.training.mixed import fit_users
-from tests.test_every_scrub import CASES
+from tests.test_every_method import CASES
 
 NOISY = {"variational", "within budget"}
 """Their random numbers are drawn on the device, so only that they run is looked at."""
@@ -44,10 +44,10 @@ def world(device: str, *, whole: bool = False, linear: bool = False) -> tuple[Tr
     if device != "plain":
         model = model.to(device)
         train, test = ((on_device(d, torch.device(device)) if device != "cpu" else _last(d)) for d in (train, test))
-    start = Trained.of(model, start=model, recipe=Recipe(epochs=3, rate=0.02, batch=16, decay=1e-2))
+    start = Trained.of(model, init=model, recipe=Recipe(epochs=3, lr=0.02, batch_size=16, weight_decay=1e-2))
     split = (whole_class(0) if whole else some_of_class(0, 5))(train, test)
     trained = fit(start, train)
-    return (fit_users(trained, train, decay=0.1, tolerance=1e-10).trained if linear else trained), split
+    return (fit_users(trained, train, weight_decay=0.1, tolerance=1e-10).trained if linear else trained), split
 
 
 def _last(data: Data) -> Data:

@@ -17,9 +17,9 @@ from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.scrub import Notes, Scrub, chain
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
-from spotlessnet.operators.remember import remember
+from spotlessnet.methods import NTK, Fisher, Newton, Variational, WithinBudget
+from spotlessnet.precomputed.precompute import precompute
 from spotlessnet.readouts import Error
-from spotlessnet.scrubs import NTK, Fisher, Newton, Variational, WithinBudget
 
 
 def problem() -> tuple[Trained, Split]:
@@ -28,9 +28,9 @@ def problem() -> tuple[Trained, Split]:
     y = (x[:, 0] > 0).long()
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 2)).double()
-    trained = Trained.of(model, recipe=Recipe(epochs=10, rate=0.1, batch=12, decay=1e-3))
+    trained = Trained.of(model, recipe=Recipe(epochs=10, lr=0.1, batch_size=12, weight_decay=1e-3))
     split = rows(range(5))((x[:45], y[:45]), (x[45:], y[45:]))
-    return replace(trained, start=trained.weights), split
+    return replace(trained, init=trained.weights), split
 
 
 def told(context: Context) -> Scrub:
@@ -51,9 +51,9 @@ def test_a_comparison_reads_the_budget_that_was_asked_for():
 def test_table_and_curve_of_an_audit_and_a_comparison_agree(scrub):
     """The table read 1.0 where the curve beside it read 26,500."""
     trained, split = problem()
-    story = audit(trained, split, scrub, name="it", seeds=2)
-    table = next(row.value for row in story.rows if row.readout == "WhiteBox" and row.seed == 0)
-    (curve,) = story.curves.trade_off.values()
+    report = audit(trained, split, scrub, name="it", seeds=2)
+    table = next(row.value for row in report.rows if row.readout == "WhiteBox" and row.seed == 0)
+    (curve,) = report.curves.trade_off.values()
     assert curve[len(curve) // 2][0] == pytest.approx(table, rel=1e-9)
     compared = compare(trained, split, scrubs={"it": scrub}, readouts=[Error("test")], bounds=[WhiteBox()])
     value = next(row.value for row in compared if row.method == "it" and row.readout == "WhiteBox")
@@ -110,8 +110,8 @@ def test_noise_that_spells_the_rows_does_not_read_zero():
     assert bool((reference.covariance.diagonal() == 1).all())
     # Five variances of four against one: 5 · ½(4 − ln 4 − 1).
     assert scrubbed.kl(reference) == pytest.approx(5 * 0.5 * (3 - torch.tensor(4.0).log().item()), rel=1e-6)
-    story = audit(trained, split, Telltale(), name="telltale", seeds=2)
-    assert min(row.value for row in story.rows if row.readout == "WhiteBox") > 4.0
+    report = audit(trained, split, Telltale(), name="telltale", seeds=2)
+    assert min(row.value for row in report.rows if row.readout == "WhiteBox") > 4.0
 
 
 @pytest.mark.parametrize(
@@ -139,8 +139,8 @@ def test_no_reference_changes_with_the_forgotten_rows(scrub):
 def test_a_memory_of_the_network_that_knew_the_rows_stays_out_of_the_reference():
     trained, split = problem()
     original, retrained = original_of(trained, split, 0), retrained_of(trained, split, 0)
-    memory = remember(original, split.whole, rank=0)
-    scrub = chain(NTK(), Fisher(memory=memory))
+    memory = precompute(original, split.whole, rank=0)
+    scrub = chain(NTK(), Fisher(statistics=memory))
     scrubbed = scrub(original, split)
     plain = Fisher().spread(retrained, split, Notes())
     found = scrub.reference_for(scrubbed, retrained, split)

@@ -12,16 +12,16 @@ from torch import Tensor, float64, nn
 
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import DataError, MismatchError, NeedError, SettingError
+from spotlessnet.core.intervals import Interval, ratio_interval, t_interval
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.scrub import Notes, Scrub
 from spotlessnet.core.split import Split
-from spotlessnet.core.statistics import Interval, ratio_interval, t_interval
 from spotlessnet.core.trained import Trained
 from spotlessnet.demo import problem as digits_problem
 from spotlessnet.evidence import Evidence, row_test
+from spotlessnet.methods import ShortRetrain
 from spotlessnet.readouts.attack import Attack
-from spotlessnet.readouts.strangers import Unseen
-from spotlessnet.scrubs import ShortRetrain
+from spotlessnet.readouts.matched_controls import Unseen
 from spotlessnet.training.pairs import train_pairs
 from spotlessnet.verdict import Audit, Check, Verdict, attack_check, verdict
 
@@ -183,7 +183,7 @@ class Copy(Scrub):
     networks: tuple[Trained, ...]
 
     def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
-        places = [bool(torch.equal(n.start, trained.start)) for n in self.networks]  # type: ignore[arg-type]  # trained
+        places = [bool(torch.equal(n.init, trained.init)) for n in self.networks]  # type: ignore[arg-type]  # trained
         return self.networks[places.index(True)].weights
 
 
@@ -193,13 +193,13 @@ def problem() -> Split:
     y = (x[:, 0] > 0).long()
     y[:8] = 1 - y[:8]
     data = Data.of((x, y))
-    return Split(data.pick(range(8)), data.pick(range(8, 50)), data.pick(range(50, 90)))
+    return Split(data.select(range(8)), data.select(range(8, 50)), data.select(range(50, 90)))
 
 
 def begin(seed: int) -> Trained:
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(4, 24), nn.Tanh(), nn.Linear(24, 2))
-    return Trained.of(model, recipe=Recipe(epochs=40, rate=0.2, batch=10))
+    return Trained.of(model, recipe=Recipe(epochs=40, lr=0.2, batch_size=10))
 
 
 def test_real_trainings_end_to_end():
@@ -296,7 +296,7 @@ def test_strangers_excuse_no_memory():
 
 
 def test_a_little_memory_of_every_row_is_no_excuse_however_far_strangers_go_astray():
-    blind = replace(QUICK, astray=100.0)  # single rows may keep most
+    blind = replace(QUICK, max_control_sd=100.0)  # single rows may keep most
     groups = (stranger_group(101, 6.0), stranger_group(1, 2.5, doubt=0.3), stranger_group(102), stranger_group(103))
     assert state(blind(*groups), "row by row") == "different"
 
@@ -322,7 +322,7 @@ def test_where_little_was_remembered_another_training_leaves_it_open():
 def test_one_row_that_was_kept_is_found_among_twenty_five_that_were_not():
     began, split = digits_problem()
     pairs = train_pairs(began, split, seeds=8)
-    kept = replace(split, forget=split.forget.pick(range(1, 25)), kept=split.retain.join(split.forget.pick([0])))
+    kept = replace(split, forget=split.forget.select(range(1, 25)), kept=split.retain.join(split.forget.select([0])))
     words = {}
     for name, asked in (("all", split), ("all but one", kept)):
         scrubbed = [network.at(ShortRetrain()(network, asked).mean) for network in pairs.original]
@@ -357,7 +357,7 @@ def test_every_pair_gets_a_draw_of_its_own():
             return trained.weights
 
     split = problem()
-    pairs = train_pairs(Trained.of(nn.Linear(4, 2), recipe=Recipe(epochs=1, batch=8)), split, seeds=3)
+    pairs = train_pairs(Trained.of(nn.Linear(4, 2), recipe=Recipe(epochs=1, batch_size=8)), split, seeds=3)
     verdict(Remembering(), pairs, split, audit=QUICK)
     assert seen == [3 + 1000 * seed for seed in pairs.seeds]
     assert len(set(seen)) == 3

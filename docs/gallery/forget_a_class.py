@@ -18,9 +18,9 @@ FORGOTTEN = 8
 def main(out: Path, epochs: int = 30) -> dict[str, list[float]]:
     """Errors by class of the original, the scrubbed and the retrained network, as numbers and as a picture."""
     digits = sn.load("digits")
-    recipe = sn.Recipe(epochs=epochs, rate=0.05, batch=64, decay=1e-2)
+    recipe = sn.Recipe(epochs=epochs, lr=0.05, batch_size=64, weight_decay=1e-2)
     fresh = sn.Trained.of(MLP(64, 10, hidden=(32,)), recipe=recipe)
-    original = sn.fit(replace(fresh, start=fresh.weights), digits.train)
+    original = sn.fit(replace(fresh, init=fresh.weights), digits.train)
     split = sn.whole_class(FORGOTTEN)(digits.train, digits.test)
 
     scrubbed = sn.chain(sn.NTK(), sn.Finetune(epochs=3))(original, split)

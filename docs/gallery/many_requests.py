@@ -17,8 +17,8 @@ import matplotlib.pyplot as plt
 import spotlessnet as sn
 from spotlessnet.core.scrub import Notes
 from spotlessnet.models import Logistic
-from spotlessnet.operators.after_request import after_request
-from spotlessnet.operators.recall import recall
+from spotlessnet.precomputed.after_request import after_request
+from spotlessnet.precomputed.step import step_from_statistics
 from spotlessnet.training.mixed import CentredTargets
 
 DECAY = 1e-2
@@ -27,15 +27,15 @@ DECAY = 1e-2
 def main(out: Path, requests: int = 10, rows: int = 10, epochs: int = 300) -> list[tuple[float, float]]:
     """After each request: distance of the weights to retrained ones, if nothing is done and from the memory."""
     digits = sn.load("digits")
-    recipe = sn.Recipe(epochs=epochs, rate=0.02, batch=len(digits.train), decay=DECAY)
+    recipe = sn.Recipe(epochs=epochs, lr=0.02, batch_size=len(digits.train), weight_decay=DECAY)
     fresh = sn.Trained.of(Logistic(64, 10).double(), CentredTargets(), recipe=recipe)
-    original = sn.fit(replace(fresh, start=fresh.weights), digits.train)
-    memory = sn.remember(original, digits.train, rank=original.size, diagonal=None)
+    original = sn.fit(replace(fresh, init=fresh.weights), digits.train)
+    memory = sn.precompute(original, digits.train, rank=original.size, diagonal=None)
 
     found, network, kept = [], original, digits.train
     for i in range(requests):
-        forget = digits.train.pick(range(i * rows, (i + 1) * rows))
-        step = recall(memory, network, forget, DECAY, Notes()).step
+        forget = digits.train.select(range(i * rows, (i + 1) * rows))
+        step = step_from_statistics(memory, network, forget, DECAY, Notes()).step
         after = network.at(network.weights + step)
         kept = kept.without(forget)
         memory = after_request(memory, network, forget, after.weights, retain=kept)

@@ -24,15 +24,15 @@ def build() -> nn.Module:
 def main(rows: int = 400, epochs: int = 15) -> dict[str, tuple[float, float]]:
     """For each network: activation distance to the retrained one on the forgotten rows, and the error on test rows."""
     digits = sn.load("digits")
-    data = digits.train.pick(range(rows))
+    data = digits.train.select(range(rows))
     wrong = list(range(20))
     y = data.labels().clone()
     y[wrong] = (y[wrong] + 1) % 10  # labels that can only be learnt by heart
     split = sn.rows(data.rows[wrong].tolist(), mislabelled=True)(data.relabel(y), digits.test)
 
-    recipe = sn.Recipe(epochs=epochs, rate=0.05, batch=32, decay=1e-2)
+    recipe = sn.Recipe(epochs=epochs, lr=0.05, batch_size=32, weight_decay=1e-2)
     fresh = sn.Trained.of(build(), recipe=recipe)
-    original = sn.fit(replace(fresh, start=fresh.weights), split.whole)
+    original = sn.fit(replace(fresh, init=fresh.weights), split.whole)
     retrained = original.at(sn.Retrain()(original, split).mean)
     scrubbed = original.at(sn.chain(sn.NTK(), sn.Finetune(epochs=3))(original, split).mean)
 

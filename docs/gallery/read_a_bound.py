@@ -22,9 +22,9 @@ SCALES = tuple(10.0**e for e in range(-2, 6))
 def main(out: Path, epochs: int = 30, scales: tuple[float, ...] = SCALES) -> list[tuple[float, float, float, float]]:
     """For each noise: its factor, nats, the best attacker's accuracy, and the error on test rows."""
     digits = sn.load("digits")
-    recipe = sn.Recipe(epochs=epochs, rate=0.05, batch=64, decay=1e-2)
+    recipe = sn.Recipe(epochs=epochs, lr=0.05, batch_size=64, weight_decay=1e-2)
     fresh = sn.Trained.of(MLP(64, 10, hidden=(32,)), recipe=recipe)
-    original = sn.fit(replace(fresh, start=fresh.weights), digits.train)
+    original = sn.fit(replace(fresh, init=fresh.weights), digits.train)
     split = sn.some_of_class(8, 25)(digits.train, digits.test)
 
     scrubbed = sn.chain(sn.NTK(), sn.Fisher(strength=1e-8, cap=10.0))(original, split)

@@ -32,7 +32,7 @@ def main(epochs: int = 10) -> tuple[float, float, BertForSequenceClassification]
     rows, people = texts()
     data = sn.Data.of(rows, label="labels", columns={"person": people})
 
-    recipe = sn.Recipe(epochs=epochs, rate=0.05, batch=20, decay=1e-2)
+    recipe = sn.Recipe(epochs=epochs, lr=0.05, batch_size=20, weight_decay=1e-2)
     trained = sn.fit(sn.Trained.of(model, recipe=recipe), data)
     split = sn.where("person", "person-3")(data)
     # By products over batches: transformers looks into attention masks, so row by row it would be slow.

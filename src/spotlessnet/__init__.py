@@ -4,7 +4,7 @@
 >>> import torch
 >>> model, x, y = torch.nn.Linear(4, 3), torch.randn(9, 4), torch.arange(9) % 3
 >>> train = sn.Data.of((x, y), columns={"person": ["ann", "bob", "cy"] * 3})
->>> trained = sn.Trained.of(model, decay=1e-3)
+>>> trained = sn.Trained.of(model, weight_decay=1e-3)
 >>> split = sn.ids(["ann", "bob"], column="person")(train)
 >>> scrubbed = sn.WithinBudget(sn.chain(sn.NTK(), sn.Fisher()), max_nats=1)(trained, split)
 >>> network = trained.module(scrubbed.draw(sn.NoiseSeed.secret().generator()))
@@ -24,7 +24,7 @@ _PLACES = {
     # the nouns
     "core.data": ("Data",),
     "core.gaussian": ("Gaussian",),
-    "core.memory": ("Memory",),
+    "precomputed.statistics": ("Statistics",),
     "core.recipe": ("Recipe",),
     "core.scrub": ("Scrub", "chain"),
     "core.split": ("Split",),
@@ -36,7 +36,7 @@ _PLACES = {
     # what training minimised
     "core.loss": ("BinaryCrossEntropy", "CrossEntropy", "PerSample", "SquaredError"),
     # ways to forget
-    "scrubs": (
+    "methods": (
         "NTK",
         "BadTeacher",
         "Finetune",
@@ -44,17 +44,17 @@ _PLACES = {
         "Hiding",
         "MixedLinear",
         "NegGradPlus",
-        "NegativeGradient",
+        "GradientAscent",
         "Newton",
         "RandomLabels",
         "RespondAndPolish",
         "Retrain",
-        "Saliency",
-        "SelectiveDampening",
+        "SalUn",
+        "SSD",
         "ShortRetrain",
-        "SparseFinetune",
-        "Student",
-        "Unlabel",
+        "L1Sparse",
+        "SCRUB",
+        "OutOfFoldDistillation",
         "Variational",
         "WithinBudget",
     ),
@@ -77,8 +77,8 @@ _PLACES = {
     # training, and what it leaves for later requests
     "training.fit": ("fit",),
     "training.fit_many": ("fit_many",),
-    "training.tutors": ("train_tutors",),
-    "operators.remember": ("remember",),
+    "precomputed.fold_models": ("train_fold_models",),
+    "precomputed.precompute": ("precompute",),
     # forgettable by design
     "forgettable": ("Adaptation", "ForgettableModel", "fit_forgettable", "load_forgettable", "save_forgettable"),
     # evidence
@@ -86,13 +86,13 @@ _PLACES = {
     "compare": ("compare", "summarise"),
     "report.page": ("page",),
     "report.rows": ("Row",),
-    "report.story": ("Story",),
+    "report.audit_report": ("AuditReport",),
     # files
     "datasets": ("load",),
     "store.checkpoints": ("load_into", "read_weights", "write_weights"),
-    "store.memories": ("read_memory", "write_memory"),
+    "precomputed.statistics_files": ("read_statistics", "write_statistics"),
     "store.receipts": ("NoiseSeed",),
-    "store.tutors": ("read_tutors", "write_tutors"),
+    "precomputed.fold_model_files": ("read_fold_models", "write_fold_models"),
 }
 """Where each public name lives. They are looked up late, so that importing the package costs little beyond torch."""
 
@@ -108,7 +108,6 @@ if TYPE_CHECKING:
     from spotlessnet.core.errors import SpotlessError
     from spotlessnet.core.gaussian import Gaussian
     from spotlessnet.core.loss import BinaryCrossEntropy, CrossEntropy, PerSample, SquaredError
-    from spotlessnet.core.memory import Memory
     from spotlessnet.core.recipe import Recipe
     from spotlessnet.core.scrub import Scrub, chain
     from spotlessnet.core.split import Split
@@ -121,7 +120,33 @@ if TYPE_CHECKING:
         load_forgettable,
         save_forgettable,
     )
-    from spotlessnet.operators.remember import remember
+    from spotlessnet.methods import (
+        NTK,
+        SCRUB,
+        SSD,
+        BadTeacher,
+        Finetune,
+        Fisher,
+        GradientAscent,
+        Hiding,
+        L1Sparse,
+        MixedLinear,
+        NegGradPlus,
+        Newton,
+        OutOfFoldDistillation,
+        RandomLabels,
+        RespondAndPolish,
+        Retrain,
+        SalUn,
+        ShortRetrain,
+        Variational,
+        WithinBudget,
+    )
+    from spotlessnet.precomputed.fold_model_files import read_fold_models, write_fold_models
+    from spotlessnet.precomputed.fold_models import train_fold_models
+    from spotlessnet.precomputed.precompute import precompute
+    from spotlessnet.precomputed.statistics import Statistics
+    from spotlessnet.precomputed.statistics_files import read_statistics, write_statistics
     from spotlessnet.readouts import (
         RMIA,
         ActivationDistance,
@@ -135,44 +160,22 @@ if TYPE_CHECKING:
         RelearnTime,
         u_lira,
     )
+    from spotlessnet.report.audit_report import AuditReport
     from spotlessnet.report.page import page
     from spotlessnet.report.rows import Row
-    from spotlessnet.report.story import Story
-    from spotlessnet.scrubs import (
-        NTK,
-        BadTeacher,
-        Finetune,
-        Fisher,
-        Hiding,
-        MixedLinear,
-        NegativeGradient,
-        NegGradPlus,
-        Newton,
-        RandomLabels,
-        RespondAndPolish,
-        Retrain,
-        Saliency,
-        SelectiveDampening,
-        ShortRetrain,
-        SparseFinetune,
-        Student,
-        Unlabel,
-        Variational,
-        WithinBudget,
-    )
     from spotlessnet.store.checkpoints import load_into, read_weights, write_weights
-    from spotlessnet.store.memories import read_memory, write_memory
     from spotlessnet.store.receipts import NoiseSeed
-    from spotlessnet.store.tutors import read_tutors, write_tutors
     from spotlessnet.training.fit import fit
     from spotlessnet.training.fit_many import fit_many
-    from spotlessnet.training.tutors import train_tutors
 
 __all__ = [
     "NTK",
     "RMIA",
+    "SCRUB",
+    "SSD",
     "ActivationDistance",
     "Adaptation",
+    "AuditReport",
     "BadTeacher",
     "BinaryCrossEntropy",
     "BlackBox",
@@ -186,16 +189,17 @@ __all__ = [
     "Fisher",
     "ForgettableModel",
     "Gaussian",
+    "GradientAscent",
     "Hiding",
+    "L1Sparse",
     "LiRA",
     "Margin",
     "MeanLoss",
-    "Memory",
     "MixedLinear",
     "NegGradPlus",
-    "NegativeGradient",
     "Newton",
     "NoiseSeed",
+    "OutOfFoldDistillation",
     "PerSample",
     "RandomLabels",
     "Recipe",
@@ -203,18 +207,14 @@ __all__ = [
     "RespondAndPolish",
     "Retrain",
     "Row",
-    "Saliency",
+    "SalUn",
     "Scrub",
-    "SelectiveDampening",
     "ShortRetrain",
-    "SparseFinetune",
     "Split",
     "SpotlessError",
     "SquaredError",
-    "Story",
-    "Student",
+    "Statistics",
     "Trained",
-    "Unlabel",
     "Variational",
     "WhiteBox",
     "WithinBudget",
@@ -232,28 +232,52 @@ __all__ = [
     "load_forgettable",
     "load_into",
     "page",
-    "read_memory",
-    "read_tutors",
+    "precompute",
+    "read_fold_models",
+    "read_statistics",
     "read_weights",
-    "remember",
     "rows",
     "save_forgettable",
     "some_of_class",
     "summarise",
     "trade_off",
-    "train_tutors",
+    "train_fold_models",
     "true_positives",
     "u_lira",
     "where",
     "whole_class",
-    "write_memory",
-    "write_tutors",
+    "write_fold_models",
+    "write_statistics",
     "write_weights",
 ]
 
 
+_OLD = {
+    "Memory": "Statistics",
+    "NegativeGradient": "GradientAscent",
+    "Saliency": "SalUn",
+    "SelectiveDampening": "SSD",
+    "SparseFinetune": "L1Sparse",
+    "Story": "AuditReport",
+    "Student": "SCRUB",
+    "Unlabel": "OutOfFoldDistillation",
+    "read_memory": "read_statistics",
+    "read_tutors": "read_fold_models",
+    "remember": "precompute",
+    "train_tutors": "train_fold_models",
+    "write_memory": "write_statistics",
+    "write_tutors": "write_fold_models",
+}
+"""What names of version 0.1 are called now."""
+
+
 def __getattr__(name: str) -> Any:
     """A public name, imported from its home."""
+    if name in _OLD:
+        from spotlessnet.core.deprecated import warn_old
+
+        warn_old(f"`spotlessnet.{name}`", f"`spotlessnet.{_OLD[name]}`", level=2)
+        return __getattr__(_OLD[name])
     if name not in _HOME:
         raise AttributeError(f"spotlessnet has no name {name!r}.")
     found = getattr(importlib.import_module(f"spotlessnet.{_HOME[name]}"), name)

@@ -22,19 +22,19 @@ from spotlessnet.core.scrub import Scrub, chain
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.evidence import Evidence
+from spotlessnet.methods.fisher import Fisher
 from spotlessnet.readouts.activation_distance import ActivationDistance
 from spotlessnet.readouts.entropy_attack import EntropyAttack
 from spotlessnet.readouts.error import Error
 from spotlessnet.readouts.lira import LiRA
 from spotlessnet.readouts.margin import Margin, margins_of
+from spotlessnet.readouts.matched_controls import matched_controls
 from spotlessnet.readouts.mean_loss import MeanLoss
 from spotlessnet.readouts.relearn_time import RelearnTime
-from spotlessnet.readouts.strangers import strangers
 from spotlessnet.readouts.u_lira import u_lira
+from spotlessnet.report.audit_report import AuditReport, Cost, Curves, Finding, Judgement
 from spotlessnet.report.rows import Row
-from spotlessnet.report.story import Cost, Curves, Finding, Judgement, Story
 from spotlessnet.report.summary import ORIGINAL, RETRAINED
-from spotlessnet.scrubs.fisher import Fisher
 from spotlessnet.store.receipts import LIMITS, environment
 from spotlessnet.training.fit import fit
 from spotlessnet.training.pairs import Trainings, train_pairs
@@ -74,9 +74,9 @@ def audit(
     seeds: int = 8,
     title: str = "A request to forget",
     again: str = "",
-    strong: bool = False,
+    shadow_attack: bool = False,
     delivered: Trained | None = None,
-) -> Story:
+) -> AuditReport:
     """Train originals and retrained networks over paired seeds, scrub, look at all of them, and judge.
 
     **Arguments:**
@@ -87,7 +87,7 @@ def audit(
     - `strong`: also attack shadow networks that were scrubbed the same way (minutes).
     - `delivered`: the network that a user takes away, shown as a row of its own.
     """
-    if isinstance(original, Trained) and (original.recipe is None or original.start is None):
+    if isinstance(original, Trained) and (original.recipe is None or original.init is None):
         return _without_retraining(original, split, scrub, name=name, title=title, again=again, delivered=delivered)
     began = original if isinstance(original, Trained) else original(0)
     trainings = train_pairs(original, split, seeds=seeds, together=began.size <= SMALL)
@@ -97,13 +97,13 @@ def audit(
     if delivered is not None:
         rows += _delivered_rows(delivered, trainings, split)
     extra: tuple[Check, ...] = ()
-    if strong:
+    if shadow_attack:
         extra = (attack_check(u_lira(trainings.original[0], split, scrub).forgotten),)
     groups = (trainings.original, found.scrubbed[name], trainings.retrained, trainings.held_out)
     verdict = Audit()(*(Evidence.of(group, split) for group in groups), extra=extra)
     findings = tuple(Finding(c.name, c.state, c.value, c.low, c.high, c.margin, c.note) for c in verdict.checks)
-    about = found.gaussians[name][0].about
-    return Story(
+    about = found.gaussians[name][0].diagnostics
+    return AuditReport(
         title=title,
         method=name,
         rows=tuple(rows),
@@ -147,7 +147,7 @@ def _battery(trainings: Trainings, split: Split, others: Data | None, i: int) ->
     return [
         *readouts,
         ActivationDistance(trainings.retrained[i]),
-        RelearnTime(trainings.original[i], cap=RELEARN_CAP, rate=trainings.original[i].recipe.rate / 10),  # type: ignore[union-attr]  # trained by a recipe
+        RelearnTime(trainings.original[i], cap=RELEARN_CAP, lr=trainings.original[i].recipe.lr / 10),  # type: ignore[union-attr]  # trained by a recipe
     ]
 
 
@@ -164,7 +164,7 @@ def _rows(found: Networks, split: Split, meters: Mapping[str, Meter]) -> Iterato
                 meter = meters[method]
                 yield _row(method, readout, seed, network, split, meter)
         for method, gaussians in found.gaussians.items():
-            if not gaussians[i].is_still:
+            if not gaussians[i].is_noiseless:
                 yield from _bounds(found, split, method, i, meters[method])
 
 
@@ -195,7 +195,7 @@ def _delivered_rows(delivered: Trained, trainings: Trainings, split: Split) -> l
 
 def _others(trainings: Trainings, split: Split) -> Data | None:
     """Rows that an attacker compares the forgotten ones with, or none where there is no test data."""
-    return None if split.test is None else strangers(trainings.held_out, split)
+    return None if split.test is None else matched_controls(trainings.held_out, split)
 
 
 def _curves(found: Networks, split: Split, scrub: Scrub, name: str) -> Curves:
@@ -305,7 +305,7 @@ def _without_retraining(
     title: str,
     again: str,
     delivered: Trained | None,
-) -> Story:
+) -> AuditReport:
     """What can be said when nobody knows how to retrain: one network before and after, and no verdict."""
     with Meter(original.device) as meter:
         gaussian = scrub(original, split)
@@ -320,14 +320,14 @@ def _without_retraining(
     missing = (
         "The start of training or its recipe is not known, so no network could be retrained and nothing is judged."
     )
-    return Story(
+    return AuditReport(
         title=title,
         method=name,
         rows=tuple(rows),
         request=_request(split),
         settings=_settings(scrub),
-        assumed=gaussian.about.get("assumed", []),
-        lost=gaussian.about.get("lost", []),
+        assumed=gaussian.diagnostics.get("assumed", []),
+        lost=gaussian.diagnostics.get("lost", []),
         curves=Curves(confidence={m: _label_probabilities(network, split) for m, network in networks.items()}),
         limits=(missing, *NOT_SHOWN, *LIMITS),
         again=again,

@@ -37,7 +37,7 @@ MOST_DOTS = 32
 OWN: set[str] = set()
 """Modules and folders of the code that a person's case brought: what it raises is not this tool's mistake."""
 
-RECIPE = ("epochs", "rate", "momentum", "batch", "schedule", "patience")
+RECIPE = ("epochs", "lr", "momentum", "batch_size", "schedule", "patience")
 
 
 @dataclass(frozen=True)
@@ -66,14 +66,14 @@ class Case:
     max_damage: float | None = None
     accept_damage: bool | None = False
     reference: Path | None = None
-    memory: Path | None = None
-    tutors: Path | None = None
-    start: Path | None = None
-    decay: float | None = None
+    statistics: Path | None = None
+    fold_models: Path | None = None
+    init: Path | None = None
+    weight_decay: float | None = None
     epochs: int | None = None
-    rate: float | None = None
+    lr: float | None = None
     momentum: float | None = None
-    batch: int | None = None
+    batch_size: int | None = None
     schedule: str | None = None
     patience: int | None = None
     seed: int | None = None
@@ -93,23 +93,23 @@ class Case:
 
     def check(self) -> None:
         """What can be said without opening anything."""
-        for name in ("epochs", "batch", "patience"):
+        for name in ("epochs", "batch_size", "patience"):
             value = getattr(self, name)
             if value is not None and abs(value) >= 2**63:
                 raise SettingError(f"{as_flag(name)} must be a whole number below 2⁶³, but got {shown(value)}.")
-        for name in ("max_nats", "max_error_increase", "max_damage", "epochs", "rate", "batch", "memory_limit"):
+        for name in ("max_nats", "max_error_increase", "max_damage", "lr", "batch_size", "memory_limit"):
             value = getattr(self, name)
             if value is not None:
                 check_positive(name.replace("_", "-"), value)
-        if self.decay is not None:
-            check_not_negative("decay", self.decay)
+        if self.weight_decay is not None:
+            check_not_negative("weight_decay", self.weight_decay)
         if self.seed is not None and not 0 <= self.seed < 2**63:
             raise SettingError(f"`seed` must be a whole number from 0 below 2⁶³, but got {shown(self.seed)}.")
         if self.keep_private is not None and not 0 <= self.keep_private <= 36500:
             raise SettingError(f"`keep-private` must be days from 0 to 36500, but got {shown(self.keep_private)}.")
         if self.device not in ("auto", "cpu", "cuda"):
             raise SettingError(f"`device` must be auto, cpu or cuda, but got {self.device!r}.")
-        for name in ("weights", "forget", "start", "reference", "memory", "tutors"):
+        for name in ("weights", "forget", "init", "reference", "statistics", "fold_models"):
             path = getattr(self, name)
             if path is not None and not path.exists():
                 raise DataError(f"There is no file {path} for {as_flag(name)}. Check the path.")
@@ -131,19 +131,19 @@ class Case:
         given = {name: getattr(self, name) for name in RECIPE if getattr(self, name) is not None}
         if not given:
             return None
-        lacking = [name for name in ("epochs", "rate") if name not in given]
+        lacking = [name for name in ("epochs", "lr") if name not in given]
         if lacking:
             raise NeedError(
                 f"A recipe needs at least epochs and rate, but {' and '.join(map(as_flag, lacking))} was not given."
             )
-        return Recipe(decay=self.decay or 0.0, **given)
+        return Recipe(weight_decay=self.weight_decay or 0.0, **given)
 
     @property
     def private_days(self) -> int:
         """How many days the private part of the result is kept."""
         return 90 if self.keep_private is None else self.keep_private
 
-    def told(self) -> dict[str, Any]:
+    def given(self) -> dict[str, Any]:
         """The fields that were given, as plain values."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         return {n: str(v) if isinstance(v, Path) else v for n, v in values.items() if v not in (None, False)}

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from spotlessnet.core.bound import Bound
-from spotlessnet.core.covariance import Still
+from spotlessnet.core.covariance import NoNoise
 from spotlessnet.core.errors import NeedError, NumericsError, SettingError
 from spotlessnet.core.gaussian import Gaussian
 from spotlessnet.core.meter import Meter
@@ -126,7 +126,7 @@ def measure(job: Job, seed: int, missing: set[Key]) -> Iterator[Row]:
         if method in (ORIGINAL, RETRAINED):
             network = original if method == ORIGINAL else reference
             meter = trained if method == ORIGINAL else retrained
-            scrub, gaussian = None, Gaussian(network.weights, Still.at(network.weights))
+            scrub, gaussian = None, Gaussian(network.weights, NoNoise.at(network.weights))
         else:
             made = job.scrubs[method]
             scrub = made if isinstance(made, Scrub) else made(context)
@@ -194,7 +194,7 @@ def _readings(
     if not bounds:
         return
     weights = context.retrained.weights
-    still = Gaussian(weights, Still.at(weights))
+    still = Gaussian(weights, NoNoise.at(weights))
     reference = still if scrub is None else reference_of(scrub, gaussian, context)
     for bound in bounds:
         reading = _looked_at(bound, gaussian, reference, context.original, job.split)
@@ -232,12 +232,12 @@ def _one_thread() -> None:
 
 
 def _history(original: Trained) -> tuple[torch.Tensor, Any]:
-    if original.start is None or original.recipe is None:
+    if original.init is None or original.recipe is None:
         raise NeedError(
             "Comparing with retrained networks needs to know how the original was trained, but its start or recipe is "
-            "not known. Give both: `Trained.of(model, start=..., recipe=Recipe(...))`."
+            "not known. Give both: `Trained.of(model, init=..., recipe=Recipe(...))`."
         )
-    return original.start, original.recipe
+    return original.init, original.recipe
 
 
 def _named(readouts: Mapping[str, ReadoutOf] | Sequence[Readout]) -> dict[str, ReadoutOf]:

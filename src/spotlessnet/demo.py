@@ -14,11 +14,11 @@ from spotlessnet.core.scrub import Scrub, chain
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.datasets import load
+from spotlessnet.methods import NTK, Finetune, Fisher, GradientAscent, Newton, RandomLabels, ShortRetrain, Variational
 from spotlessnet.models.mlp import MLP
+from spotlessnet.report.audit_report import AuditReport
 from spotlessnet.report.exports import as_csv, as_json_lines, as_model_card
 from spotlessnet.report.page import page
-from spotlessnet.report.story import Story
-from spotlessnet.scrubs import NTK, Finetune, Fisher, NegativeGradient, Newton, RandomLabels, ShortRetrain, Variational
 from spotlessnet.training.fit import fit
 
 METHOD = "short retraining"
@@ -35,12 +35,12 @@ def problem(seed: int = 0) -> tuple[Trained, Split]:
     """
     digits = load("digits", core=0.5, seed=seed)
     assert digits.core is not None
-    recipe = Recipe(epochs=40, rate=0.1, batch=128, decay=1e-3)
+    recipe = Recipe(epochs=40, lr=0.1, batch_size=128, weight_decay=1e-3)
     fresh = Trained.of(MLP(64, 10, hidden=(64,)), recipe=recipe)
-    start = fit(fresh, digits.core, recipe.but(epochs=10, decay=0.0), seed=seed, label="pre-training")
+    start = fit(fresh, digits.core, recipe.but(epochs=10, weight_decay=0.0), seed=seed, label="pre-training")
     train, chosen = mislabelled(digits.train, COUNT, seed)
     split = rows(chosen, mislabelled=True)(train, digits.test)
-    return replace(start, start=start.weights, recipe=recipe, decay=recipe.decay), split
+    return replace(start, init=start.weights, recipe=recipe, weight_decay=recipe.weight_decay), split
 
 
 def mislabelled(train: Data, count: int, seed: int) -> tuple[Data, list[int]]:
@@ -57,25 +57,25 @@ def mislabelled(train: Data, count: int, seed: int) -> tuple[Data, list[int]]:
 def methods() -> dict[str, Scrub]:
     """What is compared in the demo, beside the original and the retrained networks."""
     # All rows in one batch, and no more digits than the comparison shows.
-    step = NTK(batch=1024, tolerance=1e-2)
+    step = NTK(batch_size=1024, tolerance=1e-2)
     return {
         METHOD: ShortRetrain(),
         "NTK, then 3 epochs": chain(step, Finetune(epochs=3)),
         "NTK": step,
         "Newton": Newton(tolerance=1e-2),
         "fine-tune": Finetune(epochs=10),
-        "negative gradient": NegativeGradient(),
+        "negative gradient": GradientAscent(),
         "random labels": RandomLabels(epochs=3),
         "Fisher noise": Fisher(strength=1e-8),
         "variational": Variational(steps=200),
     }
 
 
-def demo(out: Path, *, seeds: int = 8) -> tuple[Story, Path]:
+def demo(out: Path, *, seeds: int = 8) -> tuple[AuditReport, Path]:
     """Run it all and write the report; the story and the page's path come back."""
     began, split = problem()
     compared = methods()
-    story = audit(
+    report = audit(
         began,
         split,
         compared.pop(METHOD),
@@ -85,16 +85,16 @@ def demo(out: Path, *, seeds: int = 8) -> tuple[Story, Path]:
         title=f"Forgetting {COUNT} mislabelled digits",
         again="spotless demo",
     )
-    return story, write_report(story, out)
+    return report, write_report(report, out)
 
 
-def write_report(story: Story, out: Path) -> Path:
+def write_report(report: AuditReport, out: Path) -> Path:
     """The page, the rows for a spreadsheet and for a program, and a section for a model card."""
     files = {
-        "rows.csv": as_csv(story.rows),
-        "rows.jsonl": as_json_lines(story.rows),
-        "model-card.md": as_model_card(story),
-        "report.html": page(story),
+        "rows.csv": as_csv(report.rows),
+        "rows.jsonl": as_json_lines(report.rows),
+        "model-card.md": as_model_card(report),
+        "report.html": page(report),
     }
     for name, text in files.items():
         write_whole(out / name, text.encode(), replace=True)

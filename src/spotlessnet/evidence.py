@@ -7,14 +7,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from spotlessnet.core.intervals import Interval, ratio_interval
 from spotlessnet.core.progress import track
 from spotlessnet.core.split import Split
-from spotlessnet.core.statistics import Interval, ratio_interval
 from spotlessnet.core.trained import Trained
 from spotlessnet.readouts.error import Error
 from spotlessnet.readouts.margin import margins_of
 from spotlessnet.readouts.margin_kl import margin_kl
-from spotlessnet.readouts.strangers import Unseen, beyond
+from spotlessnet.readouts.matched_controls import Unseen, beyond
 
 ENTRIES = 2**22
 """Margins shuffled at once."""
@@ -69,7 +69,7 @@ class Net:
         return f"beyond strangers {share}, of one row {self.single:.2g} ({self.chance:.2g} by chance)"
 
 
-def beyond_strangers(
+def beyond_controls(
     original: Evidence, candidate: Evidence, retrained: Evidence, level: float, surely: float
 ) -> Net | None:
     """How much of its memory the original would recognise; nothing where there are no strangers.
@@ -87,7 +87,7 @@ def beyond_strangers(
         return None
     scale = whole.rows.clamp(min=typical)
     share, wide = (ratio_interval(ours.rows, whole.rows, which) for which in (level, surely))
-    return Net(share, wide, float((ours.rows / scale).max()), float((ours.strangers / scale).std()))
+    return Net(share, wide, float((ours.rows / scale).max()), float((ours.matched_controls / scale).std()))
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from spotlessnet.core.errors import DataError, MismatchError, SettingError, check_positive
+from spotlessnet.core.intervals import Interval, ratio_interval
 from spotlessnet.core.progress import track
 from spotlessnet.core.scrub import Scrub
 from spotlessnet.core.split import Split
-from spotlessnet.core.statistics import Interval, ratio_interval
-from spotlessnet.evidence import Evidence, beyond_strangers, row_test
+from spotlessnet.evidence import Evidence, beyond_controls, row_test
 from spotlessnet.readouts.attack import Attack
 from spotlessnet.training.pairs import Trainings
 
@@ -94,14 +94,15 @@ class Audit:
 
     Where any of them differs, strangers tell why: test rows with other labels that retrained networks find just as
     likely. A share is counted anew, of how much further than its strangers each row has moved. If that holds zero and
-    is as small as 1. allows, and no single row goes `astray`, the network was trained otherwise and remembers no more;
-    if it is too wide, nothing can be told. Fewer errors on $D_f$ than retrained networks make are never excused.
+    is as small as 1. allows, and no single row goes `max_control_sd`, the network was trained otherwise and remembers
+    no more; if it is too wide, nothing can be told. Fewer errors on $D_f$ than retrained networks make are never
+    excused.
 
     **Arguments:**
 
     - `share`: how much of the original's memory may remain.
-    - `astray`: standard deviations of strangers among themselves that any one row may go further toward the original
-      than its strangers, or `share` if that is more; never more than most of what the original remembers.
+    - `max_control_sd`: standard deviations of strangers among themselves that any one row may go further toward the
+      original than its strangers, or `share` if that is more; never more than most of what the original remembers.
     - `points`, `deviations`: the interval of an error's difference must stay within the larger of so much (share of
       rows) and so many standard deviations between retrained networks. With 8 seeds the interval reaches about one
       deviation to each side, so three leave two to the estimate, and 99.6 % of genuine retrained groups stay inside.
@@ -112,7 +113,7 @@ class Audit:
     """
 
     share: float = 0.2
-    astray: float = 4.0
+    max_control_sd: float = 4.0
     points: float = 0.01
     deviations: float = 3.0
     level: float = 0.95
@@ -122,7 +123,7 @@ class Audit:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("share", "astray", "points", "deviations", "permutations"):
+        for name in ("share", "max_control_sd", "points", "deviations", "permutations"):
             check_positive(f"Audit.{name}", getattr(self, name))
         for name in ("level", "false_alarm"):
             if not 0 < getattr(self, name) < 1:
@@ -231,12 +232,12 @@ class Audit:
         self, checks: list[Check], original: Evidence, candidate: Evidence, retrained: Evidence
     ) -> list[Check]:
         """The checks again, in the light of rows that nobody trained on."""
-        net = beyond_strangers(original, candidate, retrained, 2 * self.level - 1, 1 - self.false_alarm)
+        net = beyond_controls(original, candidate, retrained, 2 * self.level - 1, 1 - self.false_alarm)
         if net is None:
             return checks
         checks[-1] = replace(checks[-1], note=f"{checks[-1].note}; {net}")
         knows_labels = checks[1].state == "different" and checks[1].value < 0
-        one_row = max(self.share, self.astray * net.chance)
+        one_row = max(self.share, self.max_control_sd * net.chance)
         if net.surely.low > 0 or net.surely.high < 0 or net.single > one_row or knows_labels:
             return checks
         state: State = "unclear"

@@ -8,7 +8,7 @@ from torch import float64, nn
 from torch.distributions import MultivariateNormal, kl_divergence
 
 from spotlessnet.bounds import adversarial_query, per_query
-from spotlessnet.core.covariance import Diagonal, Still
+from spotlessnet.core.covariance import Diagonal, NoNoise
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import NeedError, NumericsError, SettingError
 from spotlessnet.core.gaussian import Gaussian
@@ -71,7 +71,7 @@ def test_what_it_needs():
     trained, scrubbed, reference = pair()
     x = torch.zeros(2, dtype=float64)
     with pytest.raises(NeedError, match="Without noise every answer that differs gives away everything"):
-        adversarial_query(Gaussian(scrubbed.mean, Still.at(scrubbed.mean)), reference, trained, x, radius=1.0)
+        adversarial_query(Gaussian(scrubbed.mean, NoNoise.at(scrubbed.mean)), reference, trained, x, radius=1.0)
     none = Diagonal(torch.tensor([1.0, 1, 1, 1, 0, 0], dtype=float64))
     with pytest.raises(NumericsError, match="must reach every output of a query"):
         adversarial_query(Gaussian(scrubbed.mean, none), reference, trained, x, radius=1.0)

@@ -22,7 +22,7 @@ class World:
         torch.manual_seed(0)
         self.trained = Trained.of(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double())
         data = Data.of((torch.randn(12, 3, generator=g, dtype=float64), torch.arange(12) % 2))
-        self.split = Split(data.pick(range(6)), data.pick(range(6, 12)))
+        self.split = Split(data.select(range(6)), data.select(range(6, 12)))
         size = self.trained.size
         A = torch.randn(size, 2 * size, generator=g, dtype=float64)
         self.S = A @ A.T / size + 0.1 * torch.eye(size, dtype=float64)
@@ -72,5 +72,5 @@ def test_black_box_is_torchs_divergence_of_the_linearised_answers():
 def test_each_query_is_torchs_divergence_of_that_query():
     world = World()
     found = per_query(world.scrubbed, world.reference, world.trained, world.split.forget)
-    truth = [world.truth(rows(world.split.forget.pick([i]))) for i in range(6)]
+    truth = [world.truth(rows(world.split.forget.select([i]))) for i in range(6)]
     torch.testing.assert_close(found, torch.tensor(truth, dtype=float64), rtol=1e-7, atol=1e-9)

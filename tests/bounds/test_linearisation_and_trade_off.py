@@ -9,7 +9,7 @@ from torch import float64, nn
 
 from spotlessnet.bounds import BlackBox, WhiteBox, linearisation, trade_off
 from spotlessnet.bounds.black_box import output_covariance
-from spotlessnet.core.covariance import Diagonal, Still
+from spotlessnet.core.covariance import Diagonal, NoNoise
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import SettingError
 from spotlessnet.core.gaussian import Gaussian
@@ -34,13 +34,13 @@ def problem(model: nn.Module, n: int = 40) -> tuple[Trained, Split]:
     g = torch.Generator().manual_seed(0)
     x = torch.randn(3 * n, 3, generator=g, dtype=float64)
     data = Data.of((x, (x[:, 0] > 0).long()))
-    return Trained.of(model.double()), Split(data.pick(range(n)), data.pick(range(n, 3 * n)))
+    return Trained.of(model.double()), Split(data.select(range(n)), data.select(range(n, 3 * n)))
 
 
 def test_a_linear_network_has_no_error_and_a_bent_one_has():
     torch.manual_seed(0)
     trained, split = problem(nn.Linear(3, 2))
-    data, g = split.forget.pick(range(4)), torch.Generator().manual_seed(1)
+    data, g = split.forget.select(range(4)), torch.Generator().manual_seed(1)
     noise = Diagonal(torch.ones(trained.size, dtype=float64))
     exact = linearisation(Gaussian(trained.weights, noise), trained, data, generator=g, draws=20)
     assert exact.mean_error < 1e-12
@@ -62,7 +62,7 @@ def test_the_draws_have_the_covariance_that_the_bound_uses():
     torch.manual_seed(0)
     trained, split = problem(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)))
     gaussian = Gaussian(trained.weights, Diagonal(torch.full_like(trained.weights, 1e-8)))
-    data, g = split.forget.pick([0]), torch.Generator().manual_seed(0)
+    data, g = split.forget.select([0]), torch.Generator().manual_seed(0)
     outputs = torch.stack([trained.at(gaussian.draw(g)).predict(data)[0] for _ in range(2000)])
     expected = output_covariance(gaussian, trained, data)
     assert float((torch.cov(outputs.T) - expected).norm() / expected.norm()) < 0.1
@@ -70,7 +70,7 @@ def test_the_draws_have_the_covariance_that_the_bound_uses():
 
 def test_without_noise_there_is_nothing_to_linearise():
     trained, split = problem(nn.Linear(3, 2))
-    still = Gaussian(trained.weights, Still.at(trained.weights))
+    still = Gaussian(trained.weights, NoNoise.at(trained.weights))
     g = torch.Generator().manual_seed(0)
     assert linearisation(still, trained, split.forget, generator=g).is_bound
     noisy = Gaussian(trained.weights, Diagonal(torch.ones_like(trained.weights)))

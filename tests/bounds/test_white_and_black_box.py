@@ -14,7 +14,7 @@ from torch.distributions import MultivariateNormal, kl_divergence
 from spotlessnet.bounds import BlackBox, WhiteBox, per_query, per_query_by_set
 from spotlessnet.bounds.black_box import chosen, jacobian_of, output_covariance
 from spotlessnet.bounds.dense_kl import dense_kl
-from spotlessnet.core.covariance import Covariance, Diagonal, LowRankPlusRidge, Still
+from spotlessnet.core.covariance import Covariance, Diagonal, LowRankPlusRidge, NoNoise
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import NeedError, SettingError
 from spotlessnet.core.gaussian import Gaussian
@@ -30,7 +30,7 @@ P = D * C + C
 def split_of(g: torch.Generator, n: int = 12) -> Split:
     x, y = torch.randn(3 * n, D, generator=g, dtype=float64), torch.randint(C, (3 * n,), generator=g)
     data = Data.of((x, y))
-    return Split(data.pick(range(n)), data.pick(range(n, 2 * n)), data.pick(range(2 * n, 3 * n)))
+    return Split(data.select(range(n)), data.select(range(n, 2 * n)), data.select(range(2 * n, 3 * n)))
 
 
 def covariance(g: torch.Generator, dense: bool) -> Covariance:
@@ -85,7 +85,7 @@ def test_identical_gaussians_give_zero_and_no_noise_gives_infinity():
     w = trained.weights
     noise = Diagonal(0.1 + torch.rand(trained.size, generator=g, dtype=float64))
     same, moved = Gaussian(w, noise), Gaussian(w + 0.1, noise)
-    still, still_moved = Gaussian(w, Still.at(w)), Gaussian(w + 0.1, Still.at(w))
+    still, still_moved = Gaussian(w, NoNoise.at(w)), Gaussian(w + 0.1, NoNoise.at(w))
     for bound in (WhiteBox(), BlackBox(4), BlackBox(4, on="test")):
         assert bound(same, same, trained, split).value == pytest.approx(0.0, abs=1e-9)
         assert bound(same, moved, trained, split).value > 1e-6
@@ -113,7 +113,7 @@ def test_output_covariance_is_joint_over_queries_and_the_same_in_blocks():
     g = torch.Generator().manual_seed(3)
     trained, split = mlp(), split_of(g)
     gaussian = Gaussian(trained.weights, Diagonal(torch.rand(trained.size, generator=g, dtype=float64)))
-    data = split.forget.pick(range(5))
+    data = split.forget.select(range(5))
     (batch,) = trained.batches(data)
     J = torch.func.jacrev(lambda w: trained.outputs(batch.x, w).flatten())(trained.weights)
     truth = J @ gaussian.covariance.diagonal().diag() @ J.T
@@ -179,7 +179,7 @@ def test_digits_in_float32_give_what_float64_gives():
     train = load_digits().train
     torch.manual_seed(0)
     trained = Trained.of(nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.Tanh(), nn.Linear(32, 10)))
-    split = Split(train.pick(range(30)), train.pick(range(30, 200)))
+    split = Split(train.select(range(30)), train.select(range(30, 200)))
     g = torch.Generator().manual_seed(0)
     w = trained.weights
     noise = Diagonal(1e-6 * (0.5 + torch.rand(w.shape, generator=g)))
@@ -234,6 +234,6 @@ def test_names_settings_and_needs():
         BlackBox(on="all")
     g = torch.Generator().manual_seed(6)
     split = split_of(g)
-    still = Gaussian(torch.zeros(P, dtype=float64), Still.at(torch.zeros(P, dtype=float64)))
+    still = Gaussian(torch.zeros(P, dtype=float64), NoNoise.at(torch.zeros(P, dtype=float64)))
     with pytest.raises(NeedError, match="This needs test data"):
         BlackBox(on="test")(still, still, linear(0), Split(split.forget, split.retain))

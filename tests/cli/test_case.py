@@ -8,7 +8,7 @@ from spotlessnet.case import Case, made, read_case, resolve
 from spotlessnet.cli.methods import BEST, FALLBACK, METHODS, described, named, scrub_of
 from spotlessnet.core.errors import DataError, NeedError, SettingError
 from spotlessnet.core.recipe import Recipe
-from spotlessnet.scrubs import NTK, Fisher, WithinBudget
+from spotlessnet.methods import NTK, Fisher, WithinBudget
 
 
 def written(tmp_path: Path, text: str) -> Path:
@@ -55,12 +55,12 @@ def test_values_come_in_their_types(tmp_path):
     ("fields", "error", "message"),
     [
         ({"max_nats": -1.0}, SettingError, r"`max-nats` must be positive, but got -1\.0"),
-        ({"decay": -1.0}, SettingError, r"`decay` must be zero or positive"),
+        ({"weight_decay": -1.0}, SettingError, r"`weight_decay` must be zero or positive"),
         ({"seed": -1}, SettingError, r"`seed` must be a whole number from 0 below 2⁶³, but got -1"),
         ({"device": "tpu"}, SettingError, r"`device` must be auto, cpu or cuda, but got 'tpu'"),
         ({"weights": Path("no.pt")}, DataError, r"There is no file no\.pt for --weights\. Check the path\."),
-        ({"rate": 0.1}, NeedError, r"A recipe needs at least epochs and rate, but --epochs was not given\."),
-        ({"epochs": 3, "rate": 0.1, "schedule": "x"}, SettingError, r"`schedule` must be one of 'constant', 'cosine'"),
+        ({"lr": 0.1}, NeedError, r"A recipe needs at least epochs and rate, but --epochs was not given\."),
+        ({"epochs": 3, "lr": 0.1, "schedule": "x"}, SettingError, r"`schedule` must be one of 'constant', 'cosine'"),
     ],
 )
 def test_fields_are_checked_before_anything_is_opened(fields, error, message):
@@ -74,8 +74,8 @@ def test_what_is_missing_is_named_by_its_flag():
 
 
 def test_the_recipe_is_built_from_its_fields():
-    assert Case(epochs=3, rate=0.1, decay=0.5).recipe() == Recipe(epochs=3, rate=0.1, decay=0.5)
-    assert Case(decay=0.5).recipe() is None
+    assert Case(epochs=3, lr=0.1, weight_decay=0.5).recipe() == Recipe(epochs=3, lr=0.1, weight_decay=0.5)
+    assert Case(weight_decay=0.5).recipe() is None
 
 
 CODE = """
@@ -168,5 +168,5 @@ def test_a_budget_brings_noise_where_the_method_has_none():
 
 def test_the_default_is_described_like_any_other():
     assert described(scrub_of(Case()))[0] == FALLBACK
-    known = Case(start=Path("start.safetensors"), epochs=3, rate=0.1)
+    known = Case(init=Path("start.safetensors"), epochs=3, lr=0.1)
     assert described(scrub_of(known))[0] == BEST

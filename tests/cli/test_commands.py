@@ -15,12 +15,12 @@ import pytest
 import spotlessnet
 from spotlessnet.case import Case, as_flag
 from spotlessnet.cli.options import GROUPS
+from spotlessnet.methods import Fisher
+from spotlessnet.report.audit_report import AuditReport, Judgement
 from spotlessnet.report.rows import Row
-from spotlessnet.report.story import Judgement, Story
-from spotlessnet.scrubs import Fisher
 from tests.cli.workshop import BASE, QUICK, RECIPE, spotless
 
-COMMANDS = ("demo", "scrub", "audit", "remember", "compare", "reproduce", "list", "inspect", "verify", "purge")
+COMMANDS = ("demo", "scrub", "audit", "precompute", "compare", "reproduce", "list", "inspect", "verify", "purge")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -50,17 +50,17 @@ def test_no_command_shows_help_and_the_version_is_told():
     assert spotless("--version").out.strip() == spotlessnet.__version__
 
 
-def story(word: str | None) -> Story:
+def report(word: str | None) -> AuditReport:
     judgement = None if word is None else Judgement(word, "because", 0.1, 8, "forgotten", "not forgotten")
     rows = tuple(Row("audit", m, "error on forget", s, 0.1 * s) for m in ("original", "x", "retrained") for s in (0, 1))
-    return Story(title="t", method="x", rows=rows, judgement=judgement, limits=("Nothing was retrained.",))
+    return AuditReport(title="t", method="x", rows=rows, judgement=judgement, limits=("Nothing was retrained.",))
 
 
 @pytest.mark.parametrize(
     ("word", "code"), [("forgotten", 0), ("not forgotten", 1), ("inconclusive", 6), (None, 6)], ids=str
 )
 def test_the_audits_word_is_the_exit_code(here, monkeypatch, word, code):
-    monkeypatch.setattr(import_module("spotlessnet.audit"), "audit", lambda *given, **named: story(word))
+    monkeypatch.setattr(import_module("spotlessnet.audit"), "audit", lambda *given, **named: report(word))
     ended = spotless("audit", *BASE, *QUICK, "--out", "audited")
     assert ended.code == code, ended.err
     assert ended.out.startswith((word or "not judged") + ": ")
@@ -96,7 +96,7 @@ def test_compare_lines_methods_up_and_goes_on_where_it_stopped(here):
     assert spotless(*asked, "--set", "finetune.epochs=1", "--resume").code == 0
     assert (here / "compared/rows.jsonl").read_text() == rows
     assert "such as ntk.damping=" in spotless(*asked, "--set", "damping=1").err
-    assert "Comparing needs --start, --epochs and --rate" in spotless("compare", *BASE, "--out", "x").err
+    assert "Comparing needs --init, --epochs and --lr" in spotless("compare", *BASE, "--out", "x").err
 
 
 def test_compare_says_which_method_broke_down_and_shows_the_others(here):
@@ -114,7 +114,7 @@ def test_list_shows_methods_with_settings_as_text_and_as_json():
     found = json.loads(spotless("list", "--json").out)
     assert found["methods"]["ntk"]["settings"]["tolerance"] == 1e-4
     assert "within-budget" not in found["methods"]
-    assert found["datasets"]["digits"]["about"] == "comes with scikit-learn"
+    assert found["datasets"]["digits"]["diagnostics"] == "comes with scikit-learn"
     assert "negative-gradient" in spotless("list", "methods").out
     assert spotless("list", "nonsense").code == 2
 
@@ -170,7 +170,7 @@ def test_experiments_are_found_by_name(monkeypatch, here):
 def test_the_demo_says_first_where_the_report_will_be(here, monkeypatch):
 
     monkeypatch.setattr(
-        import_module("spotlessnet.demo"), "demo", lambda out, seeds: (story("forgotten"), out / "r.html")
+        import_module("spotlessnet.demo"), "demo", lambda out, seeds: (report("forgotten"), out / "r.html")
     )
     ended = spotless("demo", "--out", "d")
     assert ended.code == 0

@@ -18,7 +18,7 @@ RUINOUS = ("--method", "negative-gradient", "--set", "rate=1e6")
 NOISY = ("--method", "ntk", "--max-nats", "1")
 
 
-@pytest.mark.parametrize("how", [RUINOUS, NOISY], ids=["rate", "nats"])
+@pytest.mark.parametrize("how", [RUINOUS, NOISY], ids=["lr", "nats"])
 def test_a_ruined_network_is_refused_and_nothing_is_written(here, how):
     """Weights of 7e9 and an accuracy of a third ended with exit code 0."""
     before = sorted(here.rglob("*"))
@@ -36,7 +36,7 @@ def test_a_ruined_network_is_refused_and_nothing_is_written(here, how):
 def test_whoever_insists_gets_it_with_both_errors_in_the_receipt(here):
     ended = spotless("scrub", *BASE, *RUINOUS, "--accept-damage", "--test", "mydata.py:test", "--out", "run")
     assert ended.code == 0, ended.err
-    utility = json.loads((here / "run/receipt.json").read_text())["predicate"]["about"]["utility"]
+    utility = json.loads((here / "run/receipt.json").read_text())["predicate"]["diagnostics"]["utility"]
     assert utility["accepted_any"] is True
     kept, held_out = utility["measured"]
     assert (kept["on"], kept["rows"], kept["kind"]) == ("retained rows", 57, "error")
@@ -64,7 +64,7 @@ def test_the_limit_can_be_said(here):
     assert spotless(*asked, "0.99", "--out", "run").code == 0
     assert spotless(*asked, "0.01", "--out", "other").code == 9
     assert "`max-damage` must be positive, but got 0.0" in spotless(*asked, "0", "--out", "other").err
-    allowed = json.loads((here / "run/receipt.json").read_text())["predicate"]["about"]["utility"]
+    allowed = json.loads((here / "run/receipt.json").read_text())["predicate"]["diagnostics"]["utility"]
     assert allowed["limit"] == 0.99
     assert allowed["accepted_any"] is False
 

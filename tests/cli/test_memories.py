@@ -1,4 +1,4 @@
-"""Requests from a memory or from tutors, one after another, as the guide has them."""
+"""Requests from a memory or from fold models, one after another, as the guide has them."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from tests.cli.workshop import BASE, DATA, RECIPE, spotless
 from tests.docs.blocks import ROOT
 
 ROWS = ("--model", "nets.py:build", "--weights", "model.safetensors", "--data", "mydata.py:train")
-MEMORY = "memory/memory.safetensors"
+STATISTICS = "memory/statistics.safetensors"
 
 
 def take_out(here: Path, *people: str) -> None:
@@ -45,7 +45,7 @@ def receipt(folder: Path) -> dict[str, Any]:
 
 
 def second(asked: tuple[str, ...], **changed: str) -> list[str]:
-    swap = {"model.safetensors": "first/scrubbed.safetensors", MEMORY: "first/memory.safetensors", **changed}
+    swap = {"model.safetensors": "first/scrubbed.safetensors", STATISTICS: "first/statistics.safetensors", **changed}
     return [swap.get(word, word) for word in asked]
 
 
@@ -55,10 +55,10 @@ def test_the_guide_works_as_written_twice_in_a_row(here, method):
     assert "Take the rows of earlier requests **out of your data** before that" in re.sub(
         r"\s+", " ", (ROOT / "docs/forget_a_person.md").read_text()
     )
-    ended = spotless("remember", *ROWS, "--rank", "20", "--out", "memory")
+    ended = spotless("precompute", *ROWS, "--rank", "20", "--out", "memory")
     assert ended.code == 0, ended.err
-    assert ended.out == f"{MEMORY}\n"
-    asked = ("scrub", *BASE, "--method", method, "--memory", MEMORY)
+    assert ended.out == f"{STATISTICS}\n"
+    asked = ("scrub", *BASE, "--method", method, "--statistics", STATISTICS)
     ended = spotless(*asked, "--out", "first")
     assert ended.code == 0, ended.err
     take_out(here, "person-1", "person-5", "person-7")
@@ -66,7 +66,7 @@ def test_the_guide_works_as_written_twice_in_a_row(here, method):
     ended = spotless(*second(asked), "--out", "second")
     assert ended.code == 0, ended.err
     assert "2 rows matched" in ended.err
-    before, after = (sn.read_memory(here / name / "memory.safetensors") for name in ("first", "second"))
+    before, after = (sn.read_statistics(here / name / "statistics.safetensors") for name in ("first", "second"))
     assert (before.count, after.count) == (57, 55)
     split = sn.ids(["person-2", "person-30"])(rows_of(here))
     gone = split.forget
@@ -81,15 +81,15 @@ def test_the_guide_works_as_written_twice_in_a_row(here, method):
     space: dict[str, Any] = {}
     exec((here / "nets.py").read_text(), space)
     trained = sn.Trained.of(sn.load_into(space["build"](), sn.read_weights(net)))
-    afresh = sn.remember(trained, split.retain, rank=20, salt=after.keys.salt)
+    afresh = sn.precompute(trained, split.retain, rank=20, salt=after.keys.salt)
     for name in ("gradient", "basis", "values", "diagonal"):
         torch.testing.assert_close(getattr(after, name), getattr(afresh, name), rtol=1e-4, atol=1e-5)
 
 
 def test_a_request_moves_the_network_as_one_on_the_untouched_data_would(here):
     """The fault before: rows went by their number, so whoever took rows out forgot nobody, with exit code 0."""
-    assert spotless("remember", *ROWS, "--rank", "20", "--out", "memory").code == 0
-    asked = ("scrub", *BASE, "--method", "ntk", "--memory", MEMORY)
+    assert spotless("precompute", *ROWS, "--rank", "20", "--out", "memory").code == 0
+    asked = ("scrub", *BASE, "--method", "ntk", "--statistics", STATISTICS)
     assert spotless(*asked, "--out", "first").code == 0
     take_out(here, "person-1", "person-5", "person-7")
     (here / "forget.csv").write_text("id\nperson-8\n")
@@ -115,8 +115,8 @@ def rows_before() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def test_tutors_are_found_by_content_when_rows_were_taken_out(here):
-    assert spotless("remember", *ROWS, *RECIPE, "--rank", "0", "--parts", "2", "--out", "memory").code == 0
-    asked = ("scrub", *BASE, *RECIPE, "--tutors", "memory/tutors.safetensors")
+    assert spotless("precompute", *ROWS, *RECIPE, "--rank", "0", "--folds", "2", "--out", "memory").code == 0
+    asked = ("scrub", *BASE, *RECIPE, "--fold-models", "memory/fold-models.safetensors")
     assert spotless(*asked, "--out", "first").code == 0
     take_out(here, "person-1", "person-5", "person-7")
     (here / "forget.csv").write_text("id\nperson-8\n")
@@ -125,10 +125,14 @@ def test_tutors_are_found_by_content_when_rows_were_taken_out(here):
     assert any("destroy it once a network was retrained" in limit for limit in receipt(here / "second")["limits"])
 
 
-@pytest.mark.parametrize("kept", ["memory", "tutors"])
+@pytest.mark.parametrize("kept", ["memory", "fold_models"])
 def test_other_data_are_refused_and_nothing_is_written(here, kept):
-    assert spotless("remember", *ROWS, *RECIPE, "--rank", "5", "--parts", "2", "--out", "memory").code == 0
-    method = ("--method", "ntk", "--memory", MEMORY) if kept == "memory" else ("--tutors", "memory/tutors.safetensors")
+    assert spotless("precompute", *ROWS, *RECIPE, "--rank", "5", "--folds", "2", "--out", "memory").code == 0
+    method = (
+        ("--method", "ntk", "--statistics", STATISTICS)
+        if kept == "memory"
+        else ("--fold-models", "memory/fold-models.safetensors")
+    )
     asked = ("scrub", *BASE, *RECIPE, *method)
     whole = (here / "mydata.py").read_text()
     changes = {
@@ -148,8 +152,8 @@ def test_other_data_are_refused_and_nothing_is_written(here, kept):
 
 def test_rows_forgotten_before_must_be_out_of_the_data(here):
     """Left in, they would count as kept, and a polish would teach them again."""
-    assert spotless("remember", *ROWS, "--rank", "20", "--out", "memory").code == 0
-    asked = ("scrub", *BASE, "--method", "ntk", "--memory", MEMORY)
+    assert spotless("precompute", *ROWS, "--rank", "20", "--out", "memory").code == 0
+    asked = ("scrub", *BASE, "--method", "ntk", "--statistics", STATISTICS)
     assert spotless(*asked, "--out", "first").code == 0
     for people in ("person-2", "person-1"):
         (here / "forget.csv").write_text(f"id\n{people}\n")
@@ -160,13 +164,13 @@ def test_rows_forgotten_before_must_be_out_of_the_data(here):
 
 
 def test_where_retained_rows_are_missing_the_receipt_says_what_to_destroy_and_the_next_step_is_refused(here):
-    assert spotless("remember", *ROWS, "--rank", "20", "--out", "memory").code == 0
+    assert spotless("precompute", *ROWS, "--rank", "20", "--out", "memory").code == 0
     take_out(here, *(f"person-{i}" for i in range(20, 60)))
-    asked = ("scrub", *BASE, "--method", "ntk", "--memory", MEMORY)
+    asked = ("scrub", *BASE, "--method", "ntk", "--statistics", STATISTICS)
     ended = spotless(*asked, "--out", "first")
     assert ended.code == 0, ended.err
     assert any("Hardly any retained row was at hand, so the new memory" in t for t in receipt(here / "first")["limits"])
-    left = sn.read_memory(here / "first/memory.safetensors")
+    left = sn.read_statistics(here / "first/statistics.safetensors")
     assert (left.count, left.trained_on, left.since, left.diagonal) == (57, 60, 1, None)
     take_out(here, "person-1", "person-5", "person-7")
     (here / "forget.csv").write_text("id\nperson-2\n")
@@ -178,31 +182,31 @@ def test_where_retained_rows_are_missing_the_receipt_says_what_to_destroy_and_th
     assert sorted(p.name for p in (here / "run").iterdir()) == ["private", "refusal.json"]
     told = json.loads((here / "run/refusal.json").read_text())
     assert told["subject"] == []
-    assert told["predicate"]["about"]["retrain_now"] is True
+    assert told["predicate"]["diagnostics"]["retrain_now"] is True
     assert told["predicate"]["limits"][0].startswith("Refused: nothing was forgotten, and no network was written.")
-    assert not (here / "first/memory.safetensors.next").exists()
+    assert not (here / "first/statistics.safetensors.next").exists()
     assert spotless(*again, "--out", "run", "--resume").code == 8
 
 
 def test_memories_of_earlier_formats_are_refused(here):
     old = {"weights": torch.zeros(51), "gradient": torch.zeros(51), "gone": torch.arange(2)}
     save_file(old, here / "old.safetensors", {"format": "spotlessnet memory 2", "count": "60"})
-    ended = spotless("scrub", *BASE, "--method", "ntk", "--memory", "old.safetensors", "--out", "run")
+    ended = spotless("scrub", *BASE, "--method", "ntk", "--statistics", "old.safetensors", "--out", "run")
     assert ended.code == 3
     assert "says 'spotlessnet memory 2'. Memories of earlier formats held what their requests had removed" in ended.err
 
 
 def test_a_published_seed_gives_the_same_memory_again_and_no_seed_another_salt(here):
     for out, seed in (("a", ("--seed", "3")), ("b", ("--seed", "3")), ("c", ()), ("d", ())):
-        assert spotless("remember", *ROWS, "--rank", "4", *seed, "--out", out).code == 0
-    salts = [sn.read_memory(here / out / "memory.safetensors").keys.salt for out in "abcd"]
+        assert spotless("precompute", *ROWS, "--rank", "4", *seed, "--out", out).code == 0
+    salts = [sn.read_statistics(here / out / "statistics.safetensors").keys.salt for out in "abcd"]
     assert salts[0] == salts[1]
     assert len(set(salts)) == 3
 
 
 def test_one_memory_serves_one_request(here):
-    assert spotless("remember", *ROWS, "--rank", "20", "--out", "memory").code == 0
-    asked = ("scrub", *BASE, "--method", "ntk", "--memory", MEMORY)
+    assert spotless("precompute", *ROWS, "--rank", "20", "--out", "memory").code == 0
+    asked = ("scrub", *BASE, "--method", "ntk", "--statistics", STATISTICS)
     assert spotless(*asked, "--out", "first").code == 0
     (here / "forget.csv").write_text("id\nperson-2\n")
     ended = spotless(*asked, "--out", "fork")
@@ -213,13 +217,13 @@ def test_one_memory_serves_one_request(here):
     (here / "forget.csv").write_text("id\nperson-1\nperson-5\nperson-7\n")
     assert json.loads(spotless(*asked, "--out", "first", "--resume", "--json").out)["status"] == "already done"
     # A memory that is written anew is another one.
-    assert spotless("remember", *ROWS, "--rank", "19", "--out", "memory", "--resume").code == 0
+    assert spotless("precompute", *ROWS, "--rank", "19", "--out", "memory", "--resume").code == 0
     assert spotless(*asked, "--out", "anew").code == 0
 
 
 def test_half_of_an_unfinished_request_is_no_memory(here):
-    assert spotless("remember", *ROWS, "--rank", "20", "--out", "memory").code == 0
-    asked = ("scrub", *BASE, "--method", "ntk", "--memory", MEMORY)
+    assert spotless("precompute", *ROWS, "--rank", "20", "--out", "memory").code == 0
+    asked = ("scrub", *BASE, "--method", "ntk", "--statistics", STATISTICS)
     assert spotless(*asked, "--out", "first").code == 0
     (here / "first/receipt.json").unlink()
     take_out(here, "person-1", "person-5", "person-7")
@@ -246,9 +250,9 @@ def started(*arguments: str, pause: str = "") -> subprocess.Popen[str]:
 
 
 def test_of_two_requests_at_once_one_is_served(here):
-    assert spotless("remember", *ROWS, "--rank", "20", "--out", "memory").code == 0
+    assert spotless("precompute", *ROWS, "--rank", "20", "--out", "memory").code == 0
     (here / "second.csv").write_text("id\nperson-2\n")
-    asked = ("scrub", *BASE, "--method", "ntk", "--memory", MEMORY)
+    asked = ("scrub", *BASE, "--method", "ntk", "--statistics", STATISTICS)
     other = tuple("second.csv" if word == "forget.csv" else word for word in asked)
     runs = [started(*asked, "--out", "a"), started(*other, "--out", "b")]
     told = [run.communicate(timeout=120) for run in runs]
@@ -258,7 +262,7 @@ def test_of_two_requests_at_once_one_is_served(here):
     assert len(served) == 1
     [refused] = [err for (_, err), run in zip(told, runs, strict=True) if run.returncode]
     assert "at work from the memory" in refused or f"Go on from the network and the memory in {served[0]}" in refused
-    note = json.loads((here / f"{MEMORY}.next").read_text())
+    note = json.loads((here / f"{STATISTICS}.next").read_text())
     assert (note["folder"], note["state"]) == (f"../{served[0]}", "done")
 
 
@@ -272,12 +276,12 @@ def test_of_two_requests_at_once_one_is_served(here):
     ],
 )
 def test_a_killed_request_neither_blocks_nor_forks(here, moment, is_served):
-    assert spotless("remember", *ROWS, "--rank", "20", "--out", "memory").code == 0
-    asked = ("scrub", *BASE, "--method", "ntk", "--memory", MEMORY)
+    assert spotless("precompute", *ROWS, "--rank", "20", "--out", "memory").code == 0
+    asked = ("scrub", *BASE, "--method", "ntk", "--statistics", STATISTICS)
     if is_served:
         # As if killed when the receipt had been written and the note not yet completed.
         assert spotless(*asked, "--out", "killed").code == 0
-        note = here / f"{MEMORY}.next"
+        note = here / f"{STATISTICS}.next"
         note.write_text(note.read_text().replace('"done"', '"at work"'))
     else:
         run = started(*asked, "--out", "killed", pause=moment)
@@ -290,7 +294,7 @@ def test_a_killed_request_neither_blocks_nor_forks(here, moment, is_served):
         run.send_signal(signal.SIGKILL)
         run.communicate(timeout=60)
         time.sleep(0.1)
-        assert sn.read_memory(here / MEMORY).count == 60  # the memory is as it was
+        assert sn.read_statistics(here / STATISTICS).count == 60  # the memory is as it was
     (here / "second.csv").write_text("id\nperson-2\n")
     other = tuple("second.csv" if word == "forget.csv" else word for word in asked)
     after = spotless(*other, "--out", "other")
@@ -306,8 +310,8 @@ def test_a_killed_request_neither_blocks_nor_forks(here, moment, is_served):
 
 
 def test_a_killed_request_can_be_resumed(here):
-    assert spotless("remember", *ROWS, "--rank", "20", "--out", "memory").code == 0
-    asked = ("scrub", *BASE, "--method", "ntk", "--memory", MEMORY, "--out", "run")
+    assert spotless("precompute", *ROWS, "--rank", "20", "--out", "memory").code == 0
+    asked = ("scrub", *BASE, "--method", "ntk", "--statistics", STATISTICS, "--out", "run")
     run = started(*asked, pause="forgetting.write_receipt")
     assert run.stdout is not None
     assert run.stdout.readline() == "here\n"
@@ -315,14 +319,14 @@ def test_a_killed_request_can_be_resumed(here):
     run.communicate(timeout=60)
     ended = spotless(*asked, "--resume")
     assert ended.code == 0, ended.err
-    assert sn.read_memory(here / "run/memory.safetensors").count == 57
-    assert json.loads((here / f"{MEMORY}.next").read_text())["state"] == "done"
+    assert sn.read_statistics(here / "run/statistics.safetensors").count == 57
+    assert json.loads((here / f"{STATISTICS}.next").read_text())["state"] == "done"
 
 
 def test_a_note_that_cannot_be_read_is_not_passed_over(here):
-    assert spotless("remember", *ROWS, "--rank", "20", "--out", "memory").code == 0
-    (here / f"{MEMORY}.next").write_text("{}")
-    ended = spotless("scrub", *BASE, "--method", "ntk", "--memory", MEMORY, "--out", "run")
+    assert spotless("precompute", *ROWS, "--rank", "20", "--out", "memory").code == 0
+    (here / f"{STATISTICS}.next").write_text("{}")
+    ended = spotless("scrub", *BASE, "--method", "ntk", "--statistics", STATISTICS, "--out", "run")
     assert ended.code == 3
     assert "must say which request used the memory, but cannot be read" in ended.err
 
@@ -331,6 +335,6 @@ def test_of_copies_without_ids_as_many_go_as_are_named():
     x, y = torch.ones(3, 2), torch.zeros(3, dtype=torch.long)
     twice = sn.Data.of((x, y))
     keys = RowKeys.of(twice)
-    assert len(keys.without(twice.pick([0]))) == 2
-    assert keys.strangers(sn.Data.of((torch.ones(4, 2), torch.zeros(4, dtype=torch.long)))) == 1
-    assert keys.without(twice.pick([0, 2])).are_those_of(twice.pick([1]))
+    assert len(keys.without(twice.select([0]))) == 2
+    assert keys.matched_controls(sn.Data.of((torch.ones(4, 2), torch.zeros(4, dtype=torch.long)))) == 1
+    assert keys.without(twice.select([0, 2])).are_those_of(twice.select([1]))

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 import spotlessnet as sn
 from spotlessnet.core.files import sha256
 from spotlessnet.core.row_keys import RowKeys
-from spotlessnet.training.tutors import Tutors
+from spotlessnet.precomputed.fold_models import FoldModels
 from tests.cli.workshop import BASE, DATA, FORGET, QUICK, RECIPE, spotless
 
 INPUTS = ("nets.py", "mydata.py", "forget.csv", "model.safetensors", "start.safetensors")
@@ -26,7 +26,7 @@ def test_the_command_of_the_readme_works_and_leaves_inputs_alone(here):
     before = {name: sha256(here / name) for name in INPUTS if name != "nets.py"}
     ended = spotless(
         *("scrub", "--model", "mypackage.nets:build", "--weights", "model.safetensors", "--data", "mydata.py:train"),
-        *("--forget", "forget.csv", "--start", "start.safetensors", "--epochs", "60", "--rate", "0.1", "--out", "run/"),
+        *("--forget", "forget.csv", "--init", "start.safetensors", "--epochs", "60", "--lr", "0.1", "--out", "run/"),
     )
     assert ended.code == 0, ended.err
     assert ended.out == "run/scrubbed.safetensors\nrun/receipt.json\n"
@@ -70,7 +70,7 @@ def test_five_lines_of_python_give_the_same_bytes(here):
 
 
 def test_the_default_method_is_a_short_retraining_where_start_and_recipe_are_known(here):
-    known = ("--start", "model.safetensors", "--epochs", "10", "--rate", "0.1")
+    known = ("--init", "model.safetensors", "--epochs", "10", "--lr", "0.1")
     ended = spotless("scrub", *BASE, *known, "--out", "run")
     assert ended.code == 0, ended.err
     assert json.loads((here / "run/receipt.json").read_text())["predicate"]["method"] == "short-retrain"
@@ -80,7 +80,7 @@ def test_the_default_method_is_a_step_and_a_polish_otherwise(here):
     ended = spotless("scrub", *BASE, "--dry-run")
     assert "method  ntk+finetune" in ended.out
     assert "finetune: epochs=3" in ended.out
-    assert "method  ntk+finetune" in spotless("scrub", *BASE, "--start", "model.safetensors", "--dry-run").out
+    assert "method  ntk+finetune" in spotless("scrub", *BASE, "--init", "model.safetensors", "--dry-run").out
 
 
 def test_a_case_file_is_the_same_as_its_flags_and_flags_go_before_it(here):
@@ -172,69 +172,71 @@ def test_two_runs_cannot_work_in_one_folder(here):
 
 def test_tutors_are_trained_once_and_asked_by_every_request(here):
     rows = ("--model", "nets.py:build", "--weights", "model.safetensors", "--data", "mydata.py:train")
-    ended = spotless("remember", *rows, *RECIPE, "--rank", "0", "--parts", "2", "--out", "memory")
+    ended = spotless("precompute", *rows, *RECIPE, "--rank", "0", "--folds", "2", "--out", "memory")
     assert ended.code == 0, ended.err
-    assert ended.out == "memory/memory.safetensors\nmemory/tutors.safetensors\n"
-    tutors = sn.read_tutors(here / "memory/tutors.safetensors")
-    assert tutors.weights.shape == (2, 51)
-    assert len(tutors.keys) == 60
-    asked = ("scrub", *BASE, *RECIPE, "--tutors", "memory/tutors.safetensors")
+    assert ended.out == "memory/statistics.safetensors\nmemory/fold-models.safetensors\n"
+    fold_models = sn.read_fold_models(here / "memory/fold-models.safetensors")
+    assert fold_models.weights.shape == (2, 51)
+    assert len(fold_models.keys) == 60
+    asked = ("scrub", *BASE, *RECIPE, "--fold-models", "memory/fold-models.safetensors")
     ended = spotless(*asked, "--out", "first")
     assert ended.code == 0, ended.err
     receipt = json.loads((here / "first/receipt.json").read_text())["predicate"]
     assert receipt["method"] == "unlabel"
-    assert receipt["inputs"]["tutors"]["digest"]["sha256"] == sha256(here / "memory/tutors.safetensors")
-    assert any("The file of the tutors holds the network from before all" in limit for limit in receipt["limits"])
+    assert receipt["inputs"]["fold_models"]["digest"]["sha256"] == sha256(here / "memory/fold-models.safetensors")
+    assert any("The file of the fold models holds the network from before all" in limit for limit in receipt["limits"])
     (here / "forget.csv").write_text("id\nperson-2\n")
     second = [{"model.safetensors": "first/scrubbed.safetensors"}.get(word, word) for word in asked]
     assert spotless(*second, "--out", "second").code == 0
     assert spotless(*asked, "--set", "cost=0.5", "--out", "cheap").code == 0
     costs = [
-        json.loads((here / name / "receipt.json").read_text())["predicate"]["about"]["cost_in_trainings"]
+        json.loads((here / name / "receipt.json").read_text())["predicate"]["diagnostics"]["cost_in_trainings"]
         for name in ("first", "cheap")
     ]
     assert costs[1] <= 0.5 < costs[0]
     plan = json.loads(spotless(*asked, "--set", "cost=0.5", "--dry-run", "--json").out)
     looked = 2 / 3 / 5  # two networks answer the retained rows, a third of a gradient each; five epochs have one each
     assert plan["seconds"] / plan["retraining"] == pytest.approx(costs[1] * 60 / 59 + looked)  # which sees one row less
-    ended = spotless("inspect", "memory/tutors.safetensors", "--json")
-    assert json.loads(ended.out)["kind"] == "tutors"
+    ended = spotless("inspect", "memory/fold-models.safetensors", "--json")
+    assert json.loads(ended.out)["kind"] == "fold_models"
     ended = spotless(*asked, "--method", "ntk", "--out", "x")
     assert ended.code == 2
-    assert "--tutors was given, but no part of the method asks them. Name the method unlabel, or none." in ended.err
+    assert (
+        "--fold-models was given, but no part of the method asks them. Name the method unlabel, or none." in ended.err
+    )
 
 
 def test_tutors_of_several_divisions_learn_from_held_out_rows_how_sure_to_be(here):
     rows = ("--model", "nets.py:build", "--weights", "model.safetensors", "--data", "mydata.py:train", *RECIPE)
-    more = ("--rank", "0", "--parts", "2", "--divisions", "2", "--validation", "mydata.py:test")
-    ended = spotless("remember", *rows, *more, "--out", "memory")
+    more = ("--rank", "0", "--folds", "2", "--repeats", "2", "--validation", "mydata.py:test")
+    ended = spotless("precompute", *rows, *more, "--out", "memory")
     assert ended.code == 0, ended.err
-    assert "and train 4 tutors: as long as 2 trainings" in ended.err
-    tutors = sn.read_tutors(here / "memory/tutors.safetensors")
-    assert tutors.weights.shape == (4, 51)
-    assert tutors.part.shape == (2, 60)
-    assert 0 < tutors.scale != 1
+    assert "and train 4 fold models: as long as 2 trainings" in ended.err
+    fold_models = sn.read_fold_models(here / "memory/fold-models.safetensors")
+    assert fold_models.weights.shape == (4, 51)
+    assert fold_models.part.shape == (2, 60)
+    assert 0 < fold_models.scale != 1
 
 
 def test_tutors_that_cannot_be_trained_are_refused_before_the_memory_is_written(here):
     rows = ("--model", "nets.py:build", "--weights", "model.safetensors", "--data", "mydata.py:train")
-    ended = spotless("remember", *rows, "--parts", "2", "--out", "memory")
+    ended = spotless("precompute", *rows, "--folds", "2", "--out", "memory")
     assert ended.code == 2
-    assert "Tutors are trained like the network, but its start or recipe is not known. Give both." in ended.err
-    ended = spotless("remember", *rows, *RECIPE, "--parts", "1", "--out", "memory")
-    assert "Tutors' `parts` must be at least 2 and at most one per row, but got 1." in ended.err
+    assert "Fold models are trained like the network, but its start or recipe is not known. Give both." in ended.err
+    ended = spotless("precompute", *rows, *RECIPE, "--folds", "1", "--out", "memory")
+    assert "Fold models' `parts` must be at least 2 and at most one per row, but got 1." in ended.err
     assert not (here / "memory").exists()
-    ended = spotless("remember", *rows, *RECIPE, "--divisions", "2", "--out", "memory")
+    ended = spotless("precompute", *rows, *RECIPE, "--repeats", "2", "--out", "memory")
     assert ended.code == 2
-    assert "--divisions divides the rows among tutors, but none are trained. Give --parts 2 as well." in ended.err
+    assert "--repeats divides the rows among fold models, but none are trained. Give --folds 2 as well." in ended.err
     assert not (here / "memory").exists()
-    ended = spotless("remember", *rows, *RECIPE, "--parts", "3", "--dry-run")
-    assert "and train 3 tutors: as long as 2 trainings" in ended.out
+    ended = spotless("precompute", *rows, *RECIPE, "--folds", "3", "--dry-run")
+    assert "and train 3 fold models: as long as 2 trainings" in ended.out
 
 
 def test_an_audit_holds_each_of_its_networks_to_what_it_said_itself(here, monkeypatch):
     rows = ("--model", "nets.py:build", "--weights", "model.safetensors", "--data", "mydata.py:train")
-    assert spotless("remember", *rows, *RECIPE, "--rank", "0", "--parts", "2", "--out", "memory").code == 0
+    assert spotless("precompute", *rows, *RECIPE, "--rank", "0", "--folds", "2", "--out", "memory").code == 0
     seen: list[Any] = []
 
     def measure(trained: Any, split: Any, scrub: Any, **about: Any) -> None:
@@ -242,33 +244,35 @@ def test_an_audit_holds_each_of_its_networks_to_what_it_said_itself(here, monkey
         raise sn.SpotlessError("Enough was seen.")
 
     monkeypatch.setattr(import_module("spotlessnet.audit"), "audit", measure)
-    asked = ("audit", *BASE, *RECIPE, "--test", "mydata.py:test", "--tutors", "memory/tutors.safetensors")
+    asked = ("audit", *BASE, *RECIPE, "--test", "mydata.py:test", "--fold-models", "memory/fold-models.safetensors")
     spotless(*asked, "--out", "x")
-    assert seen[0].tutors is not None
-    assert seen[0].tutors.origin is None
+    assert seen[0].fold_models is not None
+    assert seen[0].fold_models.origin is None
 
 
 def test_tutors_that_do_not_fit_are_refused_before_any_work(here):
-    asked = ("scrub", *BASE, *RECIPE, "--out", "x", "--tutors")
+    asked = ("scrub", *BASE, *RECIPE, "--out", "x", "--fold-models")
     ended = spotless(*asked, "model.safetensors")
     assert ended.code == 3
-    assert "model.safetensors must hold tutors, but does not say so" in ended.err
+    assert "model.safetensors must hold fold models, but does not say so" in ended.err
     space: dict[str, Any] = {}
     exec(DATA, space)
     data = sn.Data.of(space["train"]()[:2])
     rows, part = RowKeys.of(data), (torch.arange(60) % 2).unsqueeze(0)
-    sn.write_tutors(here / "other.safetensors", Tutors(torch.zeros(2, 7), rows, part))
-    assert "The tutors have 7 weights, the network 51" in spotless(*asked, "other.safetensors").err
-    sn.write_tutors(here / "few.safetensors", Tutors(torch.zeros(2, 51), RowKeys.of(data.pick(range(4))), part[:, :4]))
+    sn.write_fold_models(here / "other.safetensors", FoldModels(torch.zeros(2, 7), rows, part))
+    assert "The fold models have 7 weights, the network 51" in spotless(*asked, "other.safetensors").err
+    sn.write_fold_models(
+        here / "few.safetensors", FoldModels(torch.zeros(2, 51), RowKeys.of(data.select(range(4))), part[:, :4])
+    )
     ended = spotless(*asked, "few.safetensors")
     assert ended.code == 3
     assert "56 of 60 rows are not among the 4 rows of the tutors" in ended.err
-    sn.write_tutors(here / "broken.safetensors", Tutors(torch.zeros(2, 51), rows, part + 1))
+    sn.write_fold_models(here / "broken.safetensors", FoldModels(torch.zeros(2, 51), rows, part + 1))
     assert "rows and parts do not belong together" in spotless(*asked, "broken.safetensors").err
-    sn.write_tutors(here / "turned.safetensors", Tutors(torch.zeros(2, 51), rows, part, scale=-1.0))
+    sn.write_fold_models(here / "turned.safetensors", FoldModels(torch.zeros(2, 51), rows, part, scale=-1.0))
     assert "rows and parts do not belong together" in spotless(*asked, "turned.safetensors").err
-    with pytest.raises(sn.SpotlessError, match="A tutor's weights are not finite, so nothing was written"):
-        sn.write_tutors(here / "nan.safetensors", Tutors(torch.full((2, 51), torch.nan), rows, part))
+    with pytest.raises(sn.SpotlessError, match="A fold model's weights are not finite, so nothing was written"):
+        sn.write_fold_models(here / "nan.safetensors", FoldModels(torch.full((2, 51), torch.nan), rows, part))
     assert not (here / "x").exists()
     assert not (here / "nan.safetensors").exists()
 

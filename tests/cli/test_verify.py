@@ -15,14 +15,14 @@ from safetensors.torch import load_file, save_file
 from spotlessnet.cli import forgetting, opening
 from spotlessnet.core.files import sha256
 from spotlessnet.store.receipts import seals
-from tests.cli.test_commands import story
+from tests.cli.test_commands import report
 from tests.cli.workshop import BASE, FORGET, QUICK, spotless
 
 
 @pytest.fixture
 def run(here, monkeypatch) -> Path:
     """A finished request with an audit that said *not forgotten*."""
-    monkeypatch.setattr(import_module("spotlessnet.audit"), "audit", lambda *a, **k: story("not forgotten"))
+    monkeypatch.setattr(import_module("spotlessnet.audit"), "audit", lambda *a, **k: report("not forgotten"))
     assert spotless("scrub", *BASE, *QUICK, "--audit", "--out", "run").code == 1
     assert spotless("verify", "run", "--forget", "forget.csv").code == 0
     return Path(here / "run")

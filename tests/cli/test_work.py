@@ -17,8 +17,8 @@ from spotlessnet.cli.work import COUNTS, work_of
 from spotlessnet.core.scrub import Chain, Scrub
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
-from spotlessnet.operators.remember import remember
-from spotlessnet.scrubs import SCRUBS
+from spotlessnet.methods import SCRUBS
+from spotlessnet.precomputed.precompute import precompute
 from spotlessnet.training.mixed import fit_users
 
 FACTOR = 2.0
@@ -40,15 +40,17 @@ def problem(whole_class: bool = False) -> tuple[Trained, Split]:
     x = torch.randn(240, 12, generator=draw) + 2 * nn.functional.one_hot(y, 12)
     data, held = sn.Data.of((x, y)), sn.Data.of((x[:60] + 0.1, y[:60]))
     model = nn.Sequential(nn.Linear(12, 24), nn.Tanh(), nn.Linear(24, 4))
-    trained = sn.fit(sn.Trained.of(model, start=model), data, sn.Recipe(epochs=20, rate=0.1, batch=32, decay=1e-2))
+    trained = sn.fit(
+        sn.Trained.of(model, init=model), data, sn.Recipe(epochs=20, lr=0.1, batch_size=32, weight_decay=1e-2)
+    )
     request = sn.whole_class(1) if whole_class else sn.rows(list(range(20)))
     return trained, request(data, validation=held)
 
 
 @cache
-def memory() -> sn.Memory:
+def memory() -> sn.Statistics:
     trained, split = problem()
-    return remember(trained, split.whole, rank=20)
+    return precompute(trained, split.whole, rank=20)
 
 
 def counted(scrub: Scrub, trained: Trained, split: Split) -> float:
@@ -67,32 +69,32 @@ FEW: dict[str, Any] = {"max_iterations": 12, "tolerance": 1e-14}
 
 SURE = {
     "retrain": lambda: sn.Retrain(),
-    "short retrain, good at once": lambda: sn.ShortRetrain(slack=1.0),
+    "short retrain, good at once": lambda: sn.ShortRetrain(error_tolerance=1.0),
     "finetune": lambda: sn.Finetune(epochs=3),
-    "sparse": lambda: sn.SparseFinetune(epochs=3),
-    "negative gradient": lambda: sn.NegativeGradient(epochs=2, rate=0.01),
-    "negative gradient alone": lambda: sn.NegativeGradient(epochs=2, rate=0.01, descend=False),
+    "sparse": lambda: sn.L1Sparse(epochs=3),
+    "negative gradient": lambda: sn.GradientAscent(epochs=2, lr=0.01),
+    "negative gradient alone": lambda: sn.GradientAscent(epochs=2, lr=0.01, descend=False),
     "random labels": lambda: sn.RandomLabels(epochs=2),
     "neg grad plus": lambda: sn.NegGradPlus(epochs=2),
-    "student": lambda: sn.Student(epochs=3),
+    "student": lambda: sn.SCRUB(epochs=3),
     "bad teacher": lambda: sn.BadTeacher(epochs=2),
-    "saliency": lambda: sn.Saliency(epochs=2),
-    "dampening": lambda: sn.SelectiveDampening(),
+    "saliency": lambda: sn.SalUn(epochs=2),
+    "dampening": lambda: sn.SSD(),
     "respond and polish": lambda: sn.RespondAndPolish(),
-    "respond alone": lambda: sn.RespondAndPolish(iterations=40, effort=0.01),
-    "unlabel": lambda: sn.Unlabel(),
+    "respond alone": lambda: sn.RespondAndPolish(iterations=40, epoch_fraction=0.01),
+    "unlabel": lambda: sn.OutOfFoldDistillation(),
     "variational": lambda: sn.Variational(steps=30),
     "fisher": lambda: sn.Fisher(),
     "fisher, drawn labels": lambda: sn.Fisher(kind="monte carlo"),
     "fisher, kronecker": lambda: sn.Fisher(structure="kronecker"),
-    "fisher from memory": lambda: sn.Fisher(memory=memory()),
+    "fisher from memory": lambda: sn.Fisher(statistics=memory()),
     "newton by products": lambda: sn.Newton(dense_up_to=0, max_iterations=500),
     "newton, hessian": lambda: sn.Newton(curvature="hessian"),
     "newton, gauss-newton": lambda: sn.Newton(curvature="gauss-newton"),
     "newton in time": lambda: sn.Newton(curvature="gauss-newton", time="recipe"),
     "newton with noise": lambda: sn.Newton(curvature="hessian", strength=1e-8),
     "newton with dense noise": lambda: sn.Newton(curvature="hessian", strength=1e-8, structure="dense"),
-    "newton from memory": lambda: sn.Newton(memory=memory()),
+    "newton from memory": lambda: sn.Newton(statistics=memory()),
     "ntk, primal": lambda: sn.NTK(solution="primal", damping=0.01, **FEW),
     "ntk, dual": lambda: sn.NTK(solution="dual", damping=0.01),
     "ntk, low rank": lambda: sn.NTK(solution="low rank", rank=20, damping=0.01),
@@ -102,14 +104,14 @@ SURE = {
     "ntk, calibrated": lambda: sn.NTK(solution="primal", calibrate="holdout", damping=0.01, **FEW),
     "ntk, at the start": lambda: sn.NTK(solution="primal", linearised="start", damping=0.01, **FEW),
     "ntk, published": lambda: sn.NTK(solution="primal", variant="published", **FEW),
-    "ntk from memory": lambda: sn.NTK(memory=memory()),
+    "ntk from memory": lambda: sn.NTK(statistics=memory()),
     "budget with a reference": lambda: sn.WithinBudget(sn.Fisher(), max_nats=1, reference=problem()[0].weights + 0.01),
     "chain": lambda: sn.chain(sn.NTK(solution="primal", damping=0.01, **FEW), sn.Finetune(epochs=3), sn.Fisher()),
 }
 """Methods whose work is known before."""
 
 SOUGHT = {
-    "short retrain, never good": lambda: sn.ShortRetrain(slack=0.0),
+    "short retrain, never good": lambda: sn.ShortRetrain(error_tolerance=0.0),
     "newton": lambda: sn.Newton(dense_up_to=0),
     "ntk": lambda: sn.NTK(),
     "ntk, exact": lambda: sn.NTK(output="exact"),
@@ -145,7 +147,7 @@ def test_a_polish_is_a_share_of_the_recipe_however_long_that_is():
     assert work_of(scrub, long, split).usual == pytest.approx(counted(scrub, long, split), rel=0.1)
 
 
-@pytest.mark.parametrize("scrub", [sn.Hiding(), sn.Unlabel()], ids=["hiding", "unlabel"])
+@pytest.mark.parametrize("scrub", [sn.Hiding(), sn.OutOfFoldDistillation()], ids=["hiding", "unlabel"])
 def test_a_whole_class(scrub):
     trained, split = problem(whole_class=True)
     guess, truth = work_of(scrub, trained, split).usual, counted(scrub, trained, split)
@@ -154,11 +156,11 @@ def test_a_whole_class(scrub):
 
 def test_user_weights():
     core, split = problem()
-    trained = fit_users(core, split.whole, decay=1e-1).trained
+    trained = fit_users(core, split.whole, weight_decay=1e-1).trained
     guess, truth = work_of(sn.MixedLinear(), trained, split), counted(sn.MixedLinear(), trained, split)
     assert truth / 3 <= guess.usual <= 3 * truth
     assert truth <= guess.most
-    assert work_of(sn.MixedLinear(), trained, Split(split.whole, split.whole.pick([]))).usual == 0
+    assert work_of(sn.MixedLinear(), trained, Split(split.whole, split.whole.select([]))).usual == 0
 
 
 def test_no_method_is_counted_by_default():

@@ -75,7 +75,18 @@ BASE = (
     "--forget",
     "forget.csv",
 )
-RECIPE = ("--start", "start.safetensors", "--epochs", "5", "--rate", "0.05", "--decay", "1e-3", "--batch", "16")
+RECIPE = (
+    "--init",
+    "start.safetensors",
+    "--epochs",
+    "5",
+    "--lr",
+    "0.05",
+    "--weight-decay",
+    "1e-3",
+    "--batch-size",
+    "16",
+)
 QUICK = ("--method", "fisher", "--set", "strength=1e-8")
 
 

@@ -58,9 +58,9 @@ def test_rows(data):
 
 
 def test_rows_count_in_the_source_also_for_a_view(data):
-    assert rows([4])(data.pick([5, 4])).forget.rows.tolist() == [4]
+    assert rows([4])(data.select([5, 4])).forget.rows.tolist() == [4]
     with pytest.raises(DataError, match="1 missing"):
-        rows([0])(data.pick([5, 4]))
+        rows([0])(data.select([5, 4]))
 
 
 def test_an_id_that_rows_share_removes_them_all(data):

@@ -36,9 +36,9 @@ def test_every_change_of_a_row_changes_the_digest():
 def test_rows_of_several_inputs_and_batches_are_read_whole():
     x = {"b": torch.zeros(600, 2), "a": torch.arange(600)}
     data = Data.of((x, torch.zeros(600, dtype=torch.long)))
-    assert contents_of(data, data.pick([5])).copies == 0
+    assert contents_of(data, data.select([5])).copies == 0
     x["a"][599] = 5
-    assert contents_of(data, data.pick([5])).copies == 1
+    assert contents_of(data, data.select([5])).copies == 1
 
 
 @given(values=st.lists(st.integers(0, 4), min_size=1, max_size=12), data=st.data())
@@ -48,4 +48,4 @@ def test_copies_are_those_that_a_plain_comparison_finds(values, data):
     x = torch.tensor(values, dtype=torch.float32).unsqueeze(1)
     rows = Data.of((x, torch.randint(3, (len(values),), generator=torch.Generator().manual_seed(0))))
     wanted = sum(i not in gone and any(values[i] == values[j] for j in gone) for i in range(len(values)))
-    assert contents_of(rows, rows.pick(sorted(gone))).copies == wanted
+    assert contents_of(rows, rows.select(sorted(gone))).copies == wanted

@@ -14,7 +14,7 @@ from spotlessnet.core.covariance import (
     Diagonal,
     Kronecker,
     LowRankPlusRidge,
-    Still,
+    NoNoise,
     trace_of_product,
 )
 from spotlessnet.core.errors import MismatchError, NumericsError
@@ -39,7 +39,7 @@ def positive(*shape: int, g: torch.Generator) -> Tensor:
 def made(kind: str, seed: int = 0) -> Covariance:
     g = generator_of(seed)
     if kind == "still":
-        return Still.at(torch.zeros(SIZE, dtype=torch.float64))
+        return NoNoise.at(torch.zeros(SIZE, dtype=torch.float64))
     if kind == "diagonal":
         return Diagonal(positive(SIZE, g=g))
     if kind == "kronecker":
@@ -57,7 +57,7 @@ def made(kind: str, seed: int = 0) -> Covariance:
 
 def dense(c: Covariance) -> Tensor:
     """Written out by definition, not by `multiply`."""
-    if isinstance(c, Still):
+    if isinstance(c, NoNoise):
         return torch.zeros(c.size, c.size, dtype=torch.float64)
     if isinstance(c, Diagonal):
         return c.variance.diag()
@@ -184,7 +184,7 @@ def test_no_noise_has_no_inverse_but_a_sum_with_a_ridge_has():
     with pytest.raises(NumericsError, match="no inverse covariance"):
         still.inverse()
     assert still.logdet() == -math.inf
-    assert isinstance(still.scaled(3.0), Still)
+    assert isinstance(still.scaled(3.0), NoNoise)
     assert not still.draw(generator_of(0)).any()
     torch.testing.assert_close(dense(still.map(lambda e: e + 2)), 2 * torch.eye(SIZE, dtype=torch.float64))
 

@@ -113,14 +113,14 @@ def test_only_rows_that_are_asked_for_are_read():
     source = Rows(PAIRS)
     data = Data.of(source)
     assert source.reads == 0
-    next(data.pick([3, 1]).batches(1))
+    next(data.select([3, 1]).batches(1))
     assert source.reads == 1
 
 
 def test_data_of_data_is_itself():
     data = Data.of((X, Y))
     assert Data.of(data) is data
-    assert repr(data.pick([1])) == "Data(1 of 5 rows)"
+    assert repr(data.select([1])) == "Data(1 of 5 rows)"
 
 
 class Endless(IterableDataset[Any]):
@@ -157,7 +157,7 @@ def test_ragged_and_textual_inputs_are_refused():
 
 def test_columns():
     data = Data.of((X, Y), columns={"person": list("abcde")})
-    assert data.pick([4, 0]).column("person") == ["e", "a"]
+    assert data.select([4, 0]).column("person") == ["e", "a"]
     with pytest.raises(DataError, match=r"no column 'id' \(columns given: person\)\. Pass it, one entry per row"):
         data.column("id")
     with pytest.raises(DataError, match="columns given: none"):
@@ -168,13 +168,13 @@ def test_columns():
 
 def test_views_join_and_subtract():
     data = Data.of((X, Y))
-    a, b = data.pick([0, 1, 2]), data.pick([2, 4])
+    a, b = data.select([0, 1, 2]), data.select([2, 4])
     assert a.without(b).rows.tolist() == [0, 1]
     assert b.join(a).rows.tolist() == [0, 1, 2, 4]
-    assert b.pick([1]).rows.tolist() == [4]
-    assert [batch.rows.tolist() for batch in data.pick([]).batches()] == []
-    assert data.pick([]).labels().shape == (0,)
-    assert Data.of(PAIRS).pick([]).labels().shape == (0,)
+    assert b.select([1]).rows.tolist() == [4]
+    assert [batch.rows.tolist() for batch in data.select([]).batches()] == []
+    assert data.select([]).labels().shape == (0,)
+    assert Data.of(PAIRS).select([]).labels().shape == (0,)
     with pytest.raises(MismatchError, match=r"only when they look at the same source\. Pick both from one `Data`"):
         a.join(Data.of((X, Y)))
 
@@ -190,7 +190,7 @@ def test_fetch_keeps_the_order_asked_for():
 def test_relabelled_rows_change_and_others_do_not(changed, asked):
     x, y = torch.zeros(20, 1), torch.arange(20)
     data = Data.of((x, y))
-    new = data.pick(changed).relabel(100 + torch.arange(len(changed)))
+    new = data.select(changed).relabel(100 + torch.arange(len(changed)))
     expected = y.clone()
     expected[torch.tensor(changed)] = 100 + torch.arange(len(changed))
     assert torch.equal(new.fetch(torch.tensor(asked)).y, expected[torch.tensor(asked)])
@@ -199,7 +199,7 @@ def test_relabelled_rows_change_and_others_do_not(changed, asked):
 
 
 def test_new_labels_may_be_soft_and_come_with_columns():
-    data = Data.of(PAIRS, columns={"id": list("abcde")}).pick([1, 3])
+    data = Data.of(PAIRS, columns={"id": list("abcde")}).select([1, 3])
     soft = torch.tensor([[0.5, 0.5], [0.1, 0.9]])
     assert torch.equal(data.relabel(soft).labels(), soft)
     assert data.relabel(soft).column("id") == ["b", "d"]

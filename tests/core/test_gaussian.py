@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.distributions import MultivariateNormal, kl_divergence
 
-from spotlessnet.core.covariance import Diagonal, LowRankPlusRidge, Still
+from spotlessnet.core.covariance import Diagonal, LowRankPlusRidge, NoNoise
 from spotlessnet.core.errors import MismatchError, NumericsError
 from spotlessnet.core.gaussian import Gaussian
 from tests.core.test_covariance import NOISY, SIZE, dense, generator_of, made, rotation
@@ -66,10 +66,10 @@ def test_kl_of_equal_noise_is_the_squared_distance():
 
 
 def test_without_noise_kl_is_infinite_unless_nothing_differs():
-    still = Gaussian(torch.zeros(SIZE), Still.at(torch.zeros(SIZE)))
-    moved = Gaussian(torch.ones(SIZE), Still.at(torch.zeros(SIZE)))
+    still = Gaussian(torch.zeros(SIZE), NoNoise.at(torch.zeros(SIZE)))
+    moved = Gaussian(torch.ones(SIZE), NoNoise.at(torch.zeros(SIZE)))
     noisy = Gaussian(torch.zeros(SIZE), Diagonal(torch.ones(SIZE)))
-    assert still.is_still
+    assert still.is_noiseless
     assert still.kl(still) == 0
     assert still.kl(moved) == still.kl(noisy) == noisy.kl(still) == math.inf
 
@@ -83,7 +83,7 @@ def test_draws_surround_the_mean():
     assert float(off.abs().max()) < 4.5
     torch.testing.assert_close(drawn.var(0), g.covariance.diagonal(), rtol=0.12, atol=0)
     assert float(g.mean.abs().max()) > 0.1  # so that draws around zero would be seen
-    quiet = Gaussian(g.mean, Still.at(g.mean))
+    quiet = Gaussian(g.mean, NoNoise.at(g.mean))
     assert quiet.draw(generator_of(1)).equal(g.mean)
 
 

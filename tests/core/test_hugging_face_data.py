@@ -35,7 +35,7 @@ def test_numbers_become_inputs_and_text_can_be_selected_by(table):
     assert batch.x["input_ids"].tolist() == [[1, 2], [3, 4], [5, 6]]
     assert batch.y.tolist() == [0, 1, 0]
     assert data.labels().tolist() == [0, 1, 0, 1]
-    assert data.pick([3, 1]).labels().tolist() == [1, 1]
+    assert data.select([3, 1]).labels().tolist() == [1, 1]
     assert data.column("text") == ["one", "three", "two", ""]
 
 

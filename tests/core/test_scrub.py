@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from spotlessnet.core.covariance import Covariance, Diagonal, Still
+from spotlessnet.core.covariance import Covariance, Diagonal, NoNoise
 from spotlessnet.core.damping import DEFAULT_DAMPING, assume_anchor, ridge_of
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import DataError, NumericsError, SettingError
@@ -34,7 +34,7 @@ class Push(Scrub):
 
     def spread(self, trained: Trained, split: Split, notes: Notes) -> Covariance:
         if not self.noise:
-            return Still.at(trained.weights)
+            return NoNoise.at(trained.weights)
         notes.fact(spread_at=float(trained.weights[0]))
         return Diagonal(torch.full_like(trained.weights, self.noise**2))
 
@@ -42,20 +42,20 @@ class Push(Scrub):
 def setting(n: int = 40, k: int = 2) -> tuple[Trained, Split]:
     data = Data.of((torch.zeros(n, 2), torch.zeros(n, dtype=torch.long)))
     trained = Trained.of(nn.Linear(2, 2)).at(torch.zeros(6))
-    return trained, Split(forget=data.pick(range(k)), kept=data.pick(range(k, n)))
+    return trained, Split(forget=data.select(range(k)), kept=data.select(range(k, n)))
 
 
 def test_the_noise_is_taken_at_the_shifted_weights():
     trained, split = setting()
     scrubbed = Push(by=2.0, noise=0.1)(trained, split)
-    assert scrubbed.about["spread_at"] == 2.0
+    assert scrubbed.diagnostics["spread_at"] == 2.0
     assert torch.equal(scrubbed.mean, torch.full((6,), 2.0))
     assert bool((scrubbed.covariance.diagonal() - 0.01).abs().max() < 1e-9)
 
 
 def test_what_was_assumed_comes_back_once_with_what_it_cost():
     trained, split = setting()
-    about = chain(Push(), Push())(trained, split).about
+    about = chain(Push(), Push())(trained, split).diagnostics
     assert about["assumed"] == ["pushing helps"]
     assert about["lost"] == ["nothing is promised"]
     assert about["pushed"] == 1.0
@@ -64,7 +64,7 @@ def test_what_was_assumed_comes_back_once_with_what_it_cost():
 def test_nothing_to_forget_returns_a_copy_of_the_same_bytes():
     trained, split = setting(k=0)
     scrubbed = Push(noise=1.0)(trained, split)
-    assert scrubbed.is_still
+    assert scrubbed.is_noiseless
     assert torch.equal(scrubbed.mean, trained.weights)
     assert scrubbed.mean.data_ptr() != trained.weights.data_ptr()
 
@@ -73,7 +73,7 @@ def test_a_chain_goes_on_where_the_link_before_it_ended():
     trained, split = setting()
     scrubbed = chain(Push(1.0), Push(10.0), Push(100.0, noise=0.5))(trained, split)
     assert torch.equal(scrubbed.mean, torch.full((6,), 111.0))
-    assert scrubbed.about["spread_at"] == 111.0
+    assert scrubbed.diagnostics["spread_at"] == 111.0
     assert chain(Push(), Push(noise=1.0)).is_noisy
     assert not chain(Push()).is_noisy
     assert repr(chain(Push())) == "Chain(links=(Push(by=1.0, noise=0.0),))"
@@ -109,13 +109,13 @@ def test_a_scrub_without_noise_is_still():
 
     trained, split = setting()
     scrubbed = Stay()(trained, split)
-    assert scrubbed.is_still
+    assert scrubbed.is_noiseless
     assert not Stay().is_noisy
     assert scrubbed.mean.data_ptr() != trained.weights.data_ptr(), "the caller's tensor is not handed back"
 
 
 @pytest.mark.parametrize(
-    ("decay", "damping", "ridge", "said"),
+    ("weight_decay", "damping", "ridge", "said"),
     [
         (0.1, None, 0.1, False),
         (0.1, 0.2, 0.1 + 0.2, False),
@@ -124,17 +124,17 @@ def test_a_scrub_without_noise_is_still():
         (None, 0.5, 0.5, True),
     ],
 )
-def test_the_ridge_is_decay_plus_damping(decay: float | None, damping: float | None, ridge: float, said: bool):
+def test_the_ridge_is_decay_plus_damping(weight_decay: float | None, damping: float | None, ridge: float, said: bool):
     notes = Notes()
-    assert ridge_of(Trained.of(nn.Linear(2, 2), decay=decay), damping, notes) == ridge
+    assert ridge_of(Trained.of(nn.Linear(2, 2), weight_decay=weight_decay), damping, notes) == ridge
     assert bool(notes.assumed) == said
-    assert notes.facts["damping"] == pytest.approx(ridge - (decay or 0.0))
+    assert notes.facts["damping"] == pytest.approx(ridge - (weight_decay or 0.0))
 
 
 def test_an_unknown_start_is_said_only_where_it_matters():
     model, notes = nn.Linear(2, 2), Notes()
     assume_anchor(Trained.of(model), notes)
-    assume_anchor(Trained.of(model, decay=0.1, start=model), notes)
+    assume_anchor(Trained.of(model, weight_decay=0.1, init=model), notes)
     assert notes.assumed == []
-    assume_anchor(Trained.of(model, decay=0.1), notes)
+    assume_anchor(Trained.of(model, weight_decay=0.1), notes)
     assert "pull to zero" in notes.assumed[0]

@@ -33,7 +33,7 @@ def test_then_never_counts_a_row_twice_and_joint_is_one_request(order, first, se
     data = numbered()
     a, b = order[:first], order[first - 1 : first + second]
     one = rows(a)(data)
-    two = one.then(data.pick(b))
+    two = one.next_request(data.select(b))
     assert two.gone is not None
     assert set(two.gone.rows.tolist()) == set(a)
     assert set(two.forget.rows.tolist()) == set(b) - set(a)
@@ -49,7 +49,7 @@ def test_then_never_counts_a_row_twice_and_joint_is_one_request(order, first, se
 
 def test_three_requests():
     data = numbered()
-    split = rows([0])(data).then(data.pick([1])).then(data.pick([2, 0]))
+    split = rows([0])(data).next_request(data.select([1])).next_request(data.select([2, 0]))
     assert split.gone is not None
     assert split.gone.rows.tolist() == [0, 1]
     assert split.forget.rows.tolist() == [2]
@@ -64,12 +64,12 @@ def test_joint_of_a_first_request_is_itself():
 def test_a_row_on_both_sides_is_refused():
     data = numbered()
     with pytest.raises(DataError, match=r"2 rows are both kept and forgotten\. Each training row must be on one side"):
-        Split(forget=data.pick([0, 1, 2]), kept=data.pick([1, 2, 3]))
+        Split(forget=data.select([0, 1, 2]), kept=data.select([1, 2, 3]))
 
 
 def test_sources_that_differ():
     kept, forget = numbered(5), numbered(3, start=100)
-    split = Split(forget=forget.pick([2, 0]), kept=kept.pick([4, 1, 3]))
+    split = Split(forget=forget.select([2, 0]), kept=kept.select([4, 1, 3]))
     assert split.forgotten.tolist() == [False] * 3 + [True] * 2
     assert split.whole.labels().tolist() == [4, 1, 3, 102, 100]
     assert split.whole.column("id") == ["r4", "r1", "r3", "r102", "r100"]
@@ -81,7 +81,7 @@ def test_sources_that_differ():
 
 def test_joined_data_with_named_inputs_and_an_empty_part():
     parts = [Data.of(({"a": torch.full((n, 1), float(n))}, torch.full((n,), n))) for n in (2, 1, 3)]
-    data = joined(parts[0], parts[1].pick([]), parts[2])
+    data = joined(parts[0], parts[1].select([]), parts[2])
     batch = data.fetch(torch.tensor([4, 1, 2]))
     assert isinstance(batch.x, dict)
     assert batch.x["a"].squeeze(1).tolist() == [3, 2, 3]
@@ -98,7 +98,7 @@ def test_what_is_missing_is_named():
 
 def test_without_kept_data_requests_still_follow_each_other():
     data = numbered()
-    split = Split(forget=data.pick([0, 1])).then(data.pick([1, 2]))
+    split = Split(forget=data.select([0, 1])).next_request(data.select([1, 2]))
     assert split.kept is None
     assert split.forget.rows.tolist() == [2]
 

@@ -177,26 +177,26 @@ def test_start_may_be_a_module_a_state_dict_or_a_vector():
     flat = torch.cat([began.weight.detach().reshape(-1), began.bias.detach()])
     starts: list[Any] = [began, began.state_dict(), flat]
     for start in starts:
-        trained = Trained.of(model, start=start)
-        assert trained.start is not None
-        assert torch.equal(trained.start, flat)
+        trained = Trained.of(model, init=start)
+        assert trained.init is not None
+        assert torch.equal(trained.init, flat)
         assert torch.equal(trained.anchor, flat)
     assert torch.equal(Trained.of(model).anchor, torch.zeros(6))
 
 
 def test_decay_comes_from_the_recipe_unless_given():
     model = nn.Linear(2, 2)
-    assert Trained.of(model).decay is None
-    assert Trained.of(model).known_decay == 0.0
-    assert Trained.of(model, recipe=Recipe(decay=0.3)).decay == 0.3
-    assert Trained.of(model, recipe=Recipe(decay=0.3), decay=0.1).decay == 0.1
+    assert Trained.of(model).weight_decay is None
+    assert Trained.of(model).known_weight_decay == 0.0
+    assert Trained.of(model, recipe=Recipe(weight_decay=0.3)).weight_decay == 0.3
+    assert Trained.of(model, recipe=Recipe(weight_decay=0.3), weight_decay=0.1).weight_decay == 0.1
 
 
 def test_risk_is_mean_loss_plus_decay_toward_the_start():
     torch.manual_seed(1)
     model, x, y = nn.Linear(3, 2).double(), torch.randn(9, 3, dtype=float64), torch.randint(2, (9,))
     start = torch.randn(8, dtype=float64)
-    trained = Trained.of(model, decay=0.7, start=start)
+    trained = Trained.of(model, weight_decay=0.7, init=start)
     by_hand = nn.functional.cross_entropy(model(x), y) + 0.35 * (trained.weights - start).square().sum()
     torch.testing.assert_close(trained.risk(Data.of((x, y))), by_hand.detach(), rtol=1e-12, atol=0)
 
@@ -231,7 +231,7 @@ def test_what_cannot_be_wrapped_is_refused_with_the_reason():
     with pytest.raises(MismatchError, match="must live on one device, but lies on cpu, meta"):
         Trained.of(two_places)
     with pytest.raises(SettingError, match=r"`Trained.decay` must be zero or positive, but got -1"):
-        Trained.of(nn.Linear(2, 2), decay=-1)
+        Trained.of(nn.Linear(2, 2), weight_decay=-1)
 
 
 def test_weights_that_do_not_fit_are_refused():

@@ -9,21 +9,21 @@ import sys
 from typing import Any
 
 import benchmarks.attack
+import benchmarks.fold_requests
 import benchmarks.frontier
 import benchmarks.frontier_page
 import benchmarks.large_page
 import benchmarks.requests
 import benchmarks.sequences
-import benchmarks.tutored
 import pytest
 import torch
 from benchmarks.methods import BEGIN, END, put_into, table
 
 import spotlessnet as sn
 from spotlessnet.cli.entry import WORDS
+from spotlessnet.methods import SCRUBS
 from spotlessnet.readouts import READOUTS, u_lira
 from spotlessnet.report.rows import read_rows
-from spotlessnet.scrubs import SCRUBS
 from tests.docs.blocks import PAGES, ROOT, blocks
 
 DOCS = ROOT / "docs"
@@ -114,16 +114,16 @@ def test_the_program_of_the_readme_runs(tmp_path, monkeypatch):
 
 def test_the_methods_and_readouts_that_pages_add_work():
     space: dict[str, Any] = {}
-    for page in ("add_a_scrub.md", "add_a_readout.md"):
+    for page in ("add_a_method.md", "add_a_readout.md"):
         for block in blocks(DOCS / page):
             # The pages leave out types, which the data classes do not need.
             exec(block.text, space)
     data = sn.Data.of((torch.randn(9, 4), torch.arange(9) % 3))
-    trained = sn.Trained.of(torch.nn.Linear(4, 3), start=torch.zeros(15), decay=0.1)
+    trained = sn.Trained.of(torch.nn.Linear(4, 3), init=torch.zeros(15), weight_decay=0.1)
     split = sn.rows([1, 2])(data)
     scrubbed = sn.chain(space["Rewind"](1.0), sn.Fisher())(trained, split)
     assert not scrubbed.mean.any()
-    assert scrubbed.about["rewound"] == 1.0
+    assert scrubbed.diagnostics["rewound"] == 1.0
     assert 1 / 3 < float(space["Certainty"]()(trained, split)) <= 1
 
 
@@ -177,7 +177,7 @@ def test_the_site_builds_without_a_warning(tmp_path):
         (benchmarks.attack, "attack-digits.jsonl", "which_method_when.md"),
         (benchmarks.requests, "requests.jsonl", "requests.md"),
         (benchmarks.sequences, "sequences.jsonl", "requests.md"),
-        (benchmarks.tutored, "tutored.jsonl", "requests.md"),
+        (benchmarks.fold_requests, "tutored.jsonl", "requests.md"),
     ],
 )
 def test_measured_tables_are_those_of_their_rows(module, rows, page):
@@ -210,11 +210,11 @@ def test_what_is_said_of_sequences_is_in_their_rows():
         return round(sum(row.value for row in rows if (row.method, row.readout) == (method, readout)))
 
     said = benchmarks.sequences
-    all_rows, some, tutors = (
+    all_rows, some, fold_models = (
         [total(method, readout) for readout in (said.PAIRS, said.LOSS, said.SCORE)]
-        for method in (said.AT_HAND, said.SAMPLE, said.TUTORS)
+        for method in (said.AT_HAND, said.SAMPLE, said.FOLD_MODELS)
     )
     assert f"of {all_rows[0]:,} looks, {all_rows[1]} did in the loss and {all_rows[2]} in the score" in text
     assert f"at hand, {some[1]} and {some[2]} with 150 of them" in text
-    assert f"{tutors[1]} of {tutors[0]:,} looks in the loss, {tutors[2]} in the score" in text
+    assert f"{fold_models[1]} of {fold_models[0]:,} looks in the loss, {fold_models[2]} in the score" in text
     assert all(total(method, said.SERVED) == 990 for method in (said.AT_HAND, said.SAMPLE))

@@ -24,10 +24,10 @@ from spotlessnet.experiments.experiment import Published, Sized, read_runs
 from spotlessnet.experiments.few import FromFew, OnFew, Remembered, WhiteBoxWithNoise, fewer
 from spotlessnet.experiments.page import broken, judge, make, verdicts
 from spotlessnet.experiments.setting import Setting, find_weights
+from spotlessnet.methods import NTK, Fisher, Newton
 from spotlessnet.readouts import Error
 from spotlessnet.report.rows import Row, append_lines, append_rows, read_rows
 from spotlessnet.report.summary import summarise
-from spotlessnet.scrubs import NTK, Fisher, Newton
 
 SHARED = Path(os.environ.get("SPOTLESS_SHARED", Path(__file__).parents[2].parent / "shared"))
 
@@ -40,8 +40,8 @@ def line_problem(n=400, forget=8, seed=0):
     return by_number(range(forget))(Data.of((x, y)), Data.of((x[:50], y[:50])))
 
 
-def linear(decay=1e-3):
-    return Trained.of(nn.Linear(3, 1, bias=False).double(), SquaredError(), decay=decay)
+def linear(weight_decay=1e-3):
+    return Trained.of(nn.Linear(3, 1, bias=False).double(), SquaredError(), weight_decay=weight_decay)
 
 
 @pytest.mark.parametrize("name", list(EXPERIMENTS))
@@ -89,7 +89,7 @@ def test_processes_with_seeds_of_their_own_share_a_folder(tmp_path):
 
 
 def test_setting_opens_digits_with_few_classes_and_a_pretrained_start():
-    recipe = Recipe(epochs=1, rate=0.05)
+    recipe = Recipe(epochs=1, lr=0.05)
     setting = Setting(options={"hidden": (4,)}, recipe=recipe, pretrain="digits", core=0.2, classes=3, per_class=10)
     opened = replace(setting, pretrain_recipe=recipe).open(None, torch.device("cpu"))
     assert len(opened.train) == 30
@@ -153,7 +153,7 @@ def test_remembered_asks_once():
 
 def test_a_readout_on_few_says_so():
     pair = Setting(options={"hidden": (4,)}).open(None, torch.device("cpu"))
-    split = by_number(range(5))(pair.train.pick(range(50)), pair.test)
+    split = by_number(range(5))(pair.train.select(range(50)), pair.test)
     reading = OnFew(Error("retain"), 10)(pair.start, split)
     assert reading.note == "10 of 45 retained rows"
     assert len(fewer(split, 10, 2).forget) == 2
@@ -165,9 +165,9 @@ def test_the_bound_adds_the_same_noise_to_both_sides():
     noise = Fisher(strength=1e-4, cap=1.0)
     moved = trained.weights + 0.1
     still = noise.shift(trained, split, Notes())
-    from spotlessnet.core.covariance import Still
+    from spotlessnet.core.covariance import NoNoise
 
-    a, b = (Gaussian(w, Still.at(w)) for w in (still, moved))
+    a, b = (Gaussian(w, NoNoise.at(w)) for w in (still, moved))
     nats = WhiteBoxWithNoise(noise)(a, b, trained, split)
     truth = Gaussian(still, noise.spread(trained, split, Notes())).kl(
         Gaussian(moved, noise.spread(trained.at(moved), split, Notes()))
@@ -191,7 +191,7 @@ def test_judging():
 
 
 def test_what_broke_down_is_no_disagreement_and_its_reason_is_told():
-    why = "no number: The training loss must be finite, but it is nan in epoch {}. Lower `Recipe.rate`."
+    why = "no number: The training loss must be finite, but it is nan in epoch {}. Lower `Recipe.lr`."
     rows = [
         Row("t", "climb", name, seed, math.nan, unit="x", note=why.format(seed)) for name in "abc" for seed in (1, 2)
     ]

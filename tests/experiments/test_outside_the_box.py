@@ -110,7 +110,7 @@ def test_retraining_takes_as_many_epochs_from_the_same_start(stage):
     assert original.recipe is not None
     assert (original.recipe.epochs, original.recipe.patience) == (len(path), None)
     torch.testing.assert_close(original.weights, again.weights, rtol=0, atol=0)
-    assert original.start is not None
+    assert original.init is not None
     recipe = stage.scene.setting.recipe.but(epochs=len(path), patience=None)
     expected = fit(stage.start(1), split.retain, recipe, seed=1, order_of=split.whole)
     torch.testing.assert_close(retrained_of(original, split, 1).weights, expected.weights, rtol=0, atol=0)
@@ -166,8 +166,8 @@ def test_full_slices_are_those_of_the_paper():
         for scene in figure.full().scenes:
             recipe = scene.setting.recipe
             assert (scene.setting.classes, scene.setting.per_class, scene.forget, scene.tests) == (5, 100, 25, 100)
-            rate = 0.01 if scene.setting.data == "cifar10" else GENTLE  # the paper's own diverges on the others
-            assert (recipe.rate, recipe.momentum, recipe.batch, recipe.decay) == (rate, 0.9, 128, 0.1)
+            lr = 0.01 if scene.setting.data == "cifar10" else GENTLE  # the paper's own diverges on the others
+            assert (recipe.lr, recipe.momentum, recipe.batch_size, recipe.weight_decay) == (lr, 0.9, 128, 0.1)
             assert recipe.freeze_statistics
             assert recipe.patience == 5
         assert len(figure.full().seeds) >= 3

@@ -14,7 +14,7 @@ from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.experiments.eternal_sunshine.table_1 import Settings, scrubs
 from spotlessnet.experiments.few import Slower
-from spotlessnet.scrubs import Finetune, NegativeGradient
+from spotlessnet.methods import Finetune, GradientAscent
 from spotlessnet.training.fit import fit
 
 
@@ -31,23 +31,23 @@ def bursting() -> tuple[Trained, Split]:
     data = Data.of((x, y))
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
-    trained = Trained.of(model, start=model, recipe=Recipe(epochs=1, rate=1.0, batch=4))
-    gentle = fit(trained, data, Recipe(epochs=5, rate=1e-9, batch=4))
-    split = Split(forget=data.pick(range(0, 60, 3)), kept=data.pick([i for i in range(60) if i % 3]))
+    trained = Trained.of(model, init=model, recipe=Recipe(epochs=1, lr=1.0, batch_size=4))
+    gentle = fit(trained, data, Recipe(epochs=5, lr=1e-9, batch_size=4))
+    split = Split(forget=data.select(range(0, 60, 3)), kept=data.select([i for i in range(60) if i % 3]))
     return replace(trained, weights=gentle.weights), split
 
 
 def test_a_tuning_that_bursts_is_repeated_at_lower_rates():
     trained, split = bursting()
     with pytest.raises(NumericsError):
-        NegativeGradient(epochs=1)(trained, split)
-    found = Slower(NegativeGradient(epochs=1), halvings=60)(trained, split)
+        GradientAscent(epochs=1)(trained, split)
+    found = Slower(GradientAscent(epochs=1), halvings=60)(trained, split)
     assert bool(found.mean.isfinite().all())
-    assert found.about["halvings"] >= 1
-    assert found.about["rate"] == 1.0 / 2 ** found.about["halvings"]
+    assert found.diagnostics["halvings"] >= 1
+    assert found.diagnostics["lr"] == 1.0 / 2 ** found.diagnostics["halvings"]
     with pytest.raises(NumericsError, match="must end with numbers at some rate"):
-        Slower(NegativeGradient(epochs=1), halvings=0)(trained, split)
-    gentle = replace(trained, recipe=Recipe(epochs=1, rate=1e-12, batch=4))
+        Slower(GradientAscent(epochs=1), halvings=0)(trained, split)
+    gentle = replace(trained, recipe=Recipe(epochs=1, lr=1e-12, batch_size=4))
     notes = Notes()
     step = Slower(Finetune(epochs=1)).shift(gentle, split, notes)
     assert torch.equal(step, Finetune(epochs=1)(gentle, split).mean)

@@ -81,14 +81,16 @@ def test_a_linearised_network_is_the_mixed_linear_one():
     model = sn.fit_forgettable(net, core=(x[:10], y[:10]), user=(x[10:], y[10:]), features="linearised", ridge=0.05)
     # The same problem by the trainer of the paper: one ridge per unit of codes is one decay per unit of weights.
     scale = float(model.encoder.point.scale[0])
-    decay = model.ridge * scale**2 / 60
-    settled = fit_users(sn.Trained.of(net.double()), sn.Data.of((x.double(), y)), decay=decay, tolerance=1e-10)
+    weight_decay = model.ridge * scale**2 / 60
+    settled = fit_users(
+        sn.Trained.of(net.double()), sn.Data.of((x.double(), y)), weight_decay=weight_decay, tolerance=1e-10
+    )
     other = settled.module()(x.double())
     torch.testing.assert_close(model.predict(x).double(), other, rtol=0, atol=2e-2)
     model.forget(range(20))
     left = fit_users(
         sn.Trained.of(net), sn.Data.of((torch.cat([x[:10], x[30:]]).double(), torch.cat([y[:10], y[30:]]))),
-        decay=model.ridge * scale**2 / 40, tolerance=1e-10,
+        weight_decay=model.ridge * scale**2 / 40, tolerance=1e-10,
     )  # fmt: skip
     torch.testing.assert_close(model.predict(x).double(), left.module()(x.double()), rtol=0, atol=2e-2)
     with pytest.raises(ResourceError, match="must have between 1 and 30000 weights"):

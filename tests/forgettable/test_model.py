@@ -99,7 +99,7 @@ def test_classes_labels_additions_and_everything(encoder):
     same(model, fitted(encoder, like=model))
     model.forget_all()
     core = sn.Data.of(CORE)
-    alone = fit_problem(encoder, core, core.pick([0]), ["one"], ridge=0.1)
+    alone = fit_problem(encoder, core, core.select([0]), ["one"], ridge=0.1)
     alone.forget(["one"])
     alone.ridge = model.ridge
     alone.refresh()

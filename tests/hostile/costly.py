@@ -164,10 +164,10 @@ ENDLESS = [
         for flag, name in (
             ("--weights", "a.safetensors"),
             ("--weights", "a.pt"),
-            ("--start", "a.safetensors"),
+            ("--init", "a.safetensors"),
             ("--reference", "a.pt"),
-            ("--memory", "a.safetensors"),
-            ("--tutors", "a.safetensors"),
+            ("--statistics", "a.safetensors"),
+            ("--fold-models", "a.safetensors"),
             ("--forget", "a.csv"),
             ("--data", "a.npz"),
             ("--case", "a.toml"),
@@ -259,8 +259,7 @@ STRANGE = [
     Attack("a decay in 9000 hexadecimals", cased(b"decay = 0x" + b"f" * 9000), 3, "a value too long to show"),
     Attack("a seed in 9000 hexadecimals", cased(b"seed = 0x" + b"f" * 9000), 2, "a value too long to show"),
     Attack("epochs of 400 digits", cased(b"rate = 1.0\nepochs = " + b"9" * 400), 2, "--epochs must be a whole number"),
-    Attack("no epochs", cased(b"rate = 1.0\nepochs = 0"), 2, "`epochs` must be positive, but got 0"),
-    Attack("a batch of 400 digits", cased(b"batch = " + b"9" * 400), 2, "--batch must be a whole number below"),
+    Attack("a batch of 400 digits", cased(b"batch = " + b"9" * 400), 2, "--batch-size must be a whole number below"),
     Attack("a setting of 400 digits", lambda folder: ("--set", "seed=" + "9" * 400), 2, "must be a number below 2⁶³"),
     Attack("a data set that raises late", own_code(RAISES_LATE), 3, "theirs.py, line 8, in __getitem__: KeyError"),
     Attack(

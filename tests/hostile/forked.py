@@ -40,7 +40,14 @@ class Outcome:
 
 def imported() -> None:
     """Import all that a command needs, so that a fork pays for its own work only."""
-    for name in ("cli.app", "cli.forgetting", "cli.inspecting", "cli.remembering", "store.tutors", "datasets.registry"):
+    for name in (
+        "cli.app",
+        "cli.forgetting",
+        "cli.inspecting",
+        "cli.precomputing",
+        "precomputed.fold_model_files",
+        "datasets.registry",
+    ):
         import_module(f"spotlessnet.{name}")
     import_module("torch._weights_only_unpickler")
 

@@ -93,7 +93,7 @@ def _checkpoints(state: dict[str, torch.Tensor]) -> list[Target]:
     return [
         Target("safetensors", "hurt.safetensors", plain, scrub(weights="hurt.safetensors"), tensor_ways),
         Target("safetensors, looked at", "hurt.safetensors", plain, ("inspect", "hurt.safetensors"), tensor_ways),
-        Target("start weights", "hurt.safetensors", plain, scrub(start="hurt.safetensors"), tensor_ways),
+        Target("start weights", "hurt.safetensors", plain, scrub(init="hurt.safetensors"), tensor_ways),
         Target("pt", "hurt.pt", saved, scrub(weights="hurt.pt"), pickle_ways),
         Target("pt, looked at", "hurt.pt", saved, ("inspect", "hurt.pt"), pickle_ways),
         Target("pt with code", "hurt.pt", evil, scrub(weights="hurt.pt"), (damaged, repacked(pickled)), 3),
@@ -160,16 +160,17 @@ def _made_by_commands(folder: Path) -> list[Target]:
     """Files that the tool itself writes: receipt, memory, tutors."""
     for words in (
         scrub(out="done"),
-        ("remember", "--quiet", *_without("--forget", "--method", "--out"), *RECIPE, "--out", "kept", "--parts", "2"),
+        ("remember", "--quiet", *_without("--forget", "--method", "--out"), *RECIPE, "--out", "kept", "--folds", "2"),
     ):
         ended = spotless(*words)
         assert ended.code == 0, ended.err
-    receipt, memory, tutors = (
-        Path(name).read_bytes() for name in ("done/receipt.json", "kept/memory.safetensors", "kept/tutors.safetensors")
+    receipt, memory, fold_models = (
+        Path(name).read_bytes()
+        for name in ("done/receipt.json", "kept/statistics.safetensors", "kept/fold-models.safetensors")
     )
     shutil.rmtree("kept")
-    with_memory = scrub(memory="memory.safetensors")
-    with_tutors = (*scrub(tutors="tutors.safetensors", method=None), *RECIPE, "--dry-run")
+    with_memory = scrub(memory="statistics.safetensors")
+    with_tutors = (*scrub(fold_models="fold-models.safetensors", method=None), *RECIPE, "--dry-run")
     check = ("verify", "done", "--forget", "forget.csv")
     # The one file beside --out that a request writes: which request used the memory.
     note = {"memory": hashlib.sha256(memory).hexdigest(), "folder": "run", "state": "at work"}
@@ -178,11 +179,21 @@ def _made_by_commands(folder: Path) -> list[Target]:
         Target("note", NOTE, json.dumps(note).encode(), with_memory, (damaged, revalued)),
         Target("receipt", "done/receipt.json", receipt, check, (damaged, revalued, revalued)),
         Target("receipt, looked at", "done/receipt.json", receipt, ("inspect", "done"), (damaged, revalued)),
-        Target("memory", "memory.safetensors", memory, with_memory, (damaged, reheaded, retensored, retensored)),
+        Target("memory", "statistics.safetensors", memory, with_memory, (damaged, reheaded, retensored, retensored)),
         Target(
-            "memory, looked at", "memory.safetensors", memory, ("inspect", "memory.safetensors"), (reheaded, retensored)
+            "memory, looked at",
+            "statistics.safetensors",
+            memory,
+            ("inspect", "statistics.safetensors"),
+            (reheaded, retensored),
         ),
-        Target("tutors", "tutors.safetensors", tutors, with_tutors, (damaged, reheaded, retensored, retensored)),
+        Target(
+            "fold_models",
+            "fold-models.safetensors",
+            fold_models,
+            with_tutors,
+            (damaged, reheaded, retensored, retensored),
+        ),
     ]
 
 

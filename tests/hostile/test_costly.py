@@ -13,9 +13,9 @@ from safetensors.torch import save_file
 from spotlessnet.cli.methods import typed
 from spotlessnet.core.errors import DataError, NumericsError, ResourceError, SettingError
 from spotlessnet.core.reading import read_whole
-from spotlessnet.scrubs import Fisher
+from spotlessnet.methods import Fisher
+from spotlessnet.precomputed.statistics_files import read_statistics
 from spotlessnet.store.checkpoints import read_metadata, read_weights
-from spotlessnet.store.memories import read_memory
 from tests.cli.workshop import furnish, spotless
 from tests.hostile.attacks import arrays
 from tests.hostile.costly import COSTLY
@@ -204,7 +204,7 @@ def test_arrays_of_the_other_byte_order_mean_the_same(tmp_path, monkeypatch):
 def test_a_memory_that_is_not_finite_is_refused(tmp_path):
     save_file({"weights": torch.full((3,), float("nan")), "gradient": torch.zeros(3)}, tmp_path / "m.safetensors")
     with pytest.raises(NumericsError, match=r"The memory's 'weights' in .* is not finite"):
-        read_memory(tmp_path / "m.safetensors")
+        read_statistics(tmp_path / "m.safetensors")
 
 
 @pytest.mark.parametrize("value", [10**400, 1 << 40_000, -(10**30)], ids=["long", "longer", "negative"])

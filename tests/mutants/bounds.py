@@ -97,10 +97,10 @@ PLANTED = (
     ),
     Planted(
         "a budget of half",
-        "scrubs/within_budget.py",
+        "methods/within_budget.py",
         "return 0.5 * float((gap.double() * covariance.solve(gap).double()).sum())",
         "return float((gap.double() * covariance.solve(gap).double()).sum())",
-        "scrubs/test_within_budget.py::test_the_divergence_is_the_one_asked_for",
+        "methods/test_within_budget.py::test_the_divergence_is_the_one_asked_for",
     ),
     Planted(
         "going down for a query",

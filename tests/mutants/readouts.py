@@ -41,7 +41,7 @@ PLANTED = (
     Planted(
         "relearning held to where training began",
         "readouts/relearn_time.py",
-        "beginner = replace(network, start=network.weights)",
+        "beginner = replace(network, init=network.weights)",
         "beginner = network",
         "readouts/test_relearn_by_hand.py::test_relearning_is_plain_descent_held_to_the_network_under_test",
     ),

@@ -16,7 +16,7 @@ def worst(name: str) -> float:
     s, draw = random_weights(len(data), 3), torch.Generator().manual_seed(0)
     v = torch.randn(TOGETHER + 1, trained.size, generator=draw, dtype=float64)
     # Fewer rows in the last batch, one vector in the last chunk: both go the plain way.
-    plain = GaussNewton(trained, data, sample_weights=s, ridge=0.3, batch=max(int((s != 0).sum()) - 1, 1))
+    plain = GaussNewton(trained, data, sample_weights=s, ridge=0.3, batch_size=max(int((s != 0).sum()) - 1, 1))
     G, truth = Compiled(plain, backend="aot_eager"), v @ dense_gauss_newton(trained, data, s) + 0.3 * v
     gaps = (G.multiply(v) - truth).abs().max(), (G.multiply(v[0]) - truth[0]).abs().max()
     return float(torch.stack(gaps).max() / truth.abs().max())

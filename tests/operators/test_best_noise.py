@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from torch import Tensor, float64
 
 from spotlessnet.core.errors import SettingError
+from spotlessnet.methods.fisher import Fisher
+from spotlessnet.methods.newton import Newton
 from spotlessnet.operators.best_noise import best_noise
-from spotlessnet.scrubs.fisher import Fisher
-from spotlessnet.scrubs.newton import Newton
-from tests.scrubs.problems import dense_hessian, logistic_problem
+from tests.methods.problems import dense_hessian, logistic_problem
 
 SIZE = 5
 
@@ -64,4 +64,4 @@ def test_equal_noise_on_every_weight_forgets_as_it_grows():
         assert here.kl(there) == pytest.approx(gap / (2 * strength), rel=1e-9)
     capped = Fisher(exponent="zero", strength=1.0, cap=0.1)(trained, split)
     assert float(capped.covariance.diagonal().max()) == pytest.approx(0.01)
-    assert capped.about["capped"] == 1.0
+    assert capped.diagnostics["capped"] == 1.0

@@ -33,7 +33,7 @@ def per_sample_squares(trained: Trained, data: Data, s: torch.Tensor) -> torch.T
 def test_exact_is_the_diagonal_of_the_dense_matrix(name, seed, batch):
     trained, data = problem(name, seed)
     s = random_weights(len(data), seed)
-    found = fisher_diagonal(trained, data, sample_weights=s, ridge=0.2, batch=batch)
+    found = fisher_diagonal(trained, data, sample_weights=s, ridge=0.2, batch_size=batch)
     torch.testing.assert_close(found, dense_gauss_newton(trained, data, s).diagonal() + 0.2)
 
 
@@ -42,16 +42,16 @@ def test_exact_is_the_diagonal_of_the_dense_matrix(name, seed, batch):
 def test_empirical_squares_each_sample_by_itself(name, seed, batch):
     trained, data = problem(name, seed)
     s = random_weights(len(data), seed)
-    found = fisher_diagonal(trained, data, kind="empirical", sample_weights=s, batch=batch)
+    found = fisher_diagonal(trained, data, kind="empirical", sample_weights=s, batch_size=batch)
     torch.testing.assert_close(found, per_sample_squares(trained, data, s))
 
 
 @pytest.mark.parametrize("name", sorted(NETWORKS))
 def test_layer_by_layer_and_by_vmap_are_the_same(name):
     trained, data = problem(name, 3)
-    fast = fisher_diagonal(trained, data, batch=4)
+    fast = fisher_diagonal(trained, data, batch_size=4)
     with patch.object(fisher, "plan", lambda trained, x: Plan([], list(trained.names))):
-        slow = fisher_diagonal(trained, data, batch=4)
+        slow = fisher_diagonal(trained, data, batch_size=4)
     torch.testing.assert_close(fast, slow)
 
 
@@ -130,9 +130,9 @@ def test_is_the_diagonal_of_the_hessian_for_logistic_regression():
 def test_monte_carlo_comes_close_to_exact(loss):
     trained, data = problem("mlp", 2, loss=loss)
     exact = fisher_diagonal(trained, data)
-    again = data.pick(list(range(len(data))) * 1000)  # every row a thousand times, twenty draws for each
+    again = data.select(list(range(len(data))) * 1000)  # every row a thousand times, twenty draws for each
     found = fisher_diagonal(
-        trained, again, kind="monte carlo", generator=torch.Generator().manual_seed(0), draws=20, batch=5000
+        trained, again, kind="monte carlo", generator=torch.Generator().manual_seed(0), draws=20, batch_size=5000
     )
     torch.testing.assert_close(found / 1000, exact, rtol=0.1, atol=0.02 * float(exact.max()))
 

@@ -27,7 +27,7 @@ def vectors(count: int, size: int, seed: int = 0) -> torch.Tensor:
 def test_is_the_dense_matrix(name, seed, batch):
     trained, data = problem(name, seed)
     s, v = random_weights(len(data), seed), vectors(3, trained.size, seed)
-    G = GaussNewton(trained, data, sample_weights=s, ridge=0.3, batch=batch)
+    G = GaussNewton(trained, data, sample_weights=s, ridge=0.3, batch_size=batch)
     truth = v @ dense_gauss_newton(trained, data, s) + 0.3 * v
     torch.testing.assert_close(G.multiply(v), truth)
     torch.testing.assert_close(G.multiply(v[0]), truth[0])
@@ -109,7 +109,7 @@ def test_rows_of_weight_zero_are_as_good_as_absent():
     trained, data = problem("mlp", 6)
     s, v = torch.ones(len(data), dtype=float64), vectors(1, trained.size)[0]
     s[:3] = 0
-    without = GaussNewton(trained, data.pick(range(3, 5))).multiply(v)
+    without = GaussNewton(trained, data.select(range(3, 5))).multiply(v)
     torch.testing.assert_close(GaussNewton(trained, data, sample_weights=s).multiply(v), without)
     nothing = GaussNewton(trained, data, sample_weights=torch.zeros_like(s), ridge=2.0)
     torch.testing.assert_close(nothing.multiply(v), 2 * v)
@@ -145,12 +145,12 @@ def test_outputs_with_two_axes():
     J = torch.func.jacrev(lambda w: trained.outputs(x, w).flatten())(trained.weights)
     H = torch.func.hessian(lambda out: loss(out.view(5, 2, 3), y).sum())(trained.outputs(x).detach().flatten())
     v = vectors(1, trained.size)[0]
-    torch.testing.assert_close(GaussNewton(trained, data, batch=2).multiply(v), J.T @ (H @ (J @ v)))
+    torch.testing.assert_close(GaussNewton(trained, data, batch_size=2).multiply(v), J.T @ (H @ (J @ v)))
 
 
 def test_what_a_stopped_sweep_left_is_not_used():
     trained, data = problem("mlp", 7)
-    G, v = GaussNewton(trained, data, keep=True, batch=2), vectors(1, trained.size)[0]
+    G, v = GaussNewton(trained, data, keep=True, batch_size=2), vectors(1, trained.size)[0]
     next(G._linearised())
     torch.testing.assert_close(G.multiply(v), dense_gauss_newton(trained, data) @ v)
 

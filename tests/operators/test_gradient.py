@@ -22,21 +22,21 @@ def test_is_the_weighted_sum_of_gradients_plus_the_pull_to_the_start(name, seed,
     trained, data = problem(name, seed)
     s = random_weights(len(data), seed)
     truth = torch.func.grad(lambda w: summed_loss(trained, data, w, s))(trained.weights)
-    found = gradient(trained, data, sample_weights=s, ridge=0.7, batch=batch)
+    found = gradient(trained, data, sample_weights=s, ridge=0.7, batch_size=batch)
     torch.testing.assert_close(found, truth + 0.7 * (trained.weights - trained.anchor))
 
 
 def test_count_times_decay_as_ridge_gives_count_times_the_gradient_of_the_risk():
     trained, data = problem("mlp", 0)
     truth = torch.func.grad(lambda w: trained.risk(data, w))(trained.weights)
-    torch.testing.assert_close(gradient(trained, data, ridge=len(data) * trained.known_decay), len(data) * truth)
+    torch.testing.assert_close(gradient(trained, data, ridge=len(data) * trained.known_weight_decay), len(data) * truth)
 
 
 def test_many_small_batches_in_float32_lose_nothing():
     torch.manual_seed(0)
     data = Data.of((torch.randn(3000, 4), torch.randint(3, (3000,))))
     trained = Trained.of(nn.Linear(4, 3))
-    apart, together = gradient(trained, data, batch=3), gradient(trained, data, batch=3000)
+    apart, together = gradient(trained, data, batch_size=3), gradient(trained, data, batch_size=3000)
     torch.testing.assert_close(apart, together, rtol=1e-5, atol=1e-5)
 
 
@@ -77,13 +77,13 @@ def test_wrong_sample_weights_are_named():
 
 def test_batches_must_hold_a_row():
     trained, data = problem("linear", 0)
-    with pytest.raises(SettingError, match="`batch` must be positive, but got 0"):
-        gradient(trained, data, batch=0)
+    with pytest.raises(SettingError, match="`batch_size` must be positive, but got 0"):
+        gradient(trained, data, batch_size=0)
 
 
 def test_a_sum_over_nothing_has_no_shape():
     trained, data = problem("linear", 0)
     with pytest.raises(DataError, match="no row to sum over"):
-        sum_over(trained, data.pick([]), lambda one, s: s.sum())
+        sum_over(trained, data.select([]), lambda one, s: s.sum())
     with pytest.raises(DataError, match="no row to answer about"):
-        fill_over(trained, data.pick([]), lambda one, where: one.y)
+        fill_over(trained, data.select([]), lambda one, where: one.y)

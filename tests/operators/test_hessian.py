@@ -19,7 +19,7 @@ def test_is_the_dense_hessian(name, seed, batch):
     trained, data = problem(name, seed)
     s = random_weights(len(data), seed)
     v = torch.randn(2, trained.size, generator=torch.Generator().manual_seed(seed), dtype=float64)
-    H = Hessian(trained, data, s, ridge=0.3, batch=batch)
+    H = Hessian(trained, data, s, ridge=0.3, batch_size=batch)
     truth = v @ reference.dense_hessian(trained, data, s) + 0.3 * v
     torch.testing.assert_close(H.multiply(v), truth)
     torch.testing.assert_close(H.multiply(v[1]), truth[1])
@@ -27,7 +27,7 @@ def test_is_the_dense_hessian(name, seed, batch):
 
 def test_written_out_it_is_symmetric_to_the_bit():
     trained, data = problem("tied", 0)
-    H = dense_hessian(trained, data, 0.5, batch=3)
+    H = dense_hessian(trained, data, 0.5, batch_size=3)
     assert torch.equal(H, H.T)
     truth = reference.dense_hessian(trained, data) + 0.5 * torch.eye(trained.size, dtype=float64)
     torch.testing.assert_close(H, truth)
@@ -36,7 +36,7 @@ def test_written_out_it_is_symmetric_to_the_bit():
 def test_count_times_decay_as_ridge_gives_count_times_the_hessian_of_the_risk():
     trained, data = problem("mlp", 1)
     truth = torch.func.hessian(lambda w: trained.risk(data, w))(trained.weights)
-    torch.testing.assert_close(dense_hessian(trained, data, len(data) * trained.known_decay), len(data) * truth)
+    torch.testing.assert_close(dense_hessian(trained, data, len(data) * trained.known_weight_decay), len(data) * truth)
 
 
 def test_float32_agrees_with_float64():

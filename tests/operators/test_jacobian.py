@@ -33,7 +33,7 @@ def test_dense_rows_agree_with_one_row_at_a_time(name, seed):
 
 def test_rows_that_appear_twice_count_twice():
     trained, data = problem("mlp", 0)
-    twice = data.pick([2, 2, 4])
+    twice = data.select([2, 2, 4])
     u = torch.randn(3, CLASSES, dtype=float64)
     truth = torch.einsum("ncp,nc->p", dense_jacobian(trained, twice), u)
     torch.testing.assert_close(Jacobian(trained, twice, 2).transpose_multiply(u), truth)

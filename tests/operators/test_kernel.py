@@ -31,7 +31,7 @@ def test_is_the_dense_kernel_and_symmetric_to_the_bit(name, seed, batch, memory,
     trained, data = problem(name, seed, rows=6)
     J = dense_jacobian(trained, data).flatten(0, 1)
     with patch.object(kernel_file, "COLUMNS", columns), patch.object(kernel_file, "LEAST", least):
-        theta = kernel(trained, data, batch=batch, memory=memory)
+        theta = kernel(trained, data, batch_size=batch, memory=memory)
     torch.testing.assert_close(theta, J @ J.T)
     assert torch.equal(theta, theta.T)
 
@@ -40,10 +40,10 @@ def test_is_the_dense_kernel_and_symmetric_to_the_bit(name, seed, batch, memory,
 @settings(max_examples=12, deadline=None)
 def test_cross_blocks(name, seed, memory):
     trained, data = problem(name, seed)
-    a, b = data.pick([0, 2, 4]), data.pick([3, 1, 2, 2])
+    a, b = data.select([0, 2, 4]), data.select([3, 1, 2, 2])
     J = dense_jacobian(trained, data)
     truth = J[[0, 2, 4]].flatten(0, 1) @ J[[3, 1, 2, 2]].flatten(0, 1).T
-    torch.testing.assert_close(kernel(trained, a, b, batch=3, memory=memory), truth)
+    torch.testing.assert_close(kernel(trained, a, b, batch_size=3, memory=memory), truth)
 
 
 def test_row_index_is_row_times_outputs_plus_output():
@@ -55,9 +55,9 @@ def test_row_index_is_row_times_outputs_plus_output():
 @pytest.mark.parametrize("name", sorted(NETWORKS))
 def test_layer_by_layer_and_by_vmap_are_the_same(name):
     trained, data = problem(name, 3)
-    fast = kernel(trained, data, batch=4)
+    fast = kernel(trained, data, batch_size=4)
     with patch.object(kernel_file, "plan", lambda trained, x: Plan([], list(trained.names))):
-        torch.testing.assert_close(fast, kernel(trained, data, batch=4))
+        torch.testing.assert_close(fast, kernel(trained, data, batch_size=4))
 
 
 def test_float32_agrees_with_float64():
@@ -69,8 +69,8 @@ def test_float32_agrees_with_float64():
 
 def test_a_single_row():
     trained, data = problem("residual", 1)
-    J = dense_jacobian(trained, data.pick([3]))[0]
-    torch.testing.assert_close(kernel(trained, data.pick([3])), J @ J.T)
+    J = dense_jacobian(trained, data.select([3]))[0]
+    torch.testing.assert_close(kernel(trained, data.select([3])), J @ J.T)
 
 
 def test_the_factor_solves_in_float64():
@@ -113,6 +113,6 @@ def test_errors_say_what_to_do():
     with pytest.raises(MismatchError, match="kernel of 2 rows cannot be solved for 3 entries"):
         factor(torch.eye(2)).solve(torch.zeros(3))
     with pytest.raises(DataError, match="A kernel needs rows on both sides"):
-        kernel(trained, data, data.pick([]))
+        kernel(trained, data, data.select([]))
     with pytest.raises(SettingError, match="`memory` must be positive, but got 0"):
         kernel(trained, data, memory=0.0)

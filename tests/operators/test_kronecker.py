@@ -84,7 +84,7 @@ def test_a_deep_linear_network_with_squared_error_is_exact(kind):
     """What comes back does not depend on the row, so the mean of the products is the product of the means."""
     network = nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 6, bias=False), nn.Linear(6, CLASSES))
     trained, data = trained_of(network, loss=SquaredError()), data_of(20, 4)
-    F, G = kronecker(trained, data, kind=kind, batch=7), gauss_newton(trained, data)
+    F, G = kronecker(trained, data, kind=kind, batch_size=7), gauss_newton(trained, data)
     for name, block in blocks(trained, dense(F)).items():
         torch.testing.assert_close(block, blocks(trained, G)[name])
 
@@ -146,7 +146,7 @@ def test_powers_log_determinant_and_draws_are_those_of_the_matrix(kind):
 
 def test_a_sum_over_rows_with_a_ridge():
     trained, data = trained_of(mlp()), data_of(10, 4)
-    twice = data.pick(torch.arange(10).repeat(2))
+    twice = data.select(torch.arange(10).repeat(2))
     once = dense(kronecker(trained, data))
     torch.testing.assert_close(dense(kronecker(trained, twice)), 2 * once)
     torch.testing.assert_close(

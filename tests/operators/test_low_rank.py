@@ -45,8 +45,8 @@ def found(A: Tensor, rank: int, seed: int = 0, dtype: torch.dtype = torch.float6
     return low_rank(Dense(A), rank, generator=generator_of(seed), like=torch.empty(0, dtype=dtype), **settings)
 
 
-def decaying(n: int, rate: float = 1.5) -> Tensor:
-    return torch.arange(1, n + 1, dtype=torch.float64) ** -rate
+def decaying(n: int, lr: float = 1.5) -> Tensor:
+    return torch.arange(1, n + 1, dtype=torch.float64) ** -lr
 
 
 @given(seed=st.integers(0, 10**6), rank=st.integers(1, 20), block=st.integers(1, 20))
@@ -174,7 +174,7 @@ class Problem:
 
 
 @cache
-def problem(seed: int = 0, N: int = 60, k: int = 6, C: int = 4, decay: float = 1e-3) -> Problem:
+def problem(seed: int = 0, N: int = 60, k: int = 6, C: int = 4, weight_decay: float = 1e-3) -> Problem:
     g = generator_of(seed)
     x = torch.randn(N, 10, generator=g, dtype=torch.float64)
     y = (x @ torch.randn(10, C, generator=g, dtype=torch.float64)).argmax(dim=1)
@@ -183,7 +183,7 @@ def problem(seed: int = 0, N: int = 60, k: int = 6, C: int = 4, decay: float = 1
     with torch.no_grad():
         for p in net.parameters():
             p.copy_(0.3 * torch.randn(p.shape, generator=g, dtype=torch.float64))
-    optimiser = torch.optim.Adam(net.parameters(), 2e-2, weight_decay=decay)
+    optimiser = torch.optim.Adam(net.parameters(), 2e-2, weight_decay=weight_decay)
     for _ in range(600):
         optimiser.zero_grad()
         nn.functional.cross_entropy(net(x), y).backward()
@@ -195,7 +195,7 @@ def problem(seed: int = 0, N: int = 60, k: int = 6, C: int = 4, decay: float = 1
     S = torch.diag_embed(p.sqrt()) - p.unsqueeze(2) * p.sqrt().unsqueeze(1)
     R = torch.einsum("ncp,ncr->pnr", J, S)
     slope = torch.einsum("ncp,nc->p", J[:k], p[:k] - nn.functional.one_hot(y[:k], C))
-    return Problem(R.reshape(len(R), -1), R[:, :k].reshape(len(R), -1), slope, (N - k) * decay)
+    return Problem(R.reshape(len(R), -1), R[:, :k].reshape(len(R), -1), slope, (N - k) * weight_decay)
 
 
 def test_with_everything_kept_the_difference_is_exact():

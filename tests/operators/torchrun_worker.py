@@ -23,16 +23,16 @@ def everything() -> dict[str, torch.Tensor]:
     """Each operator on the same small problem, with rows that do not divide evenly."""
     trained, data = problem("residual", 0, rows=7)
     s, v = random_weights(7, 0), torch.randn(2, trained.size, generator=torch.Generator().manual_seed(1)).double()
-    G = GaussNewton(trained, data, sample_weights=s, ridge=1.0, batch=2)
-    J = Jacobian(trained, data, batch=2)
-    one_row = data.pick([0])
+    G = GaussNewton(trained, data, sample_weights=s, ridge=1.0, batch_size=2)
+    J = Jacobian(trained, data, batch_size=2)
+    one_row = data.select([0])
     return {
-        "gradient": gradient(trained, data, sample_weights=s, ridge=0.5, batch=2),
+        "gradient": gradient(trained, data, sample_weights=s, ridge=0.5, batch_size=2),
         "gauss_newton": G.multiply(v),
-        "gauss_newton_kept": _twice(GaussNewton(trained, data, sample_weights=s, keep=True, batch=2), v[0]),
-        "hessian": Hessian(trained, data, s, batch=2).multiply(v[0]),
-        "fisher": fisher_diagonal(trained, data, sample_weights=s, batch=2),
-        "kernel": kernel(trained, data, batch=2),
+        "gauss_newton_kept": _twice(GaussNewton(trained, data, sample_weights=s, keep=True, batch_size=2), v[0]),
+        "hessian": Hessian(trained, data, s, batch_size=2).multiply(v[0]),
+        "fisher": fisher_diagonal(trained, data, sample_weights=s, batch_size=2),
+        "kernel": kernel(trained, data, batch_size=2),
         "outputs": J.multiply(v[0]),
         "pulled_back": J.transpose_multiply(J.multiply(v[1])),
         "one_row_for_two": gradient(trained, one_row) + Jacobian(trained, one_row).multiply(v[0]).sum(),

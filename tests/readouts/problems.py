@@ -53,7 +53,7 @@ def blobs(rows: int = 90, *, classes: int = 3, seed: int = 0) -> Split:
 
     data = draw(rows)
     positions = torch.arange(rows)
-    return Split(forget=data.pick(positions[: rows // 10]), kept=data.pick(positions[rows // 10 :]), test=draw(60))
+    return Split(forget=data.select(positions[: rows // 10]), kept=data.select(positions[rows // 10 :]), test=draw(60))
 
 
 def linear(classes: int = 3, *, seed: int = 0, scale: float = 1.0, recipe: Recipe | None = None) -> Trained:

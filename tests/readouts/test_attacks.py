@@ -12,10 +12,10 @@ from spotlessnet.core.recipe import Recipe
 from spotlessnet.readouts import RMIA, LiRA, Margin, lira_scores, margins
 from spotlessnet.readouts.attack import attack_over_models
 from spotlessnet.readouts.lira import held_out_scores
+from spotlessnet.readouts.matched_controls import matched_controls
 from spotlessnet.readouts.parts import log_probabilities
 from spotlessnet.readouts.rmia import log_mean_probability, rmia_scores
 from spotlessnet.readouts.shadows import complementary_halves
-from spotlessnet.readouts.strangers import strangers
 from spotlessnet.training.fit import fit
 from tests.readouts.problems import blobs, linear, unchecked
 
@@ -145,11 +145,11 @@ def test_beside_strangers_lira_does_not_take_another_training_for_memory():
     """Wrong labels, and a network that is half as sure of everything as its references are."""
     split = blobs(400)
     wrong = replace(split, forget=split.forget.relabel((split.forget.labels() + 1) % 3))
-    recipe = Recipe(epochs=10, rate=0.1, batch=20)
+    recipe = Recipe(epochs=10, lr=0.1, batch_size=20)
     *trained, base = (fit(linear(seed=s), wrong.retain, recipe, seed=s) for s in range(7))
     references, doubting = tuple(trained), base.at(0.5 * base.weights)
     beside_test = LiRA(references)(doubting, wrong)
-    beside_strangers = LiRA(references, strangers(references, wrong))(doubting, wrong)
+    beside_strangers = LiRA(references, matched_controls(references, wrong))(doubting, wrong)
     assert not beside_test.low <= 0.5 <= beside_test.high
     assert beside_strangers.low <= 0.5 <= beside_strangers.high
 
@@ -172,7 +172,7 @@ def test_readouts_find_a_network_that_knows_the_forgotten_rows():
     batch = split.forget.fetch(split.forget.rows)
     base = linear(seed=9)
     knowing = type(base).of(Knowing(base.module(), (batch.x, batch.y)))
-    for readout in (LiRA(references), LiRA(references, strangers(references, split)), RMIA(references)):
+    for readout in (LiRA(references), LiRA(references, matched_controls(references, split)), RMIA(references)):
         assert readout(knowing, split).value > 0.9
     assert float(Margin()(knowing, split)) > 20
 
@@ -225,7 +225,7 @@ def test_messages():
     with pytest.raises(SettingError, match=r"`RMIA.offline` must lie in \[0, 1\], but got 2"):
         RMIA((network,), offline=2)
     with pytest.raises(DataError, match="RMIA splits the test rows in two, but there are 1"):
-        RMIA((network,))(network, replace(split, test=split.tests.pick([0])))
+        RMIA((network,))(network, replace(split, test=split.tests.select([0])))
     phi, member = shadow_margins(4, 6, 0.0)
     with pytest.raises(DataError, match="Each row needs at least 2 shadow models"):
         lira_scores(phi[:2], member[:2], phi, spread="own")

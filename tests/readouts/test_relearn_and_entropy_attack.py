@@ -13,7 +13,7 @@ from spotlessnet.readouts.mean_loss import mean_loss
 from spotlessnet.training.fit import fit
 from tests.readouts.problems import blobs, linear, unchecked
 
-RECIPE = Recipe(epochs=30, rate=0.05, batch=16)
+RECIPE = Recipe(epochs=30, lr=0.05, batch_size=16)
 
 
 @pytest.fixture(scope="module")
@@ -33,20 +33,20 @@ def test_the_original_needs_the_first_epoch(problem):
 
 def test_time_is_the_first_epoch_with_the_original_loss(problem):
     split, original, retrained = problem
-    readout = RelearnTime(original, cap=60, rate=0.2, batch=16)
+    readout = RelearnTime(original, cap=60, lr=0.2, batch_size=16)
     seen = readout(retrained, split)
     assert 1 < seen.value < 60
     assert not seen.censored
     goal = mean_loss(original, split.forget) + 1e-5
-    plain = Recipe(epochs=int(seen.value), rate=0.2, momentum=0.0, batch=16)
-    there = fit(replace(retrained, start=retrained.weights), split.whole, plain)
-    before = fit(replace(retrained, start=retrained.weights), split.whole, plain.but(epochs=int(seen.value) - 1))
+    plain = Recipe(epochs=int(seen.value), lr=0.2, momentum=0.0, batch_size=16)
+    there = fit(replace(retrained, init=retrained.weights), split.whole, plain)
+    before = fit(replace(retrained, init=retrained.weights), split.whole, plain.but(epochs=int(seen.value) - 1))
     assert mean_loss(there, split.forget) <= goal < mean_loss(before, split.forget)
 
 
 def test_a_cap_is_said_aloud(problem):
     split, original, retrained = problem
-    seen = RelearnTime(original, cap=2, rate=1e-4)(retrained, split)
+    seen = RelearnTime(original, cap=2, lr=1e-4)(retrained, split)
     assert seen.censored
     assert str(seen) == "> 2"
     assert "not there at the cap" in seen.note
@@ -54,31 +54,31 @@ def test_a_cap_is_said_aloud(problem):
 
 def test_decay_pulls_to_the_network_under_test(problem):
     split, original, retrained = problem
-    free = RelearnTime(original, cap=60, rate=0.2, batch=16)(retrained, split)
-    held = RelearnTime(original, cap=60, rate=0.2, batch=16, decay=3.0)(retrained, split)
+    free = RelearnTime(original, cap=60, lr=0.2, batch_size=16)(retrained, split)
+    held = RelearnTime(original, cap=60, lr=0.2, batch_size=16, weight_decay=3.0)(retrained, split)
     assert held.censored
     assert not free.censored
 
 
 def test_anchors(problem):
     split, original, retrained = problem
-    readout = RelearnTime(original, cap=40, rate=0.2, batch=16)
+    readout = RelearnTime(original, cap=40, lr=0.2, batch_size=16)
     found = relearn_anchors(readout, split, retrained)
     assert list(found) == ["original", "retrained", "fresh"]
     assert found["original"].value == 1
     assert found["retrained"] == readout(retrained, split)
-    assert original.start is not None
-    assert found["fresh"] == readout(original.at(original.start), split)
+    assert original.init is not None
+    assert found["fresh"] == readout(original.at(original.init), split)
     with pytest.raises(NeedError, match="fresh anchor needs the weights where training began"):
-        relearn_anchors(RelearnTime(replace(original, start=None)), split, retrained)
+        relearn_anchors(RelearnTime(replace(original, init=None)), split, retrained)
 
 
 def test_settings(problem):
     _, original, _ = problem
     with pytest.raises(SettingError, match=r"`RelearnTime.cap` must be positive, but got 0"):
         RelearnTime(original, cap=0)
-    with pytest.raises(SettingError, match=r"`RelearnTime.rate` must be positive, but got -1"):
-        RelearnTime(original, rate=-1)
+    with pytest.raises(SettingError, match=r"`RelearnTime.lr` must be positive, but got -1"):
+        RelearnTime(original, lr=-1)
     with pytest.raises(SettingError, match=r"`EntropyAttack.kind` must be one of 'logistic', 'svc', but got 'tree'"):
         unchecked(EntropyAttack, "tree")
 
@@ -101,7 +101,7 @@ def drawn(forget, retain, test):
     data = Data.of((x, torch.zeros(len(x), dtype=torch.long)))
     a, b = len(forget), len(forget) + len(retain)
     rows = torch.arange(len(x))
-    return Split(forget=data.pick(rows[:a]), kept=data.pick(rows[a:b]), test=data.pick(rows[b:]))
+    return Split(forget=data.select(rows[:a]), kept=data.select(rows[a:b]), test=data.select(rows[b:]))
 
 
 @pytest.fixture(scope="module")
@@ -180,6 +180,6 @@ def test_the_published_score_is_the_mean_probability_and_ours_the_share(network)
 
 def test_a_network_that_bursts_when_it_is_taught_has_not_relearnt(problem):
     split, original, retrained = problem
-    burst = RelearnTime(original, cap=7, rate=1e300)(retrained, split)
+    burst = RelearnTime(original, cap=7, lr=1e300)(retrained, split)
     assert str(burst) == "> 7"
     assert "the training burst before it got there" in burst.note

@@ -19,7 +19,7 @@ def test_relearning_is_plain_descent_held_to_the_network_under_test():
     g = torch.Generator().manual_seed(3)
     x, y = torch.randn(ROWS, 4, generator=g, dtype=float64), torch.randint(3, (ROWS,), generator=g)
     data = Data.of((x, y))
-    split = Split(forget=data.pick(range(GONE)), kept=data.pick(range(GONE, ROWS)))
+    split = Split(forget=data.select(range(GONE)), kept=data.select(range(GONE, ROWS)))
 
     def loss(w: Tensor, rows: slice) -> Tensor:
         return nn.functional.cross_entropy(x[rows] @ w[:12].view(3, 4).T + w[12:], y[rows])
@@ -39,8 +39,8 @@ def test_relearning_is_plain_descent_held_to_the_network_under_test():
         a = (low + high) / 2
         low, high = (a, high) if float(loss(path[-2].lerp(path[-1], a), slice(GONE))) > goal else (low, a)
     far = 5 * torch.randn(15, generator=g, dtype=float64)
-    network = Trained.of(nn.Linear(4, 3).double(), start=far, recipe=Recipe(decay=DECAY))
+    network = Trained.of(nn.Linear(4, 3).double(), init=far, recipe=Recipe(weight_decay=DECAY))
     original = replace(network, weights=path[-2].lerp(path[-1], high))
-    found = RelearnTime(original, cap=60, rate=RATE, batch=ROWS)(network.at(tested), split)
+    found = RelearnTime(original, cap=60, lr=RATE, batch_size=ROWS)(network.at(tested), split)
     assert found.value == epochs
     assert not found.censored

@@ -14,7 +14,7 @@ from spotlessnet.readouts import attack_shadows, train_shadows, u_lira
 from spotlessnet.training.fit import fit
 from tests.readouts.problems import Nothing, blobs, digit_network, linear, noisy_digits
 
-QUICK = Recipe(epochs=30, rate=0.2, batch=64)
+QUICK = Recipe(epochs=30, lr=0.2, batch_size=64)
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def test_shadows_see_what_they_should(shadows):
 
 def test_shadows_are_those_of_single_training(shadows):
     rows = shadows.seen[2].nonzero().squeeze(1)
-    alone = fit(shadows.network, shadows.data.pick(rows), QUICK, seed=2, order_of=shadows.data)
+    alone = fit(shadows.network, shadows.data.select(rows), QUICK, seed=2, order_of=shadows.data)
     torch.testing.assert_close(shadows.weights[2], alone.weights, rtol=1e-4, atol=1e-4)
 
 
@@ -78,7 +78,7 @@ def test_scrubs_get_the_shadow_its_own_split_and_its_recipe(shadows):
     torch.testing.assert_close(moved, shadows.weights + 1)
     for s, (trained, split) in enumerate(calls):
         assert torch.equal(trained.weights, shadows.weights[s])
-        assert torch.equal(trained.start, shadows.network.weights)
+        assert torch.equal(trained.init, shadows.network.weights)
         assert trained.recipe == QUICK
         assert torch.equal(split.forget.rows, shadows.split(s).forget.rows)
 
@@ -86,7 +86,7 @@ def test_scrubs_get_the_shadow_its_own_split_and_its_recipe(shadows):
 def test_on_a_request():
     data, _ = noisy_digits(200, wrong=24)
     rows = torch.arange(200)
-    split = Split(forget=data.pick(rows[:24]), kept=data.pick(rows[24:]))
+    split = Split(forget=data.select(rows[:24]), kept=data.select(rows[24:]))
     trained = digit_network(16, recipe=QUICK)
     found = u_lira(trained, split, Nothing(), shadows=8)
     assert found.forgotten.auc.low > 0.7
@@ -108,7 +108,7 @@ def test_messages():
     with pytest.raises(NeedError, match="Shadows need a recipe"):
         train_shadows(replace(network, recipe=None), split.whole, targets, shadows=4)
     with pytest.raises(DataError, match="left without any row"):
-        train_shadows(network, split.whole.pick([0]), targets[:1], shadows=4)
+        train_shadows(network, split.whole.select([0]), targets[:1], shadows=4)
 
 
 @pytest.mark.slow
@@ -118,7 +118,7 @@ def test_sixty_four_shadows_on_digits():
     data, _ = noisy_digits(1200, wrong=180)
     order = torch.randperm(1200, generator=torch.Generator().manual_seed(1))
     targets, bystanders = order[:120], order[120:240]
-    recipe = Recipe(epochs=40, rate=0.1, batch=128)
+    recipe = Recipe(epochs=40, lr=0.1, batch_size=128)
     shadows = train_shadows(digit_network(), data, targets, bystanders=bystanders, recipe=recipe)
 
     @dataclass(frozen=True)

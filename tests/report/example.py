@@ -2,8 +2,8 @@
 
 import random
 
+from spotlessnet.report.audit_report import AuditReport, Cost, Curves, Finding, Judgement
 from spotlessnet.report.rows import Row
-from spotlessnet.report.story import Cost, Curves, Finding, Judgement, Story
 
 READOUTS = (
     ("error on test", "share", "as retrained", {"original": 0.05, "NTK": 0.055, "fine-tune": 0.05, "retrained": 0.056}),
@@ -25,7 +25,7 @@ def rows(seeds: int = 8) -> tuple[Row, ...]:
     return tuple(made)
 
 
-def story(word: str = "forgotten") -> Story:
+def report(word: str = "forgotten") -> AuditReport:
     chance = random.Random(1)
     names = ("original", "scrubbed", "retrained")
     findings = (
@@ -39,7 +39,7 @@ def story(word: str = "forgotten") -> Story:
         paths={name: [(t / 10, (i - 1) * t * t / 100) for t in range(11)] for i, name in enumerate(names)},
         leak={name: [chance.lognormvariate(i, 1) for _ in range(50)] for i, name in enumerate(("forgotten", "test"))},
     )
-    return Story(
+    return AuditReport(
         title="Forgetting 25 rows of a digit classifier",
         method="NTK",
         rows=rows(),

@@ -8,7 +8,7 @@ import zlib
 import pytest
 
 from spotlessnet.report.page import page
-from tests.report.example import story
+from tests.report.example import report
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine: the page was not looked at")
@@ -20,7 +20,7 @@ QUIET = (
 
 
 def browse(tmp_path, *arguments: str, text: str = "") -> subprocess.CompletedProcess[str]:
-    (tmp_path / "report.html").write_text(text or page(story()), encoding="utf-8")
+    (tmp_path / "report.html").write_text(text or page(report()), encoding="utf-8")
     command = [
         str(BROWSER),
         *QUIET,
@@ -41,7 +41,7 @@ def test_the_browser_shows_verdict_table_and_figures_without_a_complaint(tmp_pat
 
 
 def test_a_request_from_the_page_would_be_refused_and_noticed(tmp_path):
-    asking = page(story()).replace("</main>", '<img src="http://localhost:9/x.png" alt=""></main>')
+    asking = page(report()).replace("</main>", '<img src="http://localhost:9/x.png" alt=""></main>')
     assert "CONSOLE" in browse(tmp_path, "--dump-dom", "--enable-logging=stderr", text=asking).stderr
 
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from spotlessnet.report.audit_report import Cost, Curves
 from spotlessnet.report.exports import as_csv, as_json_lines, as_model_card
 from spotlessnet.report.page import cost_in_words, in_plain_words, number, page
 from spotlessnet.report.rows import Row
-from spotlessnet.report.story import Cost, Curves
-from tests.report.example import story
+from tests.report.example import report
 
 VOID = {"meta", "br", "link", "img", "hr", "input"}
 
@@ -49,7 +49,7 @@ def outline(text: str) -> Outline:
 
 
 def test_the_page_holds_every_part_and_nests():
-    text = page(story())
+    text = page(report())
     read = outline(text)
     for part in (
         "✓ Forgotten",
@@ -68,7 +68,7 @@ def test_the_page_holds_every_part_and_nests():
 
 
 def test_nothing_is_asked_of_the_network():
-    text = page(story())
+    text = page(report())
     outside = re.findall(r'(?:src|href|url)\s*[=(]\s*["\']?(https?:[^"\')\s]+)', text)
     assert outside == []
     assert "<script" not in text
@@ -76,18 +76,18 @@ def test_nothing_is_asked_of_the_network():
 
 
 def test_the_same_story_gives_the_same_bytes():
-    assert page(story()) == page(story())
+    assert page(report()) == page(report())
 
 
 def test_every_figure_can_be_heard():
-    labels = outline(page(story())).labels
+    labels = outline(page(report())).labels
     assert any("mean confidence: original" in label for label in labels)
     assert all(len(label) > 5 for label in labels)
 
 
 @pytest.mark.parametrize(("word", "tone"), [("forgotten", "good"), ("not forgotten", "bad"), ("inconclusive", "open")])
 def test_each_verdict_has_its_colour_and_its_words(word, tone):
-    text = page(story(word))
+    text = page(report(word))
     assert f'class="verdict {tone}"' in text
     beginnings = {
         "forgotten": "like networks that never saw them",
@@ -98,38 +98,38 @@ def test_each_verdict_has_its_colour_and_its_words(word, tone):
 
 
 def test_without_an_audit_the_page_says_that_there_is_no_verdict():
-    told = replace(story(), judgement=None)
+    told = replace(report(), judgement=None)
     assert "No verdict was asked for" in page(told)
     assert "Not judged" in page(told)
 
 
 def test_words_from_outside_are_escaped():
-    hostile = replace(story(), title="<script>alert(1)</script>", request={"asked for": "<img src=x onerror=1>"})
+    hostile = replace(report(), title="<script>alert(1)</script>", request={"asked for": "<img src=x onerror=1>"})
     text = page(hostile)
     assert "<script>" not in text
     assert "<img" not in text
 
 
 def test_ids_never_stand_on_the_page():
-    assert "alice" not in page(replace(story(), request={"asked for": "ids in column 'name'", "rows to forget": 2}))
+    assert "alice" not in page(replace(report(), request={"asked for": "ids in column 'name'", "rows to forget": 2}))
 
 
 def test_retraining_that_is_cheaper_is_said_plainly():
-    dear = replace(story(), costs=[Cost("NTK", 9.0), Cost("retrained", 3.0)])
+    dear = replace(report(), costs=[Cost("NTK", 9.0), Cost("retrained", 3.0)])
     assert cost_in_words(dear).startswith("At this size retraining is cheaper: it took 3 s, NTK 9 s. Retrain")
-    assert cost_in_words(story()) == "NTK took 0.9 s, 23% of one retraining (3.9 s)."
+    assert cost_in_words(report()) == "NTK took 0.9 s, 23% of one retraining (3.9 s)."
 
 
 def test_a_story_with_next_to_nothing_still_makes_a_page():
     bare = replace(
-        story(), rows=(), judgement=None, curves=Curves(), costs=(), settings={}, assumed=(), lost=(), again=""
+        report(), rows=(), judgement=None, curves=Curves(), costs=(), settings={}, assumed=(), lost=(), again=""
     )
     assert "Limits" in page(bare)
     outline(page(bare))
 
 
 def test_one_seed_shows_numbers_without_intervals_or_marks():
-    one = replace(story(), rows=tuple(row for row in story().rows if row.seed == 0))
+    one = replace(report(), rows=tuple(row for row in report().rows if row.seed == 0))
     text = page(one)
     assert "Mean over 1 seed," in text
     assert '<span class="above">▲' not in text
@@ -137,16 +137,16 @@ def test_one_seed_shows_numbers_without_intervals_or_marks():
 
 def test_a_capped_readout_is_shown_as_more_than_the_cap():
     rows = tuple(Row("e", "retrained", "relearn time", s, 100.0, censored=True) for s in range(3))
-    assert "&gt; 100" in page(replace(story(), rows=rows))
+    assert "&gt; 100" in page(replace(report(), rows=rows))
 
 
 def test_infinite_nats_are_shown_and_not_drawn():
     rows = tuple(Row("e", m, "white box", s, math.inf) for m in ("NTK", "retrained") for s in range(3))
-    assert "∞" in page(replace(story(), rows=rows, curves=Curves()))
+    assert "∞" in page(replace(report(), rows=rows, curves=Curves()))
 
 
 def test_exports_tell_the_same():
-    told = story()
+    told = report()
     assert len(as_csv(told.rows).splitlines()) == len(told.rows) + 1
     assert Row.from_json(as_json_lines(told.rows).splitlines()[0]).key == told.rows[0].key
     card = as_model_card(told, "ab" * 32)
@@ -160,10 +160,10 @@ def test_numbers_are_short():
 
 
 def test_plain_words_name_the_count():
-    assert "about 25 forgotten rows" in in_plain_words(story())
+    assert "about 25 forgotten rows" in in_plain_words(report())
 
 
 def test_a_notebook_shows_the_page_in_a_frame_of_its_own():
-    shown = story()._repr_html_()
+    shown = report()._repr_html_()
     assert shown.startswith('<iframe srcdoc="&lt;!DOCTYPE html&gt;')
     assert "✓ Forgotten" in shown

@@ -40,7 +40,7 @@ def receipt(tmp_path, noise: NoiseSeed):
         method="NTK",
         settings={"damping": 0.1},
         noise=noise.record(),
-        about={"scale": float("inf")},
+        diagnostics={"scale": float("inf")},
         private={"destroy_after": "2030-01-01T00:00:00+00:00"},
         salt=SALT,
     )

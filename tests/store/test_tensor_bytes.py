@@ -8,7 +8,7 @@ from safetensors.torch import load, save
 
 from spotlessnet.store.tensor_bytes import to_bytes
 
-TEXT = {name: name * 3 for name in ("format", "count", "decay", "ridge", "first", "outside", "wear")}
+TEXT = {name: name * 3 for name in ("format", "count", "weight_decay", "ridge", "first", "outside", "wear")}
 ALONE = f"""
 import hashlib, torch
 from spotlessnet.store.tensor_bytes import to_bytes

@@ -14,8 +14,8 @@ from spotlessnet.core.loss import SquaredError
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
+from spotlessnet.methods.retrain import Retrain
 from spotlessnet.models import MLP
-from spotlessnet.scrubs.retrain import Retrain
 from spotlessnet.training import fit
 from spotlessnet.training.order import Order, permutation
 
@@ -41,17 +41,17 @@ class Normed(nn.Module):
 
 
 def test_same_seed_same_bytes_and_other_seed_other_weights(data):
-    recipe = Recipe(epochs=3, batch=8)
+    recipe = Recipe(epochs=3, batch_size=8)
     a, b, c = (fit(network(), data, recipe, seed=s).weights for s in (1, 1, 2))
     assert torch.equal(a, b)
     assert not torch.equal(a, c)
 
 
 def test_steps_are_those_of_torchs_optimiser(data):
-    recipe = Recipe(epochs=3, batch=16, rate=0.1, momentum=0.9, decay=0.01)
+    recipe = Recipe(epochs=3, batch_size=16, lr=0.1, momentum=0.9, weight_decay=0.01)
     # torch's weight decay pulls to zero, so the start is put there.
     trained = network()
-    zero = Trained.of(trained.module(), start=torch.zeros_like(trained.weights))
+    zero = Trained.of(trained.module(), init=torch.zeros_like(trained.weights))
     made = fit(zero, data, recipe, seed=4)
     model = trained.module()
     optimiser = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.01)
@@ -70,27 +70,29 @@ def test_decay_pulls_to_the_start_in_closed_form():
     y = torch.randn(30, 1, generator=generator, dtype=torch.float64)
     w0 = torch.randn(4, generator=generator, dtype=torch.float64)
     trained = Trained.of(nn.Linear(4, 1, bias=False).double(), SquaredError())
-    made = fit(trained.at(w0), Data.of((X, y)), Recipe(epochs=600, batch=30, rate=0.2, momentum=0.5, decay=0.3))
+    made = fit(
+        trained.at(w0), Data.of((X, y)), Recipe(epochs=600, batch_size=30, lr=0.2, momentum=0.5, weight_decay=0.3)
+    )
     ridge = 0.3 * torch.eye(4, dtype=torch.float64)
     want = torch.linalg.solve(X.T @ X / 30 + ridge, X.T @ y[:, 0] / 30 + ridge @ w0)
     assert torch.allclose(made.weights, want, rtol=0, atol=1e-12)
-    assert made.start is not None
-    assert torch.equal(made.start, w0)
-    assert made.decay == 0.3
+    assert made.init is not None
+    assert torch.equal(made.init, w0)
+    assert made.weight_decay == 0.3
 
 
 def test_a_known_start_stays_the_anchor(data):
     trained = network()
     start = trained.weights + 1
-    made = fit(Trained.of(trained.module(), start=start), data, Recipe(epochs=1))
-    assert made.start is not None
-    assert torch.equal(made.start, start)
+    made = fit(Trained.of(trained.module(), init=start), data, Recipe(epochs=1))
+    assert made.init is not None
+    assert torch.equal(made.init, start)
 
 
 @pytest.mark.parametrize("stop", [1, 2, 4])
 @pytest.mark.parametrize("options", [{"dropout": 0.5}, {}])
 def test_interrupted_and_resumed_gives_the_same_bytes(data, tmp_path: Path, stop, options):
-    recipe = Recipe(epochs=5, batch=8, decay=0.1, schedule="one-cycle", freeze_statistics=False)
+    recipe = Recipe(epochs=5, batch_size=8, weight_decay=0.1, schedule="one-cycle", freeze_statistics=False)
     start = network(**options) if options else Trained.of(Normed().double())
 
     def interrupt(epoch: int, now: Trained) -> None:
@@ -128,7 +130,7 @@ def test_resuming_really_skips_what_is_done(data, tmp_path: Path):
 def test_foreign_and_broken_checkpoints_are_refused(data, tmp_path: Path):
     start, path = network(), tmp_path / "c"
     fit(start, data, Recipe(epochs=1), checkpoint=path)
-    for other in ({"seed": 1}, {"recipe": Recipe(epochs=2)}, {"data": data.pick(range(30))}):
+    for other in ({"seed": 1}, {"recipe": Recipe(epochs=2)}, {"data": data.select(range(30))}):
         arguments = {"data": data, "recipe": Recipe(epochs=1), "seed": 0} | other
         with pytest.raises(MismatchError, match=r"must come from this very training.*Give another `checkpoint`"):
             fit(start, checkpoint=path, **arguments)
@@ -154,8 +156,8 @@ def test_it_stops_some_epochs_after_the_training_error_is_zero():
 
 def test_patience_counts_from_the_first_epoch_without_a_mistake(data):
     # The errors of an epoch are those of its own forward passes, and with one batch that is the network before it.
-    data = data.pick(range(10))
-    start, recipe = network(), Recipe(epochs=300, rate=0.5, momentum=0.0, batch=10, patience=2)
+    data = data.select(range(10))
+    start, recipe = network(), Recipe(epochs=300, lr=0.5, momentum=0.0, batch_size=10, patience=2)
     seen: list[int] = []
     fit(start, data, recipe, watch=lambda epoch, now: seen.append(epoch))
     now, wrong = start, []
@@ -176,7 +178,7 @@ def test_a_watch_that_says_true_ends_it(data, tmp_path: Path):
 
 
 def test_coupled_batches_are_those_of_the_whole_with_rows_left_out(data):
-    kept = data.pick([i for i in reversed(range(40)) if i % 3])
+    kept = data.select([i for i in reversed(range(40)) if i % 3])
     whole, part = Order.of(data, None, 8, 5), Order.of(kept, data, 8, 5)
     for epoch in range(3):
         for a, b in zip(whole.epoch(epoch), part.epoch(epoch), strict=True):
@@ -185,31 +187,31 @@ def test_coupled_batches_are_those_of_the_whole_with_rows_left_out(data):
 
 
 def test_coupling_to_itself_changes_nothing(data):
-    recipe, start = Recipe(epochs=2, batch=8), network()
+    recipe, start = Recipe(epochs=2, batch_size=8), network()
     assert torch.equal(fit(start, data, recipe).weights, fit(start, data, recipe, order_of=data).weights)
 
 
 def listed_otherwise(data: Data, seed: int = 3) -> Data:
-    return data.pick(torch.randperm(len(data), generator=torch.Generator().manual_seed(seed)))
+    return data.select(torch.randperm(len(data), generator=torch.Generator().manual_seed(seed)))
 
 
 def test_how_rows_are_listed_makes_no_other_training(data):
-    recipe, start, mixed = Recipe(epochs=3, batch=8, rate=0.2), network(), listed_otherwise(data)
+    recipe, start, mixed = Recipe(epochs=3, batch_size=8, lr=0.2), network(), listed_otherwise(data)
     assert torch.equal(fit(start, mixed, recipe, seed=2).weights, fit(start, data, recipe, seed=2).weights)
     for order_of in (data, mixed):
-        part = mixed.pick(range(25))
-        sorted_part = data.pick(part.rows.sort().values)
+        part = mixed.select(range(25))
+        sorted_part = data.select(part.rows.sort().values)
         found = [fit(start, one, recipe, seed=2, order_of=order_of).weights for one in (part, sorted_part)]
         assert torch.equal(found[0], found[1])
 
 
 def test_retraining_follows_an_original_whose_rows_were_not_sorted(data):
     """By position, the retraining met other batches than the original did: 6.36 apart where 2.87 was the forgetting."""
-    recipe, start = Recipe(epochs=4, batch=8, rate=0.3), network()
+    recipe, start = Recipe(epochs=4, batch_size=8, lr=0.3), network()
     apart = []
     for listed in (data, listed_otherwise(data)):
         original = fit(start, listed, recipe, seed=5)
-        gone = listed.pick((listed.rows % 10 == 3).nonzero().flatten())
+        gone = listed.select((listed.rows % 10 == 3).nonzero().flatten())
         split = Split(forget=gone, kept=listed.without(gone))
         retrained = Retrain(seed=5)(original, split).mean
         apart.append(float((retrained - original.weights).norm()))
@@ -225,8 +227,8 @@ def test_retraining_follows_an_original_whose_rows_were_not_sorted(data):
 
 
 def test_coupled_training_by_hand_with_empty_batches(data):
-    recipe = Recipe(epochs=2, batch=2, rate=0.3, schedule="cosine", decay=0.05)
-    start, kept = network(), data.pick(range(6))
+    recipe = Recipe(epochs=2, batch_size=2, lr=0.3, schedule="cosine", weight_decay=0.05)
+    start, kept = network(), data.select(range(6))
     made = fit(start, kept, recipe, seed=7, order_of=data)
     w, v, t = start.weights.clone(), torch.zeros_like(start.weights), 0
     for epoch in range(2):
@@ -246,18 +248,18 @@ def test_coupled_training_by_hand_with_empty_batches(data):
 def test_coupling_refuses_strangers(data):
     start, recipe = network(), Recipe(epochs=1)
     with pytest.raises(MismatchError, match=r"10 of 40 rows are not in `order_of`"):
-        fit(start, data, recipe, order_of=data.pick(range(30)))
+        fit(start, data, recipe, order_of=data.select(range(30)))
     other = Data.of((torch.zeros(40, 5), torch.zeros(40).long()))
     with pytest.raises(MismatchError, match="both look at the same source"):
         fit(start, data, recipe, order_of=other)
     with pytest.raises(MismatchError, match="`data` repeats some"):
-        fit(start, data.pick([0, 0]), recipe, order_of=data)
-    relabelled = data.pick([3, 1]).relabel(torch.tensor([0, 0]))
+        fit(start, data.select([0, 0]), recipe, order_of=data)
+    relabelled = data.select([3, 1]).relabel(torch.tensor([0, 0]))
     fit(start, relabelled, recipe, order_of=data)
 
 
 def test_dropout_follows_the_seed_alone_and_leaves_the_generator_alone(data):
-    start, recipe = network(dropout=0.5), Recipe(epochs=2, batch=8)
+    start, recipe = network(dropout=0.5), Recipe(epochs=2, batch_size=8)
     torch.manual_seed(1)
     expected = torch.rand(3)
     torch.manual_seed(1)
@@ -270,7 +272,7 @@ def test_dropout_follows_the_seed_alone_and_leaves_the_generator_alone(data):
 
 
 def test_batchnorm_statistics_stand_still_or_move(data):
-    start, recipe = Trained.of(Normed().double()), Recipe(epochs=2, batch=8)
+    start, recipe = Trained.of(Normed().double()), Recipe(epochs=2, batch_size=8)
     before = {name: value.clone() for name, value in start.model.named_buffers()}
     still = dict(fit(start, data, recipe).model.named_buffers())
     assert all(torch.equal(value, before[name]) for name, value in still.items())
@@ -324,14 +326,14 @@ def test_dictionaries_and_logits_train_too(data):
             return SimpleNamespace(logits=self.inner(pixels))
 
     named = Data.of(({"pixels": data.source.x}, data.source.y))
-    recipe = Recipe(epochs=2, batch=8)
+    recipe = Recipe(epochs=2, batch_size=8)
     made = fit(Trained.of(Named().double()), named, recipe)
     assert torch.equal(made.weights, fit(network(), data, recipe).weights)
 
 
 def test_a_data_set_that_is_read_row_by_row_gives_the_same(data):
     rows = [(data.source.x[i], data.source.y[i]) for i in range(40)]
-    recipe = Recipe(epochs=2, batch=8)
+    recipe = Recipe(epochs=2, batch_size=8)
     assert torch.equal(fit(network(), Data.of(rows), recipe).weights, fit(network(), data, recipe).weights)
 
 
@@ -342,21 +344,21 @@ def test_it_trains_inside_no_grad(data):
 
 
 def test_what_cannot_be_trained_is_refused(data):
-    with pytest.raises(NumericsError, match=r"must be finite, but it is .* in epoch \d+. Lower `Recipe.rate`"):
-        fit(network(), data, Recipe(epochs=50, rate=1e200))
+    with pytest.raises(NumericsError, match=r"must be finite, but it is .* in epoch \d+. Lower `Recipe.lr`"):
+        fit(network(), data, Recipe(epochs=50, lr=1e200))
     nan = Data.of((torch.full((4, 5), torch.nan, dtype=torch.float64), torch.zeros(4).long()))
     with pytest.raises(NumericsError, match=r"nan in epoch 1.*NaN among the inputs"):
         fit(network(), nan, Recipe(epochs=1))
     with pytest.raises(NeedError, match=r"Training needs a recipe.*Give `recipe="):
         fit(network(), data)
     with pytest.raises(DataError, match="There is no row to train on"):
-        fit(network(), data.pick([]), Recipe())
+        fit(network(), data.select([]), Recipe())
     with pytest.raises(SettingError, match="A seed must be zero or positive, but got -1"):
         fit(network(), data, Recipe(epochs=1), seed=-1)
 
 
 def test_no_epochs_change_nothing_but_the_recipe(data):
     start = network()
-    made = fit(start, data, Recipe(epochs=0, decay=0.2))
+    made = fit(start, data, Recipe(epochs=0, weight_decay=0.2))
     assert torch.equal(made.weights, start.weights)
-    assert made.recipe == Recipe(epochs=0, decay=0.2)
+    assert made.recipe == Recipe(epochs=0, weight_decay=0.2)

@@ -31,22 +31,22 @@ def masks(count: int, share: float) -> torch.Tensor:
 def one_by_one(trained, data, recipe, seeds, keep, starts=None):
     made = []
     for s, seed in enumerate(seeds):
-        begin = trained if starts is None else replace(trained, weights=starts[s], start=starts[s])
-        made.append(fit(begin, data.pick(keep[s].nonzero().flatten()), recipe, seed=seed, order_of=data).weights)
+        begin = trained if starts is None else replace(trained, weights=starts[s], init=starts[s])
+        made.append(fit(begin, data.select(keep[s].nonzero().flatten()), recipe, seed=seed, order_of=data).weights)
     return torch.stack(made)
 
 
 @given(
     batch=st.sampled_from([1, 3, 16, 64]),
     share=st.sampled_from([0.1, 0.6, 1.0]),
-    decay=st.sampled_from([0.0, 0.2]),
+    weight_decay=st.sampled_from([0.0, 0.2]),
     schedule=st.sampled_from(["constant", "cosine", "one-cycle", "step"]),
     at_once=st.sampled_from([1, 2, 128]),
 )
 @settings(max_examples=12, deadline=None)
-def test_together_is_one_by_one(batch, share, decay, schedule, at_once):
+def test_together_is_one_by_one(batch, share, weight_decay, schedule, at_once):
     trained, data = problem()
-    recipe = Recipe(epochs=2, rate=0.1, batch=batch, decay=decay, schedule=schedule)
+    recipe = Recipe(epochs=2, lr=0.1, batch_size=batch, weight_decay=weight_decay, schedule=schedule)
     seeds, keep = [3, 0, 3], masks(3, share)
     together = fit_many(trained, data, recipe, seeds=seeds, keep=keep, at_once=at_once)
     assert torch.allclose(together, one_by_one(trained, data, recipe, seeds, keep), rtol=0, atol=1e-13)
@@ -54,31 +54,31 @@ def test_together_is_one_by_one(batch, share, decay, schedule, at_once):
 
 def test_rows_that_are_not_sorted_are_met_in_the_same_order():
     trained, data = problem()
-    recipe, seeds, keep = Recipe(epochs=3, rate=0.1, batch=7), [3, 0], masks(2, 0.7)
+    recipe, seeds, keep = Recipe(epochs=3, lr=0.1, batch_size=7), [3, 0], masks(2, 0.7)
     mixed = torch.randperm(40, generator=torch.Generator().manual_seed(2))
-    together = fit_many(trained, data.pick(mixed), recipe, seeds=seeds, keep=keep[:, mixed])
+    together = fit_many(trained, data.select(mixed), recipe, seeds=seeds, keep=keep[:, mixed])
     assert torch.allclose(together, fit_many(trained, data, recipe, seeds=seeds, keep=keep), rtol=0, atol=1e-13)
-    by_hand = one_by_one(trained, data.pick(mixed), recipe, seeds, keep[:, mixed])
+    by_hand = one_by_one(trained, data.select(mixed), recipe, seeds, keep[:, mixed])
     assert torch.allclose(together, by_hand, rtol=0, atol=1e-13)
 
 
 def test_in_float32_too():
     trained, data = problem(torch.float32)
-    recipe, seeds, keep = Recipe(epochs=5, rate=0.1, batch=8, decay=0.01), range(4), masks(4, 0.7)
+    recipe, seeds, keep = Recipe(epochs=5, lr=0.1, batch_size=8, weight_decay=0.01), range(4), masks(4, 0.7)
     together = fit_many(trained, data, recipe, seeds=seeds, keep=keep)
     assert torch.allclose(together, one_by_one(trained, data, recipe, seeds, keep), rtol=0, atol=1e-5)
 
 
 def test_networks_stop_each_at_its_own_time():
     trained, data = problem()
-    recipe, seeds, keep = Recipe(epochs=60, rate=0.1, batch=8, patience=1), range(4), masks(4, 0.3)
+    recipe, seeds, keep = Recipe(epochs=60, lr=0.1, batch_size=8, patience=1), range(4), masks(4, 0.3)
     ends = [0] * 4
     for s in seeds:
 
         def watch(epoch: int, now: Trained, s: int = s) -> None:
             ends[s] = epoch
 
-        rows = data.pick(keep[s].nonzero().flatten())
+        rows = data.select(keep[s].nonzero().flatten())
         fit(trained, rows, recipe, seed=s, order_of=data, watch=watch)
     assert len(set(ends)) > 1
     together = fit_many(trained, data, recipe, seeds=seeds, keep=keep)
@@ -87,7 +87,7 @@ def test_networks_stop_each_at_its_own_time():
 
 def test_each_can_have_its_own_start():
     trained, data = problem()
-    recipe, keep = Recipe(epochs=2, batch=8, decay=0.3), masks(3, 0.7)
+    recipe, keep = Recipe(epochs=2, batch_size=8, weight_decay=0.3), masks(3, 0.7)
     starts = trained.weights + torch.randn(3, trained.size, generator=torch.Generator().manual_seed(2)).double()
     before = starts.clone()
     together = fit_many(trained, data, recipe, seeds=range(3), keep=keep, starts=starts)
@@ -97,8 +97,8 @@ def test_each_can_have_its_own_start():
 
 def test_a_known_start_is_the_anchor_of_all():
     trained, data = problem()
-    trained = replace(trained, start=trained.weights + 1)
-    recipe, keep = Recipe(epochs=2, batch=8, decay=0.3), masks(2, 1.0)
+    trained = replace(trained, init=trained.weights + 1)
+    recipe, keep = Recipe(epochs=2, batch_size=8, weight_decay=0.3), masks(2, 1.0)
     together = fit_many(trained, data, recipe, seeds=range(2))
     assert torch.allclose(together, one_by_one(trained, data, recipe, range(2), keep), rtol=0, atol=1e-13)
 
@@ -106,7 +106,7 @@ def test_a_known_start_is_the_anchor_of_all():
 def test_a_convolutional_network_with_frozen_statistics():
     x = torch.randn(12, 3, 8, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     data = Data.of((x, torch.arange(12) % 3))
-    trained, recipe = Trained.of(AllCNN(3, filters=(2, 3)).double()), Recipe(epochs=1, batch=5)
+    trained, recipe = Trained.of(AllCNN(3, filters=(2, 3)).double()), Recipe(epochs=1, batch_size=5)
     together = fit_many(trained, data, recipe, seeds=[0, 1])
     single = torch.stack([fit(trained, data, recipe, seed=s).weights for s in (0, 1)])
     assert torch.allclose(together, single, rtol=0, atol=1e-12)

@@ -7,7 +7,7 @@ from torch.optim import SGD
 from torch.optim.lr_scheduler import CosineAnnealingLR, MultiStepLR, OneCycleLR
 
 from spotlessnet.core.recipe import Recipe
-from spotlessnet.training import rate_at
+from spotlessnet.training import lr_at
 
 OURS = ["constant", "cosine", "step", "one-cycle"]
 
@@ -24,7 +24,7 @@ def test_rates_are_those_of_torch(schedule, total):
     }[schedule]()
     for step in range(total):
         want = optimiser.param_groups[0]["lr"]
-        assert rate_at(Recipe(rate=0.3, schedule=schedule), step, total) == pytest.approx(want, rel=1e-9, abs=1e-15)
+        assert lr_at(Recipe(lr=0.3, schedule=schedule), step, total) == pytest.approx(want, rel=1e-9, abs=1e-15)
         optimiser.step()
         if step + 1 < total:
             theirs.step()

@@ -49,7 +49,7 @@ def adversarial_query(
     """
     check_positive("radius", radius)
     check_positive("steps", steps)
-    if scrubbed.is_still or reference.is_still:
+    if scrubbed.is_noiseless or reference.is_noiseless:
         raise NeedError("Without noise every answer that differs gives away everything. Give both Gaussians noise.")
     limit, trained = white_box_nats(scrubbed, reference), in_format(trained, torch.float64)
     scrubbed, reference = (Gaussian(side.mean.double(), side.covariance.double()) for side in (scrubbed, reference))

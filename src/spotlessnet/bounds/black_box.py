@@ -64,8 +64,8 @@ class BlackBox(Bound):
         exact = in_format(trained, torch.float64)
         here, there = exact.at(scrubbed.mean), exact.at(reference.mean)
         gap = (here.predict(data) - there.predict(data)).flatten()
-        if scrubbed.is_still or reference.is_still:
-            still = scrubbed.is_still and reference.is_still and not bool(gap.any())
+        if scrubbed.is_noiseless or reference.is_noiseless:
+            still = scrubbed.is_noiseless and reference.is_noiseless and not bool(gap.any())
             return Reading(0.0 if still else math.inf, note=f"{len(data)} queries, logits; no noise")
         S, S0 = output_covariance(scrubbed, here, data), output_covariance(reference, there, data)
         found, most = dense_kl(gap, S, S0), white_box_nats(scrubbed, reference)
@@ -88,7 +88,7 @@ def data_of(split: Split, on: str) -> Data:
 def chosen(data: Data, count: int, seed: int = 0) -> Data:
     """The first `count` rows of a shuffled order: a larger count contains a smaller one."""
     order = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))
-    return data.pick(order[:count])
+    return data.select(order[:count])
 
 
 def output_covariance(
@@ -99,9 +99,9 @@ def output_covariance(
     Block by block where the whole Jacobian would not fit; a block is made anew each time it is met.
     """
     trained, covariance = in_format(trained, torch.float64), gaussian.covariance.double()
-    outputs = trained.predict(data.pick([0])).numel()
+    outputs = trained.predict(data.select([0])).numel()
     size = max(1, entries // max(1, outputs * trained.size))
-    blocks = [data.pick(torch.arange(len(data))[i : i + size]) for i in range(0, len(data), size)]
+    blocks = [data.select(torch.arange(len(data))[i : i + size]) for i in range(0, len(data), size)]
     rows = [[torch.empty(0, dtype=torch.float64)] * len(blocks) for _ in blocks]
     for i in track(range(len(blocks)), "output covariance"):
         J = jacobian_of(trained, blocks[i])

@@ -56,7 +56,7 @@ def linearisation(
 
     - `data`: a few queries; their Jacobian is written out.
     """
-    if gaussian.is_still:
+    if gaussian.is_noiseless:
         return Linearisation(0.0, 0.0, 0)
     if draws < 2:
         raise SettingError(f"`draws` must be at least 2 to have a covariance, but got {draws}. Usual is 200.")

@@ -4,8 +4,8 @@ import math
 from collections.abc import Sequence
 
 from spotlessnet.core.errors import DataError
+from spotlessnet.core.intervals import upper_limit
 from spotlessnet.core.readout import Reading
-from spotlessnet.core.statistics import upper_limit
 
 
 def over_seeds(nats: Sequence[float], *, level: float = 0.95) -> Reading:

@@ -26,8 +26,8 @@ def per_query(scrubbed: Gaussian, reference: Gaussian, trained: Trained, data: D
     exact = in_format(trained, torch.float64)
     here, there = exact.at(scrubbed.mean), exact.at(reference.mean)
     gaps = (here.predict(data) - there.predict(data)).flatten(1)
-    if scrubbed.is_still or reference.is_still:
-        same = (gaps == 0).all(dim=1) & (scrubbed.is_still and reference.is_still)
+    if scrubbed.is_noiseless or reference.is_noiseless:
+        same = (gaps == 0).all(dim=1) & (scrubbed.is_noiseless and reference.is_noiseless)
         return torch.where(same, 0.0, math.inf).cpu()
     most, covariances = (
         white_box_nats(scrubbed, reference),
@@ -35,7 +35,7 @@ def per_query(scrubbed: Gaussian, reference: Gaussian, trained: Trained, data: D
     )
     nats = []
     for i in track(range(len(data)), "nats per query"):
-        one = data.pick([i])
+        one = data.select([i])
         S = covariances[0].pushforward(jacobian_of(here, one))
         S0 = covariances[1].pushforward(jacobian_of(there, one))
         nats.append(min(dense_kl(gaps[i], S, S0).nats, most))

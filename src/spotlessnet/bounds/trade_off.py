@@ -9,10 +9,10 @@ import torch
 from spotlessnet.core.bound import Bound
 from spotlessnet.core.errors import SettingError, check_positive
 from spotlessnet.core.gaussian import Gaussian
+from spotlessnet.core.intervals import t_interval
 from spotlessnet.core.progress import track
 from spotlessnet.core.readout import Reading, Readout
 from spotlessnet.core.split import Split
-from spotlessnet.core.statistics import t_interval
 from spotlessnet.core.trained import Trained
 
 SCALES = (0.01, 0.1, 1.0, 10.0, 100.0)
@@ -83,7 +83,7 @@ def trade_off(
 
 def scaled(gaussian: Gaussian, factor: float) -> Gaussian:
     """The same mean with `factor` times the covariance."""
-    return Gaussian(gaussian.mean, gaussian.covariance.scaled(factor), gaussian.about)
+    return Gaussian(gaussian.mean, gaussian.covariance.scaled(factor), gaussian.diagnostics)
 
 
 def _mean(readings: Sequence[Reading]) -> Reading:

@@ -31,7 +31,7 @@ class WhiteBox(Bound):
 
 def parts(scrubbed: Gaussian, reference: Gaussian, nats: float) -> tuple[float, float]:
     r"""The divergence as $\tfrac12\Delta\mu^\top\Sigma_0^{-1}\Delta\mu$ and the rest, which the covariances make."""
-    if scrubbed.is_still or reference.is_still:
+    if scrubbed.is_noiseless or reference.is_noiseless:
         return nats, 0.0
     gap = scrubbed.mean - reference.mean
     moved = 0.5 * float((gap.double() * reference.covariance.solve(gap).double()).sum())

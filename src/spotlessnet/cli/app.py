@@ -12,8 +12,8 @@ from spotlessnet.cli import (
     forgettable,
     inspecting,
     listing,
+    precomputing,
     purging,
-    remembering,
     reproducing,
     scrubbing,
     verifying,
@@ -56,7 +56,7 @@ app.command("scrub")(scrubbing.scrub)
 app.command("train")(forgettable.train)
 app.command("forget")(forgettable.forget)
 app.command("audit")(auditing.audit)
-app.command("remember")(remembering.remember)
+app.command("precompute")(precomputing.precompute)
 app.command("compare")(comparing.compare)
 app.command("reproduce")(reproducing.reproduce)
 app.command("list")(listing.list_)

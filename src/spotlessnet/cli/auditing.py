@@ -2,12 +2,12 @@
 
 from contextlib import nullcontext
 
+from spotlessnet.cli.console import Console
 from spotlessnet.cli.folder import Folder
-from spotlessnet.cli.forgetting import plan_of, write_story
+from spotlessnet.cli.forgetting import plan_of, write_report
 from spotlessnet.cli.inputs import inputs_of
 from spotlessnet.cli.options import AsJson, Debug, Quiet, Wish, takes_case
 from spotlessnet.cli.scrubbing import EXIT_CODES, Seeds, Strong, audited, planned
-from spotlessnet.cli.talk import Talk
 from spotlessnet.core.errors import NeedError
 from spotlessnet.core.progress import quiet as no_bars
 
@@ -16,37 +16,37 @@ from spotlessnet.core.progress import quiet as no_bars
 def audit(
     wish: Wish,
     seeds: Seeds = 8,
-    strong: Strong = False,
+    shadow_attack: Strong = False,
     json: AsJson = False,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> int:
     """Measure what a method leaves behind, against networks that never saw the rows.
 
-    [bold]spotless audit --model nets.py:build --weights model.safetensors --start start.safetensors
-    --data mydata.py:train --test mydata.py:test --forget forget.csv --epochs 30 --rate 0.05 --method ntk
+    [bold]spotless audit --model nets.py:build --weights model.safetensors --init start.safetensors
+    --data mydata.py:train --test mydata.py:test --forget forget.csv --epochs 30 --lr 0.05 --method ntk
     --out audit/[/bold]
 
-    Ends with 0 if forgotten, 1 if not, 6 if that cannot be told. Without --start, --epochs and --rate no network can be
+    Ends with 0 if forgotten, 1 if not, 6 if that cannot be told. Without --init, --epochs and --lr no network can be
     retrained, and the word is always the last. Your own modules are imported, so their code runs.
     """
-    talk, case = Talk(json, quiet), wish.case
+    console, case = Console(json, quiet), wish.case
     with no_bars() if quiet or json else nullcontext():
         if wish.dry_run:
-            return planned(plan_of(case), talk)
+            return planned(plan_of(case), console)
         if case.out is None:
             raise NeedError("This needs --out. Give it as a flag, or as a line of the case file.")
         folder = Folder(case.out, wish.resume, case.private_days)
         folder.check(inputs_of(case))
         plan = plan_of(case)
         for line in plan.lines():
-            talk.say(line)
+            console.say(line)
         with folder.claimed():
-            story = audited(plan, None, seeds, strong)
-            files = [case.out / name for name in write_story(case.out, story, replace=wish.resume)]
-    judgement = story.judgement
+            report = audited(plan, None, seeds, shadow_attack)
+            files = [case.out / name for name in write_report(case.out, report, replace=wish.resume)]
+    judgement = report.judgement
     word = "not judged" if judgement is None else judgement.word
-    reason = "; ".join(story.limits[:1]) if judgement is None else judgement.reason
-    told = {"status": "done", "verdict": word, "reason": reason, "files": files, "rows": [vars(r) for r in story.rows]}
-    talk.give(told, [f"{word}: {reason}", *map(str, files)])
+    reason = "; ".join(report.limits[:1]) if judgement is None else judgement.reason
+    told = {"status": "done", "verdict": word, "reason": reason, "files": files, "rows": [vars(r) for r in report.rows]}
+    console.give(told, [f"{word}: {reason}", *map(str, files)])
     return EXIT_CODES.get(word, 6)

@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
+from spotlessnet.cli.console import Console
 from spotlessnet.cli.folder import Folder
 from spotlessnet.cli.inputs import inputs_of
 from spotlessnet.cli.methods import METHODS, named
 from spotlessnet.cli.opening import open_case
 from spotlessnet.cli.options import AsJson, Debug, Quiet, Wish, takes_case
-from spotlessnet.cli.talk import Talk
 from spotlessnet.core.errors import NeedError
 from spotlessnet.core.progress import quiet as no_bars
 
@@ -35,8 +35,8 @@ def compare(
 ) -> int:
     """Line up several methods on one request, each beside the original and the retrained network.
 
-    [bold]spotless compare --model nets.py:build --weights model.safetensors --start start.safetensors
-    --data mydata.py:train --test mydata.py:test --forget forget.csv --epochs 30 --rate 0.05 --methods ntk,finetune
+    [bold]spotless compare --model nets.py:build --weights model.safetensors --init start.safetensors
+    --data mydata.py:train --test mydata.py:test --forget forget.csv --epochs 30 --lr 0.05 --methods ntk,finetune
     --out compared/[/bold]
 
     Your own modules are imported, so their code runs.
@@ -46,16 +46,16 @@ def compare(
     from spotlessnet.readouts import ActivationDistance, Error, MeanLoss
     from spotlessnet.report.page import number
 
-    talk, case = Talk(json, quiet), replace(wish.case, method=None)
+    console, case = Console(json, quiet), replace(wish.case, method=None)
     scrubs = {name.strip(): named(name, _own(case.settings or {}, name)) for name in methods.split(",")}
-    if case.start is None or case.recipe() is None:
-        raise NeedError("Comparing needs --start, --epochs and --rate, so that networks can be trained again.")
+    if case.init is None or case.recipe() is None:
+        raise NeedError("Comparing needs --init, --epochs and --lr, so that networks can be trained again.")
     with no_bars() if quiet or json else nullcontext():
         opened = open_case(case)
         plan = f"compare {', '.join(scrubs)} over {seeds} trainings; {opened.split.request}"
-        talk.say(plan)
+        console.say(plan)
         if wish.dry_run:
-            talk.give({"status": "planned", "methods": list(scrubs), "seeds": seeds}, [plan])
+            console.give({"status": "planned", "methods": list(scrubs), "seeds": seeds}, [plan])
             return 0
         case.need("out")
         assert case.out is not None
@@ -78,12 +78,12 @@ def compare(
     columns = list(dict.fromkeys(line.readout for line in lines))
     cells = {(line.method, line.readout): number(line.mean.value) for line in lines}
     table = [[m, *(cells.get((m, c), "") for c in columns)] for m in dict.fromkeys(line.method for line in lines)]
-    talk.table(["method", *columns], table)
+    console.table(["method", *columns], table)
     # A method that broke down shows as a dash, or only as fewer seeds: both must be said.
     for method, why in dict.fromkeys((row.method, row.note) for row in rows if math.isnan(row.value)):
         broken = {row.seed for row in rows if (row.method, row.note) == (method, why) and math.isnan(row.value)}
-        talk.say(f"{method}: {len(broken)} of {seeds} trainings gave {why}")
-    talk.give({"status": "done", "rows": [vars(row) for row in rows]}, [str(case.out / "rows.jsonl")])
+        console.say(f"{method}: {len(broken)} of {seeds} trainings gave {why}")
+    console.give({"status": "done", "rows": [vars(row) for row in rows]}, [str(case.out / "rows.jsonl")])
     return 0
 
 

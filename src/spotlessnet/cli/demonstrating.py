@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
+from spotlessnet.cli.console import Console
 from spotlessnet.cli.options import AsJson, Debug, DryRun, Quiet
-from spotlessnet.cli.talk import Talk
 from spotlessnet.core.progress import quiet as no_bars
 
 Out = Annotated[Path, typer.Option("--out", "-o", help="The folder for the report.")]
@@ -26,20 +26,20 @@ def demo(
 
     [bold]spotless demo[/bold]
     """
-    talk = Talk(json, quiet)
+    console = Console(json, quiet)
     page = (out / "report.html").resolve()
-    talk.say(f"The report will be {page}")
+    console.say(f"The report will be {page}")
     if dry_run:
-        talk.give({"status": "planned", "report": page}, [str(page)])
+        console.give({"status": "planned", "report": page}, [str(page)])
         return 0
     from spotlessnet.demo import demo as run
     from spotlessnet.report.summary import as_text, summarise
 
     with no_bars() if quiet or json else nullcontext():
-        story, path = run(out, seeds=seeds)
-    word = "not judged" if story.judgement is None else f"{story.judgement.word}: {story.judgement.reason}"
-    for line in as_text([one for one in summarise(story.rows) if one.readout.startswith("error on")]).splitlines():
-        talk.say(line)
-    talk.say(f"{story.method}: {word}")
-    talk.give({"status": "done", "report": path.resolve(), "verdict": word}, [str(path)])
+        report, path = run(out, seeds=seeds)
+    word = "not judged" if report.judgement is None else f"{report.judgement.word}: {report.judgement.reason}"
+    for line in as_text([one for one in summarise(report.rows) if one.readout.startswith("error on")]).splitlines():
+        console.say(line)
+    console.say(f"{report.method}: {word}")
+    console.give({"status": "done", "report": path.resolve(), "verdict": word}, [str(path)])
     return 0

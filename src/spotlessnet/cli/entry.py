@@ -20,7 +20,7 @@ import torch
 import typer
 
 from spotlessnet.case import raised_by_own
-from spotlessnet.cli.talk import DEBUG, printable
+from spotlessnet.cli.console import DEBUG, printable
 from spotlessnet.core.errors import SpotlessError
 
 WORDS = {

@@ -90,7 +90,7 @@ def estimate(trained: Trained, split: Split, scrub: Scrub, limit: float | None =
 def seconds_per_row(trained: Trained, split: Split) -> float:
     """Wall time of one row's loss gradient, in batches."""
     w = trained.weights.clone().requires_grad_()
-    data = split.whole.pick(list(range(min(len(split.whole), TIMED * ROWS))))
+    data = split.whole.select(list(range(min(len(split.whole), TIMED * ROWS))))
     seconds, rows = math.inf, max(1, min(ROWS, len(data)))
     for batch in trained.batches(data, ROWS):
         began = time.perf_counter()

@@ -9,11 +9,11 @@ import typer
 from torch import nn
 
 from spotlessnet.case import Case, made
+from spotlessnet.cli.console import Console
 from spotlessnet.cli.folder import Folder
 from spotlessnet.cli.inputs import keyed
 from spotlessnet.cli.opening import listed_ids, rows_of
 from spotlessnet.cli.options import AsJson, Debug, Out, Quiet
-from spotlessnet.cli.talk import Talk
 from spotlessnet.core.errors import DataError, NeedError, SettingError, check_choice
 from spotlessnet.core.files import sha256
 from spotlessnet.core.progress import quiet as no_bars
@@ -75,7 +75,7 @@ def train(
             "`spotless train` trains forgettable models only. Give --forgettable, or train as you always do."
         )
     check_choice("features", features, ("pooled", "tangent", "linearised"))
-    talk, folder, began = Talk(json, quiet), Folder(out, again=False), datetime.now(UTC)
+    console, folder, began = Console(json, quiet), Folder(out, again=False), datetime.now(UTC)
     folder.check({})
     case = Case(model=model, core=core, data=data)
     user = rows_of(case, "data")
@@ -91,7 +91,7 @@ def train(
             ids=[str(name) for name in (range(len(user)) if id_column == "row" else user.column(id_column))],
             seed=seed,
         )
-    return _write(folder, fitted, talk, {}, [], began)
+    return _write(folder, fitted, console, {}, [], began)
 
 
 def forget(
@@ -113,14 +113,14 @@ def forget(
     """
     from spotlessnet.forgettable.files import load_forgettable
 
-    talk, folder, began = Talk(json, quiet), Folder(out, again=False), datetime.now(UTC)
+    console, folder, began = Console(json, quiet), Folder(out, again=False), datetime.now(UTC)
     if not state.is_file():
         raise DataError(f"There is no file {state} for --state. Give what `spotless train --forgettable` wrote.")
     folder.check({"state": state, "forget": forget})
     listed = listed_ids(forget, id_column)
     loaded = load_forgettable(state, backbone_of(model))
     loaded.forget(listed)
-    return _write(folder, loaded, talk, {"state": state, "forget": forget}, listed, began)
+    return _write(folder, loaded, console, {"state": state, "forget": forget}, listed, began)
 
 
 def backbone_of(spec: str) -> nn.Module:
@@ -141,7 +141,7 @@ def _number(text: str) -> float:
 
 
 def _write(
-    folder: Folder, model: ForgettableModel, talk: Talk, inputs: dict[str, Path], ids: list[str], began: datetime
+    folder: Folder, model: ForgettableModel, console: Console, inputs: dict[str, Path], ids: list[str], began: datetime
 ) -> int:
     from spotlessnet.forgettable.files import save_forgettable
 
@@ -175,17 +175,17 @@ def _write(
             method="forgettable by design: exact downdate of a ridge problem",
             settings={"ridge": model.ridge, "ridge_from": model.ridge_from, "features": len(model.weights)},
             noise={"kind": "none"},
-            about=request.about(),
+            diagnostics=request.about(),
             private={"destroy_after": folder.private.destroy_after.isoformat(), "by": "spotless purge"},
             salt=folder.salt,
             limits=LIMITS,
             began=began,
         )
         write_receipt(folder.receipt, receipt)
-    talk.say(
+    console.say(
         f"result  {request.examples} examples, {request.left} left, {1000 * request.seconds:.1f} ms; at most "
         f"{request.certificate.relative:.1g} of the weights' length from solving anew"
     )
     told = {"status": "done", "state": state, "network": network, "receipt": receipt}
-    talk.give(told, [str(state), str(network), str(folder.receipt)])
+    console.give(told, [str(state), str(network), str(folder.receipt)])
     return 0

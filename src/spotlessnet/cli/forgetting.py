@@ -13,13 +13,13 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _NormBase
 
 from spotlessnet.case import Case
+from spotlessnet.cli.console import Console
 from spotlessnet.cli.estimate import Estimate, estimate
 from spotlessnet.cli.folder import Folder
 from spotlessnet.cli.inputs import Look, check_unchanged, inputs_of, keyed, looks_at
 from spotlessnet.cli.lineage import Lineage
 from spotlessnet.cli.methods import described, scrub_of, usual
-from spotlessnet.cli.opening import Opened, open_case
-from spotlessnet.cli.talk import Talk
+from spotlessnet.cli.opening import LoadedRequest, open_case
 from spotlessnet.core.damage import MOST, check_damage, utility_of
 from spotlessnet.core.errors import NumericsError, WornError
 from spotlessnet.core.gaussian import Gaussian
@@ -27,20 +27,20 @@ from spotlessnet.core.meter import Meter
 from spotlessnet.core.scrub import Scrub
 from spotlessnet.core.split import Request
 from spotlessnet.core.trained import Trained
-from spotlessnet.operators.after_request import LEAST, after_request
-from spotlessnet.report.story import Story
+from spotlessnet.precomputed.after_request import LEAST, after_request
+from spotlessnet.precomputed.statistics_files import write_statistics
+from spotlessnet.report.audit_report import AuditReport
 from spotlessnet.store.checkpoints import write_weights
-from spotlessnet.store.memories import write_memory
 from spotlessnet.store.receipts import COMMITMENT, NoiseSeed, commit_to, plain, statement, write_receipt
 
-SCRUBBED, MEMORY, REFUSAL = "scrubbed.safetensors", "memory.safetensors", "refusal.json"
+SCRUBBED, STATISTICS, REFUSAL = "scrubbed.safetensors", "statistics.safetensors", "refusal.json"
 VERDICT = "verdict.json"
 REPORT = ("report.html", "rows.jsonl", "rows.csv", "model-card.md", VERDICT)
 """The files that an audit writes; a receipt with a verdict binds them all."""
 
 
 @dataclass(frozen=True, eq=False)
-class Served:
+class Result:
     """What came of a request.
 
     **Arguments:**
@@ -51,14 +51,14 @@ class Served:
     folder: Path
     receipt: dict[str, Any]
     again: bool = False
-    story: Story | None = None
+    report: AuditReport | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
     """A request that was checked and not yet begun."""
 
-    opened: Opened
+    opened: LoadedRequest
     scrub: Scrub
     cost: Estimate
 
@@ -83,14 +83,14 @@ class Plan:
         ]
 
 
-Auditor = Callable[[Plan, Trained], Story]
+Auditor = Callable[[Plan, Trained], AuditReport]
 
 
 def plan_of(case: Case) -> Plan:
     """Everything short of the work: imports, checks, estimate, and the refusal of what would not fit."""
     scrub_of(case)  # a misspelt setting should not cost the reading of the data
     opened = open_case(case)
-    scrub = scrub_of(case, opened.memory, opened.reference, opened.tutors)
+    scrub = scrub_of(case, opened.statistics, opened.reference, opened.fold_models)
     scrub.check_enough_is_kept(opened.split)
     cost = estimate(opened.trained, opened.split, scrub, case.memory_limit)
     cost.check_memory()
@@ -107,17 +107,18 @@ def copies_in_words(request: Request) -> str:
 def request_of(case: Case, looks: Mapping[str, Look]) -> dict[str, Any]:
     """All that decides the result of a request; the same values are the same request."""
     left_out = ("out", "memory_limit", "device", "keep_private", "max_damage", "accept_damage")
-    told = {name: value for name, value in case.told().items() if name not in left_out}
+    told = {name: value for name, value in case.given().items() if name not in left_out}
     return plain({"fields": told, "digests": {name: look.digests for name, look in looks.items()}})
 
 
-def serve(case: Case, talk: Talk, *, resume: bool, audit: Auditor | None = None) -> Served:
+def serve(case: Case, console: Console, *, resume: bool, audit: Auditor | None = None) -> Result:
     """Forget what a case asks for, and write the network and its receipt; the receipt comes last.
 
     **Arguments:**
 
     - `resume`: go on where an earlier run of the same request stopped; a finished one is given back as it is.
-    - `audit`: a function of the plan and the scrubbed network that gives the `Story` to write beside it, or `None`.
+    - `audit`: a function of the plan and the scrubbed network that gives the `AuditReport` to write beside it, or
+      `None`.
     """
     case.need("out", "model", "weights", "data", "forget")
     assert case.out is not None
@@ -128,25 +129,25 @@ def serve(case: Case, talk: Talk, *, resume: bool, audit: Auditor | None = None)
     if resume and folder.receipt.is_file() and (found := folder.finished(request)):
         # Killed between the receipt and the end, a run leaves its last temporary name behind.
         folder.sweep()
-        return Served(folder.path, found, again=True)
-    lineage = None if case.memory is None else Lineage(case.memory)
+        return Result(folder.path, found, again=True)
+    lineage = None if case.statistics is None else Lineage(case.statistics)
     if lineage is not None:
         lineage.check_free(case.out)  # before the data are read
     plan = plan_of(case)
     check_unchanged(looks)
     for line in plan.lines():
-        talk.say(line)
+        console.say(line)
     with folder.claimed():
         # Another run may have finished between the look above and the claim.
         if found := folder.finished(request):
-            return Served(folder.path, found, again=True)
+            return Result(folder.path, found, again=True)
         folder.private.keep_request(request)
         binding = {"identity": folder.identity(request), "inputs": _inputs(looks, plan.opened, folder.salt)}
         with nullcontext() if lineage is None else lineage.used_by(case.out):
             return _write(folder, plan, binding, began, audit)
 
 
-def _inputs(looks: Mapping[str, Look], opened: Opened, salt: bytes) -> dict[str, dict[str, Any]]:
+def _inputs(looks: Mapping[str, Look], opened: LoadedRequest, salt: bytes) -> dict[str, dict[str, Any]]:
     """What the receipt says of everything that was read: files by their digests, rows by what the loader gave."""
     # A digest of the list itself would let anyone test a guess; the commitment to its ids is salted.
     found = {name: look.record(name, salt) for name, look in looks.items() if name != "forget"}
@@ -156,11 +157,11 @@ def _inputs(looks: Mapping[str, Look], opened: Opened, salt: bytes) -> dict[str,
     return found
 
 
-def _write(folder: Folder, plan: Plan, binding: dict[str, Any], began: datetime, audit: Auditor | None) -> Served:
+def _write(folder: Folder, plan: Plan, binding: dict[str, Any], began: datetime, audit: Auditor | None) -> Result:
     opened, case, split = plan.opened, plan.opened.case, plan.opened.split
     with Meter(opened.trained.device) as meter:
         gaussian = plan.scrub(opened.trained, split)
-    if gaussian.about.get("retrain_now"):
+    if gaussian.diagnostics.get("retrain_now"):
         _refuse(folder, plan, binding, began, gaussian)
     noise = NoiseSeed.secret() if case.seed is None else NoiseSeed.for_experiments(case.seed)
     weights = gaussian.draw(noise.generator())
@@ -169,24 +170,24 @@ def _write(folder: Folder, plan: Plan, binding: dict[str, Any], began: datetime,
     utility = measured_utility(opened, weights)
     written = write_weights(folder.path / SCRUBBED, opened.trained.module(weights), replace=folder.again)
     subjects = {SCRUBBED: written}
-    if opened.memory is not None:
-        subjects[MEMORY] = _write_memory(folder, opened, weights)
-    story = None if audit is None else audit(plan, opened.trained.at(weights))
-    if story is not None:
-        subjects |= write_story(folder.path, story, replace=folder.again)
+    if opened.statistics is not None:
+        subjects[STATISTICS] = _write_statistics(folder, opened, weights)
+    report = None if audit is None else audit(plan, opened.trained.at(weights))
+    if report is not None:
+        subjects |= write_report(folder.path, report, replace=folder.again)
     receipt = _receipt(
         folder,
         plan,
         binding,
         subjects=subjects,
         noise=_noise(noise, gaussian),
-        about={**gaussian.about, "seconds": meter.seconds, "utility": utility},
-        audit=[] if story is None else _figures(story),
-        limits=limits_of(opened, gaussian, story),
+        diagnostics={**gaussian.diagnostics, "seconds": meter.seconds, "utility": utility},
+        audit=[] if report is None else _figures(report),
+        limits=limits_of(opened, gaussian, report),
         began=began,
     )
     write_receipt(folder.receipt, receipt, replace=folder.again)
-    return Served(folder.path, receipt, story=story)
+    return Result(folder.path, receipt, report=report)
 
 
 def _receipt(folder: Folder, plan: Plan, binding: dict[str, Any], **known: Any) -> dict[str, Any]:
@@ -211,7 +212,7 @@ def _receipt(folder: Folder, plan: Plan, binding: dict[str, Any], **known: Any) 
     )
 
 
-def measured_utility(opened: Opened, weights: Float[Tensor, " P"]) -> dict[str, Any]:
+def measured_utility(opened: LoadedRequest, weights: Float[Tensor, " P"]) -> dict[str, Any]:
     """What the request cost on rows that stay, for the receipt; a ruined network is refused unless accepted."""
     case, after = opened.case, opened.trained.at(weights)
     # Whoever allows noise to cost more has said how much more may be lost.
@@ -225,42 +226,42 @@ def measured_utility(opened: Opened, weights: Float[Tensor, " P"]) -> dict[str, 
 
 def _refuse(folder: Folder, plan: Plan, binding: dict[str, Any], began: datetime, gaussian: Gaussian) -> NoReturn:
     """Write down why nothing was forgotten, and end."""
-    why = "; ".join(dict.fromkeys(gaussian.about.get("assumed", [])))
+    why = "; ".join(dict.fromkeys(gaussian.diagnostics.get("assumed", [])))
     limits = ["Refused: nothing was forgotten, and no network was written. Retrain without the rows."]
-    about, noise = {**gaussian.about, "refused": why}, {"kind": "none", "consequence": "nothing was drawn"}
-    told = _receipt(folder, plan, binding, subjects={}, noise=noise, about=about, limits=limits, began=began)
+    about, noise = {**gaussian.diagnostics, "refused": why}, {"kind": "none", "consequence": "nothing was drawn"}
+    told = _receipt(folder, plan, binding, subjects={}, noise=noise, diagnostics=about, limits=limits, began=began)
     write_receipt(folder.path / REFUSAL, told, replace=True)
     raise WornError(
         f"What was kept for requests no longer serves: {why}. Nothing was forgotten. Retrain without these rows, then "
-        f"write a new memory or train new tutors; {folder.path / REFUSAL} says it for your records."
+        f"write a new memory or train new fold models; {folder.path / REFUSAL} says it for your records."
     )
 
 
-def _write_memory(folder: Folder, opened: Opened, weights: Float[Tensor, " P"]) -> str:
+def _write_statistics(folder: Folder, opened: LoadedRequest, weights: Float[Tensor, " P"]) -> str:
     """The memory that the next request finds, written with the network that it belongs to; its SHA-256."""
-    assert opened.memory is not None
+    assert opened.statistics is not None
     retain = opened.split.retain if len(opened.split.retain) >= min(LEAST, opened.left) else None
-    memory = after_request(opened.memory, opened.trained, opened.split.forget, weights, retain=retain)
-    return write_memory(folder.path / MEMORY, memory, replace=folder.again)
+    memory = after_request(opened.statistics, opened.trained, opened.split.forget, weights, retain=retain)
+    return write_statistics(folder.path / STATISTICS, memory, replace=folder.again)
 
 
 def _noise(seed: NoiseSeed, gaussian: Gaussian) -> dict[str, Any]:
-    if gaussian.is_still:
+    if gaussian.is_noiseless:
         return {"kind": "none", "consequence": "the method adds no noise, so no bound in nats holds"}
     return seed.record()
 
 
-def _figures(story: Story) -> list[dict[str, Any]]:
-    judgement = story.judgement
+def _figures(report: AuditReport) -> list[dict[str, Any]]:
+    judgement = report.judgement
     if judgement is None:
         return [{"verdict": "not judged"}]
     head = {"verdict": judgement.word, "reason": judgement.reason, "seeds": judgement.seeds}
     return [head, *(vars(finding) for finding in judgement.findings)]
 
 
-def limits_of(opened: Opened, gaussian: Gaussian, story: Story | None) -> list[str]:
+def limits_of(opened: LoadedRequest, gaussian: Gaussian, report: AuditReport | None) -> list[str]:
     """What the receipt of this request cannot say."""
-    limits = [f"Assumed: {text}." for text in dict.fromkeys(gaussian.about.get("assumed", []))]
+    limits = [f"Assumed: {text}." for text in dict.fromkeys(gaussian.diagnostics.get("assumed", []))]
     if any(isinstance(m, _NormBase) and m.track_running_stats for m in opened.trained.model.modules()):
         limits.append("BatchNorm's running statistics were gathered with the forgotten rows and are left as they were.")
     frozen = sum(p.numel() for p in opened.trained.model.parameters()) - opened.trained.size
@@ -270,40 +271,41 @@ def limits_of(opened: Opened, gaussian: Gaussian, story: Story | None) -> list[s
     limits.append("The list of what to forget and the folder `private` name or betray the rows: keep or destroy them.")
     if opened.split.request.copies:
         limits.append(f"{copies_in_words(opened.split.request)}. Ask for them too.")
-    if opened.memory is not None:
+    if opened.statistics is not None:
         limits.append(
             "The network and the memory that were given to this request know the forgotten rows: destroy both. Whoever "
             "keeps them can read rows back from what changed."
         )
-    if opened.memory is not None and len(opened.split.retain) < min(LEAST, opened.left):
+    if opened.statistics is not None and len(opened.split.retain) < min(LEAST, opened.left):
         limits.append(
-            "Hardly any retained row was at hand, so the new memory.safetensors keeps curvature from before the "
+            "Hardly any retained row was at hand, so the new statistics.safetensors keeps curvature from before the "
             "request, in which whoever has all of them might find the forgotten rows. It serves noise alone: destroy "
             "it when it was used, at the latest when a network was retrained."
         )
-    if opened.tutors is not None:
+    if opened.fold_models is not None:
         limits.append(
-            "The file of the tutors holds the network from before all requests, and tutors that were trained on "
+            "The file of the fold models holds the network from before all requests, and fold models that were "
+            "trained on "
             "forgotten rows, each on a part of them: destroy it once a network was retrained, and guard it until then. "
-            "A request from tutors may take back some of what an earlier one did; nothing here has looked for it."
+            "A request from fold models may take back some of what an earlier one did; nothing here has looked for it."
         )
-    if opened.case.seed is not None and not gaussian.is_still:
+    if opened.case.seed is not None and not gaussian.is_noiseless:
         limits.append("The noise came from a published seed: anyone can take it away again.")
-    if story is None:
+    if report is None:
         limits.append("No audit was run: how much was forgotten has not been measured.")
     else:
         limits.append("The audit is of the method on this request over several seeds, not of this one file.")
     return limits
 
 
-def write_story(folder: Path, story: Story, *, replace: bool) -> dict[str, str]:
+def write_report(folder: Path, report: AuditReport, *, replace: bool) -> dict[str, str]:
     """The report for people, the rows and the verdict for programs, the section for a model card; their SHA-256."""
     from spotlessnet.core.files import write_whole
     from spotlessnet.report.exports import as_csv, as_json_lines, as_model_card
     from spotlessnet.report.page import page
 
-    figures = json.dumps(plain(_figures(story)), indent=2, sort_keys=True, allow_nan=False) + "\n"
-    texts = (page(story), as_json_lines(story.rows), as_csv(story.rows), as_model_card(story), figures)
+    figures = json.dumps(plain(_figures(report)), indent=2, sort_keys=True, allow_nan=False) + "\n"
+    texts = (page(report), as_json_lines(report.rows), as_csv(report.rows), as_model_card(report), figures)
     return {
         name: write_whole(folder / name, text.encode(), replace=replace)
         for name, text in zip(REPORT, texts, strict=True)

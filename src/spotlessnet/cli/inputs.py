@@ -14,7 +14,7 @@ from spotlessnet.core.errors import IntegrityError
 from spotlessnet.core.files import sha256
 
 DATA = ("data", "test", "validation", "core")
-OF_ONE_REQUEST = ("forget", "reference", "memory", "tutors", "out")
+OF_ONE_REQUEST = ("forget", "reference", "statistics", "fold_models", "out")
 """Whose names may tell who asked; they are never printed."""
 
 
@@ -84,7 +84,8 @@ def keyed(salt: bytes, what: str, text: str) -> str:
 
 def inputs_of(case: Case) -> dict[str, Path]:
     """Every file and folder that a case reads, by the field that names it."""
-    named = {name: getattr(case, name) for name in ("weights", "forget", "start", "reference", "memory", "tutors")}
+    files = ("weights", "forget", "init", "reference", "statistics", "fold_models")
+    named = {name: getattr(case, name) for name in files}
     for name in ("model", "data", "test", "validation", "core", "loss"):
         spec = getattr(case, name)
         if spec is not None:

@@ -5,8 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
+from spotlessnet.cli.console import Console, printable
 from spotlessnet.cli.options import AsJson, Debug, Quiet
-from spotlessnet.cli.talk import Talk, printable
 
 SHOWN = 40
 """Tensors that are listed one by one."""
@@ -19,7 +19,7 @@ def inspect(path: Thing, json: AsJson = False, quiet: Quiet = False, debug: Debu
 
     [bold]spotless inspect model.safetensors[/bold]
     """
-    talk = Talk(json, quiet)
+    console = Console(json, quiet)
     if path.is_dir() and (path / "receipt.json").is_file():
         path = path / "receipt.json"
     found = _receipt(path) if path.suffix == ".json" else _tensors(path)
@@ -27,7 +27,7 @@ def inspect(path: Thing, json: AsJson = False, quiet: Quiet = False, debug: Debu
     lines += [
         f"  {printable(str(one))}" for value in found.values() if isinstance(value, list) for one in value[:SHOWN]
     ]
-    talk.give(found, lines)
+    console.give(found, lines)
     return 0
 
 
@@ -48,7 +48,7 @@ def _tensors(path: Path) -> dict[str, Any]:
     text = read_metadata(path) if path.suffix == ".safetensors" else {}
     floating = [value for value in tensors.values() if value.is_floating_point()]
     said = text.get("format", "")
-    kinds = [kind for kind in ("memory", "tutors") if said.startswith(f"spotlessnet {kind}")]
+    kinds = [kind for kind in ("statistics", "fold_models") if said.startswith(f"spotlessnet {kind}")]
     return {
         "kind": kinds[0] if kinds else "checkpoint",
         "tensors": len(tensors),

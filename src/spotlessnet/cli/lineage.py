@@ -77,7 +77,7 @@ class Lineage:
             return None
         try:
             found = json.loads(read_whole(self.note, "note", LONGEST))
-            about, state, folder = found["memory"], found["state"], found["folder"]
+            about, state, folder = found["statistics"], found["state"], found["folder"]
             if b"\0" in os.fsencode(folder):
                 raise ValueError("no folder has such a name")
         except (OSError, ValueError, TypeError, KeyError, RecursionError) as e:
@@ -100,7 +100,7 @@ class Lineage:
     def _write(self, out: Path, state: str) -> None:
         # From where the memory lies, so that both may move together.
         folder = os.path.relpath(out.resolve(), self.memory.parent.resolve())
-        told = {"memory": sha256(self.memory), "folder": folder, "state": state}
+        told = {"statistics": sha256(self.memory), "folder": folder, "state": state}
         write_whole(self.note, json.dumps(told, sort_keys=True).encode() + b"\n", replace=True)
 
 

@@ -4,8 +4,8 @@ from typing import Annotated, Any
 
 import typer
 
+from spotlessnet.cli.console import Console
 from spotlessnet.cli.options import AsJson, Debug, Quiet
-from spotlessnet.cli.talk import Talk
 from spotlessnet.core.errors import check_choice
 
 KINDS = ("methods", "readouts", "datasets", "experiments")
@@ -18,7 +18,7 @@ def list_(what: What = "all", json: AsJson = False, quiet: Quiet = False, debug:
     [bold]spotless list methods[/bold]
     """
     check_choice("what", what, (*KINDS, "all"))
-    talk = Talk(json, quiet)
+    console = Console(json, quiet)
     makers = {"methods": methods, "readouts": readouts, "datasets": datasets, "experiments": _experiments}
     found = {kind: makers[kind]() for kind in KINDS if what in (kind, "all")}
     for kind, entries in found.items():
@@ -26,8 +26,8 @@ def list_(what: What = "all", json: AsJson = False, quiet: Quiet = False, debug:
             [name, one["about"], ", ".join(f"{k}={v}" for k, v in one["settings"].items())]
             for name, one in entries.items()
         ]
-        talk.table([kind, "what it does", "settings"], rows)
-    talk.give(found)
+        console.table([kind, "what it does", "settings"], rows)
+    console.give(found)
     return 0
 
 

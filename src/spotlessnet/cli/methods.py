@@ -10,10 +10,10 @@ from typing import Any
 
 from spotlessnet.case import Case
 from spotlessnet.core.errors import NeedError, SettingError, shown
-from spotlessnet.core.memory import Memory
 from spotlessnet.core.scrub import Scrub, chain
-from spotlessnet.scrubs import SCRUBS, Fisher, Unlabel, WithinBudget
-from spotlessnet.training.tutors import Tutors
+from spotlessnet.methods import SCRUBS, Fisher, OutOfFoldDistillation, WithinBudget
+from spotlessnet.precomputed.fold_models import FoldModels
+from spotlessnet.precomputed.statistics import Statistics
 
 BEST = "short-retrain"
 """The method where none is named, if start and recipe are known and the retained rows are at hand: nothing that an
@@ -23,7 +23,7 @@ FALLBACK = "ntk+finetune"
 """The method otherwise: the step that retraining would take, then a polish."""
 
 TAUGHT = "unlabel"
-"""The method if tutors are given, for nothing else can ask them."""
+"""The method if fold models are given, for nothing else can ask them."""
 
 POLISH = 3
 """Epochs of that polish."""
@@ -32,7 +32,7 @@ POLISH = 3
 def name_of(kind: type[Scrub]) -> str:
     """A method's name on the command line.
 
-    >>> from spotlessnet.scrubs import NTK, NegativeGradient
+    >>> from spotlessnet.methods import NTK, NegativeGradient
     >>> name_of(NTK), name_of(NegativeGradient)
     ('ntk', 'negative-gradient')
     """
@@ -43,26 +43,28 @@ METHODS = {name_of(kind): kind for kind in SCRUBS if kind is not WithinBudget}
 """Every method that a name can ask for; budgets have flags of their own."""
 
 
-def scrub_of(case: Case, memory: Memory | None = None, reference: Any = None, tutors: Tutors | None = None) -> Scrub:
+def scrub_of(
+    case: Case, memory: Statistics | None = None, reference: Any = None, fold_models: FoldModels | None = None
+) -> Scrub:
     """The method that a case asks for, budgets included."""
     scrub = named(case.method or default(case), case.settings or {}, is_default=case.method is None)
     if memory is not None:
-        scrub = _with_memory(scrub, memory)
-    if case.tutors is not None:
-        scrub = _with_tutors(scrub, tutors)
+        scrub = _with_statistics(scrub, memory)
+    if case.fold_models is not None:
+        scrub = _with_fold_models(scrub, fold_models)
     if case.max_nats is None and case.max_error_increase is None:
         return scrub
     if not scrub.is_noisy:
         # A budget is met by noise, and this method adds none of its own.
-        scrub = _followed_by(scrub, Fisher(memory=memory))
+        scrub = _followed_by(scrub, Fisher(statistics=memory))
     return WithinBudget(scrub, case.max_nats, case.max_error_increase, reference)
 
 
 def default(case: Case) -> str:
     """What is done where no method is named."""
-    if case.tutors is not None:
+    if case.fold_models is not None:
         return TAUGHT
-    known = case.start is not None and case.recipe() is not None and case.memory is None
+    known = case.init is not None and case.recipe() is not None and case.statistics is None
     return BEST if known else FALLBACK
 
 
@@ -167,22 +169,26 @@ def _wanted(part: Any) -> str:
     return words[part]
 
 
-def _with_memory(scrub: Scrub, memory: Memory) -> Scrub:
+def _with_statistics(scrub: Scrub, memory: Statistics) -> Scrub:
     links = getattr(scrub, "links", (scrub,))
-    able = [hasattr(link, "memory") for link in links]
+    able = [hasattr(link, "statistics") for link in links]
     if not any(able):
         raise NeedError(
-            "--memory was given, but no part of the method reads one. End it with +fisher, or leave the memory out."
+            "--statistics was given, but no part of the method reads one. End it with +fisher, or leave the memory out."
         )
-    fed = [replace(link, memory=memory) if yes else link for link, yes in zip(links, able, strict=True)]
+    fed = [replace(link, statistics=memory) if yes else link for link, yes in zip(links, able, strict=True)]
     return fed[0] if len(fed) == 1 else chain(*fed)
 
 
-def _with_tutors(scrub: Scrub, tutors: Tutors | None) -> Scrub:
+def _with_fold_models(scrub: Scrub, fold_models: FoldModels | None) -> Scrub:
     links = getattr(scrub, "links", (scrub,))
-    if not any(isinstance(link, Unlabel) for link in links):
-        raise NeedError("--tutors was given, but no part of the method asks them. Name the method unlabel, or none.")
-    fed = [replace(link, tutors=tutors) if isinstance(link, Unlabel) else link for link in links]
+    if not any(isinstance(link, OutOfFoldDistillation) for link in links):
+        raise NeedError(
+            "--fold-models was given, but no part of the method asks them. Name the method unlabel, or none."
+        )
+    fed = [
+        replace(link, fold_models=fold_models) if isinstance(link, OutOfFoldDistillation) else link for link in links
+    ]
     return fed[0] if len(fed) == 1 else chain(*fed)
 
 

@@ -14,13 +14,13 @@ from spotlessnet.core.contents import Contents, contents_of
 from spotlessnet.core.data import Arrays, Data, HasLabels
 from spotlessnet.core.errors import DataError, MismatchError, ResourceError, SpotlessError
 from spotlessnet.core.loss import BinaryCrossEntropy, CrossEntropy, Loss, SquaredError
-from spotlessnet.core.memory import Memory
 from spotlessnet.core.split import Request, Split
 from spotlessnet.core.trained import Trained
+from spotlessnet.precomputed.fold_model_files import read_fold_models
+from spotlessnet.precomputed.fold_models import FoldModels
+from spotlessnet.precomputed.statistics import Statistics
+from spotlessnet.precomputed.statistics_files import read_statistics
 from spotlessnet.store.checkpoints import fit_names, load_into, read_weights
-from spotlessnet.store.memories import read_memory
-from spotlessnet.store.tutors import read_tutors
-from spotlessnet.training.tutors import Tutors
 
 LOSSES: dict[str, type[Loss]] = {
     "cross-entropy": CrossEntropy,
@@ -33,7 +33,7 @@ TRIED = 8
 
 
 @dataclass(frozen=True, eq=False)
-class Opened:
+class LoadedRequest:
     """A case with everything read and checked.
 
     **Arguments:**
@@ -46,18 +46,18 @@ class Opened:
     trained: Trained
     split: Split
     ids: frozenset[str]
-    memory: Memory | None = None
+    statistics: Statistics | None = None
     reference: Any = None
-    tutors: Tutors | None = None
+    fold_models: FoldModels | None = None
     contents: Mapping[str, Contents] = field(default_factory=dict)
 
     @property
     def left(self) -> int:
         """How many rows the memory will hold when those of the request are gone."""
-        return 0 if self.memory is None else self.memory.count - len(self.split.forget)
+        return 0 if self.statistics is None else self.statistics.count - len(self.split.forget)
 
 
-def open_case(case: Case, *, needs_forget: bool = True) -> Opened:
+def open_case(case: Case, *, needs_forget: bool = True) -> LoadedRequest:
     """Everything that a case names, read and seen to fit."""
     case.need("model", "weights", "data", *(["forget"] if needs_forget else []))
     cohort, wanted = _cohort(case) if needs_forget else (None, frozenset[str]())
@@ -73,21 +73,21 @@ def open_case(case: Case, *, needs_forget: bool = True) -> Opened:
             check_fits(trained, data, name)
     if cohort is None:
         # A split must name what goes; here nothing does.
-        split = Split(forget=train.pick([]), kept=train, test=test, request=Request("nothing"), **others)
+        split = Split(forget=train.select([]), kept=train, test=test, request=Request("nothing"), **others)
     else:
         split = cohort(train, test, **others)
-    memory = None if case.memory is None else read_memory(case.memory)
+    memory = None if case.statistics is None else read_statistics(case.statistics)
     if memory is not None:
         memory.check_belongs_to(trained)
         memory.check_holds(train)
     reference = None if case.reference is None else trained.vector(_named(trained, case.reference))
-    tutors = None if case.tutors is None else read_tutors(case.tutors)
-    if tutors is not None:
-        tutors.check_belong_to(trained, train)
+    fold_models = None if case.fold_models is None else read_fold_models(case.fold_models)
+    if fold_models is not None:
+        fold_models.check_belong_to(trained, train)
     contents = {} if cohort is None else _contents({"data": train, "test": test, **others}, split)
     if cohort is not None:
         split = replace(split, request=replace(split.request, copies=contents["data"].copies))
-    return Opened(case, trained, split, wanted, memory, reference, tutors, contents)
+    return LoadedRequest(case, trained, split, wanted, memory, reference, fold_models, contents)
 
 
 def _contents(every: Mapping[str, Data | None], split: Split) -> dict[str, Contents]:
@@ -173,13 +173,13 @@ def as_data(found: Any, name: str) -> Data:
 
 
 def _trained(case: Case, network: nn.Module) -> Trained:
-    trained = Trained.of(network, _loss(case), decay=case.decay, recipe=case.recipe())
-    if case.start is None:
+    trained = Trained.of(network, _loss(case), weight_decay=case.weight_decay, recipe=case.recipe())
+    if case.init is None:
         return trained
-    start = trained.vector(_named(trained, case.start))
+    start = trained.vector(_named(trained, case.init))
     if not bool(start.isfinite().all()):
-        raise DataError(f"The start weights {case.start} are not finite. Give the checkpoint that training began at.")
-    return Trained.of(network, trained.loss, decay=case.decay, recipe=case.recipe(), start=start)
+        raise DataError(f"The start weights {case.init} are not finite. Give the checkpoint that training began at.")
+    return Trained.of(network, trained.loss, weight_decay=case.weight_decay, recipe=case.recipe(), init=start)
 
 
 def _named(trained: Trained, path: Path) -> Any:

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
+from spotlessnet.cli.console import Console
 from spotlessnet.cli.options import AsJson, Debug, Quiet
-from spotlessnet.cli.talk import Talk
 from spotlessnet.core.errors import DataError
 
 Folders = Annotated[list[Path], typer.Argument(help="Folders that requests wrote.")]
@@ -26,7 +26,7 @@ def purge(folders: Folders, now: Now = False, json: AsJson = False, quiet: Quiet
     from spotlessnet.cli.folder import locked
     from spotlessnet.store.private import Private
 
-    talk, today = Talk(json, quiet), datetime.now(UTC)
+    console, today = Console(json, quiet), datetime.now(UTC)
     told, lines = [], []
     for folder in folders:
         private = Private(folder)
@@ -45,5 +45,5 @@ def purge(folders: Folders, now: Now = False, json: AsJson = False, quiet: Quiet
             names = private.destroy(today)
         told.append({"folder": folder, "status": "purged", "files": names})
         lines.append(f"purged {folder / 'private'}: {', '.join(names) or 'nothing left in it'}")
-    talk.give({"status": "done", "folders": told}, lines)
+    console.give({"status": "done", "folders": told}, lines)
     return 0

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
+from spotlessnet.cli.console import Console
 from spotlessnet.cli.options import AsJson, Debug, DryRun, Quiet
-from spotlessnet.cli.talk import Talk
 from spotlessnet.core.errors import SettingError
 from spotlessnet.core.progress import quiet as no_bars
 
@@ -37,23 +37,23 @@ def reproduce(
     from spotlessnet.core.files import write_whole
     from spotlessnet.report.exports import as_csv
 
-    talk, known = Talk(json, quiet), experiments()
+    console, known = Console(json, quiet), experiments()
     if name not in known:
         near = difflib.get_close_matches(name, known, n=1)
         hint = f"Did you mean {near[0]!r}?" if near else f"Known are {', '.join(known) or 'none yet'}."
         raise SettingError(f"There is no experiment {name[:40]!r}. {hint}")
     experiment = known[name]
     settings = experiment.full() if full else experiment.toy()
-    talk.say(f"{name}: {settings}")
+    console.say(f"{name}: {settings}")
     if dry_run:
-        talk.give({"status": "planned", "settings": str(settings)}, [str(settings)])
+        console.give({"status": "planned", "settings": str(settings)}, [str(settings)])
         return 0
     place = out / name
     with no_bars() if quiet or json else nullcontext():
         rows = experiment.run(settings, place, data)
         pictures = experiment.draw(place)
     write_whole(place / "rows.csv", as_csv(rows).encode(), replace=True)
-    talk.give(
+    console.give(
         {"status": "done", "rows": [vars(row) for row in rows]}, [str(path) for path in (place / "rows.csv", *pictures)]
     )
     return 0

@@ -10,20 +10,20 @@ from typing import Annotated
 import typer
 
 from spotlessnet.case import Case, as_flag
-from spotlessnet.cli.forgetting import SCRUBBED, Plan, Served, plan_of, serve
+from spotlessnet.cli.console import Console
+from spotlessnet.cli.forgetting import SCRUBBED, Plan, Result, plan_of, serve
 from spotlessnet.cli.inputs import OF_ONE_REQUEST
 from spotlessnet.cli.options import AsJson, Debug, Quiet, Wish, takes_case
-from spotlessnet.cli.talk import Talk
 from spotlessnet.core.progress import quiet as no_bars
 from spotlessnet.core.trained import Trained
-from spotlessnet.report.story import Story
+from spotlessnet.report.audit_report import AuditReport
 
 EXIT_CODES = {"forgotten": 0, "not forgotten": 1, "inconclusive": 6}
 """What the audit's word means to a script; no word at all is inconclusive too."""
 
 Audit = Annotated[bool, typer.Option("--audit", help="Measure what is left, and put it in the receipt and a report.")]
 Seeds = Annotated[int, typer.Option("--seeds", help="Pairs of trainings that an audit looks at.", min=1, max=1000)]
-Strong = Annotated[bool, typer.Option("--strong", help="Also attack shadow networks scrubbed the same way.")]
+Strong = Annotated[bool, typer.Option("--shadow-attack", help="Also attack shadow networks scrubbed the same way.")]
 
 
 @takes_case
@@ -31,7 +31,7 @@ def scrub(
     wish: Wish,
     audit: Audit = False,
     seeds: Seeds = 8,
-    strong: Strong = False,
+    shadow_attack: Strong = False,
     json: AsJson = False,
     quiet: Quiet = False,
     debug: Debug = False,
@@ -39,7 +39,7 @@ def scrub(
     """Forget some rows of a trained network, and write the new weights with a receipt.
 
     [bold]spotless scrub --model mypackage.nets:build --weights model.safetensors --data mydata.py:train
-    --forget forget.csv --start start.safetensors --epochs 30 --rate 0.01 --out run/[/bold]
+    --forget forget.csv --init start.safetensors --epochs 30 --lr 0.01 --out run/[/bold]
 
     [bold]spotless scrub --case case.toml --dry-run[/bold]
 
@@ -48,35 +48,35 @@ def scrub(
     A network that answers rows which stay more than five points worse is not written: see --max-damage.
     The folder `private` in --out is for you alone: with it the receipt can be checked against your list.
     """
-    talk = Talk(json, quiet)
+    console = Console(json, quiet)
     with no_bars() if quiet or json else nullcontext():
         if wish.dry_run:
-            return planned(plan_of(wish.case), talk)
-        auditor = (lambda plan, network: audited(plan, network, seeds, strong)) if audit else None
-        served = serve(wish.case, talk, resume=wish.resume, audit=auditor)
-    return _told(served, talk, audited=audit)
+            return planned(plan_of(wish.case), console)
+        auditor = (lambda plan, network: audited(plan, network, seeds, shadow_attack)) if audit else None
+        served = serve(wish.case, console, resume=wish.resume, audit=auditor)
+    return _told(served, console, audited=audit)
 
 
-def planned(plan: Plan, talk: Talk) -> int:
+def planned(plan: Plan, console: Console) -> int:
     """Print a plan; nothing was written."""
     retraining = plan.cost.retraining if isfinite(plan.cost.retraining) else None
     cost = {"seconds": plan.cost.seconds, "at_most": plan.cost.at_most, "retraining": retraining}
     bytes_ = {"memory": plan.cost.memory, "available": plan.cost.available}
     lines = plan.lines()
-    talk.give({"status": "planned", "plan": lines, **cost, **bytes_}, lines)
+    console.give({"status": "planned", "plan": lines, **cost, **bytes_}, lines)
     return 0
 
 
-def audited(plan: Plan, delivered: Trained | None, seeds: int, strong: bool) -> Story:
+def audited(plan: Plan, delivered: Trained | None, seeds: int, shadow_attack: bool) -> AuditReport:
     """The story of a plan, over several trainings where start and recipe are known."""
     from spotlessnet.audit import audit as measure
     from spotlessnet.cli.methods import described, scrub_of
 
     opened = plan.opened
-    # A memory and a reference belong to the one network; the audit trains others. Tutors teach them all, each held to
-    # what it said itself.
-    tutors = None if opened.tutors is None else replace(opened.tutors, origin=None)
-    scrub = scrub_of(opened.case, tutors=tutors)
+    # A memory and a reference belong to the one network; the audit trains others. Fold models teach them all, each
+    # held to what it said itself.
+    fold_models = None if opened.fold_models is None else replace(opened.fold_models, origin=None)
+    scrub = scrub_of(opened.case, fold_models=fold_models)
     return measure(
         opened.trained,
         opened.split,
@@ -85,7 +85,7 @@ def audited(plan: Plan, delivered: Trained | None, seeds: int, strong: bool) -> 
         seeds=seeds,
         title="A request to forget",
         again=command_of(opened.case),
-        strong=strong,
+        shadow_attack=shadow_attack,
         delivered=delivered,
     )
 
@@ -98,7 +98,7 @@ def command_of(case: Case, command: str = "audit") -> str:
     'spotless audit --data mydata.py:train --forget FORGET'
     """
     words = []
-    for name, value in case.told().items():
+    for name, value in case.given().items():
         if name == "settings":
             words += [f"--set {key}={one}" for key, one in value.items()]
         elif name in OF_ONE_REQUEST:
@@ -117,28 +117,30 @@ def usual_fields() -> dict[str, object]:
     return {f.name: f.default for f in fields(Case)}
 
 
-def _told(served: Served, talk: Talk, *, audited: bool) -> int:
+def _told(served: Result, console: Console, *, audited: bool) -> int:
     receipt = served.receipt["predicate"]
     words = [figure["verdict"] for figure in receipt["audit"] if "verdict" in figure]
     if served.again:
-        talk.say("This request was served before; nothing was changed.")
+        console.say("This request was served before; nothing was changed.")
     about = receipt["about"]
     if "nats" in about:
         # The price of the budget must not hide in the receipt, nor that it was only estimated.
         low, high = about.get("nats_range", [about["nats"]] * 2)
         guess = "" if low == high else f" (an estimate: in trials it was {low:.2g} to {high:.2g})"
-        talk.say(f"result  {about['nats']:.3g} nats are left{guess}; the error rises by {about['error_increase']:.1%}")
+        console.say(
+            f"result  {about['nats']:.3g} nats are left{guess}; the error rises by {about['error_increase']:.1%}"
+        )
     for one in about.get("utility", {}).get("measured", []):
-        talk.say(
+        console.say(
             f"utility {one['kind']} on {one['rows']} {one['on']} {one['before']:.3g} before, {one['after']:.3g} now"
         )
     for limit in receipt["limits"]:
-        talk.say(f"limit   {limit}")
+        console.say(f"limit   {limit}")
     told = {
         "status": "already done" if served.again else "done",
         "out": served.folder,
         "network": served.folder / SCRUBBED,
         "receipt": served.receipt,
     }
-    talk.give(told, [str(served.folder / SCRUBBED), str(served.folder / "receipt.json")])
+    console.give(told, [str(served.folder / SCRUBBED), str(served.folder / "receipt.json")])
     return EXIT_CODES.get(words[0], 6) if words else (6 if audited else 0)

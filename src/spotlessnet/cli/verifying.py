@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
+from spotlessnet.cli.console import Console
 from spotlessnet.cli.options import AsJson, Debug, Quiet
-from spotlessnet.cli.talk import Talk
 from spotlessnet.core.errors import DataError, IntegrityError
 
 Receipt = Annotated[Path, typer.Argument(help="receipt.json, or the folder that holds it.")]
@@ -42,7 +42,7 @@ def verify(
     from spotlessnet.store.receipts import read_receipt
     from spotlessnet.store.receipts import verify as check
 
-    talk = Talk(json, quiet)
+    console = Console(json, quiet)
     file = path / "receipt.json" if path.is_dir() else path
     private = Private(file.parent)
     salt = private.salt if private.has_salt else None
@@ -60,7 +60,7 @@ def verify(
         _check_list(body["request"]["cohort"], forget, id_column, salt)
         names.append(forget.name)
     open_ = [UNSIGNED if salt is not None else PURGED if private.is_purged else UNSEALED]
-    talk.give(
+    console.give(
         {"status": "verified", "files": names, "sealed": salt is not None, "not_checked": open_},
         [*told, *(f"verified {name}" for name in names), *(f"not checked: {one}" for one in open_)],
     )

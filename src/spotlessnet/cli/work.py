@@ -13,34 +13,34 @@ from spotlessnet.core.data import Data
 from spotlessnet.core.scrub import Chain, Scrub
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
-from spotlessnet.operators.linear_response import EXPECTED_ITERATIONS, cheaper_form
-from spotlessnet.operators.recall import SEEN, WIDEST
-from spotlessnet.operators.trust import RAISES
-from spotlessnet.scrubs import (
+from spotlessnet.methods import (
     NTK,
+    SCRUB,
+    SSD,
     BadTeacher,
     Finetune,
     Fisher,
+    GradientAscent,
     Hiding,
+    L1Sparse,
     MixedLinear,
-    NegativeGradient,
     NegGradPlus,
     Newton,
+    OutOfFoldDistillation,
     RandomLabels,
     RespondAndPolish,
     Retrain,
-    Saliency,
-    SelectiveDampening,
+    SalUn,
     ShortRetrain,
-    SparseFinetune,
-    Student,
-    Unlabel,
     Variational,
     WithinBudget,
 )
-from spotlessnet.scrubs.noise_cost import ATTEMPTS, CONFIRMING
-from spotlessnet.scrubs.price import THERE_AND_BACK
-from spotlessnet.scrubs.within_budget import GRID
+from spotlessnet.methods.noise_cost import ATTEMPTS, CONFIRMING
+from spotlessnet.methods.out_of_fold.price import THERE_AND_BACK
+from spotlessnet.methods.within_budget import GRID
+from spotlessnet.operators.linear_response import EXPECTED_ITERATIONS, cheaper_form
+from spotlessnet.operators.trust import RAISES
+from spotlessnet.precomputed.step import SEEN, WIDEST
 from spotlessnet.training.mixed import UserNetwork
 
 READ = 1 / THERE_AND_BACK
@@ -102,7 +102,7 @@ class Sizes:
     @staticmethod
     def of(trained: Trained, split: Split) -> "Sizes":
         with torch.no_grad(), FlopCounterMode(display=False) as counter:
-            C = int(trained.predict(split.whole.pick([0]))[0].numel())
+            C = int(trained.predict(split.whole.select([0]))[0].numel())
         n, k = 0 if split.kept is None else len(split.retain), len(split.forget)
         # Networks of elementwise pieces count as nothing; every weight then takes part about once.
         answer = max(counter.get_total_flops(), 2 * trained.size)
@@ -154,17 +154,17 @@ def _of_retrain(scrub: Retrain, trained: Trained, split: Split) -> Work:
 
 
 def _of_short_retrain(scrub: ShortRetrain, trained: Trained, split: Split) -> Work:
-    n, stage = len(split.retain), max(1, round(scrub.effort * _epochs(trained)))
+    n, stage = len(split.retain), max(1, round(scrub.epoch_fraction * _epochs(trained)))
     stages = -(-_epochs(trained) // stage)
     # One stage where it is as good at once; error is looked at before the first and after each.
     return Work((stage + 2 * READ) * n, (stages * stage + (stages + 1) * READ) * n)
 
 
-def _of_unlabel(scrub: Unlabel, trained: Trained, split: Split) -> Work:
+def _of_unlabel(scrub: OutOfFoldDistillation, trained: Trained, split: Split) -> Work:
     return Work.sure(scrub.price(split).of(scrub.rows_in_a_round(trained, split)) / THERE_AND_BACK)
 
 
-def _of_finetune(scrub: Finetune | SparseFinetune, trained: Trained, split: Split) -> Work:
+def _of_finetune(scrub: Finetune | L1Sparse, trained: Trained, split: Split) -> Work:
     return Work.sure(scrub.epochs * len(split.retain))
 
 
@@ -172,20 +172,20 @@ def _of_all_rows(scrub: RandomLabels | NegGradPlus, trained: Trained, split: Spl
     return Work.sure(scrub.epochs * len(split.whole))
 
 
-def _of_saliency(scrub: Saliency, trained: Trained, split: Split) -> Work:
+def _of_saliency(scrub: SalUn, trained: Trained, split: Split) -> Work:
     return Work.sure(scrub.epochs * len(split.whole) + len(split.forget))
 
 
-def _of_negative_gradient(scrub: NegativeGradient, trained: Trained, split: Split) -> Work:
+def _of_negative_gradient(scrub: GradientAscent, trained: Trained, split: Split) -> Work:
     return Work.sure(scrub.epochs * (len(split.forget) + (len(split.retain) if scrub.descend else 0)))
 
 
 def _of_bad_teacher(scrub: BadTeacher, trained: Trained, split: Split) -> Work:
-    teachers = 1 if trained.start is None else 2
+    teachers = 1 if trained.init is None else 2
     return Work.sure((scrub.epochs + teachers * READ) * len(split.whole))
 
 
-def _of_student(scrub: Student, trained: Trained, split: Split) -> Work:
+def _of_student(scrub: SCRUB, trained: Trained, split: Split) -> Work:
     away = min(scrub.away, scrub.epochs)
     return Work.sure(READ * len(split.whole) + away * len(split.forget) + scrub.epochs * len(split.retain))
 
@@ -195,7 +195,7 @@ def _of_respond_and_polish(scrub: RespondAndPolish, trained: Trained, split: Spl
     coreset = min(scrub.coreset, n)
     step = k + coreset * (1 + PRODUCT * (scrub.iterations + 1)) if scrub.iterations else 0
     # As the method itself has it: a share of the recipe's epochs, and its own only where there is no recipe.
-    epochs = scrub.epochs if trained.recipe is None else max(1, round(scrub.effort * trained.recipe.epochs))
+    epochs = scrub.epochs if trained.recipe is None else max(1, round(scrub.epoch_fraction * trained.recipe.epochs))
     return Work.sure(step + epochs * n)
 
 
@@ -203,19 +203,19 @@ def _of_hiding(scrub: Hiding, trained: Trained, split: Split) -> Work:
     return Work.sure(2 * READ * len(split.forget) + 1)
 
 
-def _of_dampening(scrub: SelectiveDampening, trained: Trained, split: Split) -> Work:
+def _of_dampening(scrub: SSD, trained: Trained, split: Split) -> Work:
     return Work.sure(Sizes.of(trained, split).diagonal("empirical") * (len(split.whole) + len(split.forget)))
 
 
 def _of_variational(scrub: Variational, trained: Trained, split: Split) -> Work:
     n = len(split.retain)
     # The last batch of a sweep is smaller; a quarter more batches look at the answer.
-    return Work.sure(1.25 * NOISY * scrub.steps * n / math.ceil(n / scrub.batch))
+    return Work.sure(1.25 * NOISY * scrub.steps * n / math.ceil(n / scrub.batch_size))
 
 
 def _of_fisher(scrub: Fisher, trained: Trained, split: Split) -> Work:
     sizes = Sizes.of(trained, split)
-    if scrub.memory is not None:
+    if scrub.statistics is not None:
         return Work.sure(0 if scrub.structure == "kronecker" else sizes.k * sizes.diagonal(scrub.kind))
     return _of_noise(sizes, scrub.structure, scrub.kind)
 
@@ -230,9 +230,9 @@ def _of_noise(sizes: Sizes, structure: str, kind: str = "exact") -> Work:
 def _of_newton(scrub: Newton, trained: Trained, split: Split) -> Work:
     sizes = Sizes.of(trained, split)
     n, k, P = sizes.n, sizes.k, sizes.P
-    if scrub.memory is not None:
+    if scrub.statistics is not None:
         noise = Work.sure(k * sizes.diagonal()) if scrub.is_noisy else Work(0, 0)
-        return _of_memory(sizes, scrub.memory, 1) + noise
+        return _of_memory(sizes, scrub.statistics, 1) + noise
     # An indefinite Hessian is given up for Gauss-Newton.
     again = 2 if scrub.curvature == "auto" else 1
     written = Work(PRODUCT * P * (n + k), again * PRODUCT * P * (n + k), 4 * 8.0 * P * P)
@@ -266,8 +266,8 @@ def _of_memory(sizes: Sizes, memory: Any, tries: int) -> Work:
 def _of_ntk(scrub: NTK, trained: Trained, split: Split) -> Work:
     sizes = Sizes.of(trained, split)
     n, k = sizes.n, sizes.k
-    if scrub.memory is not None:
-        return _of_memory(sizes, scrub.memory, RAISES if scrub.damping == "auto" else 1)
+    if scrub.statistics is not None:
+        return _of_memory(sizes, scrub.statistics, RAISES if scrub.damping == "auto" else 1)
     D_r, D = split.retain, split.whole
     if scrub.variant == "published":
         return Work.sure(2 * n + k) + _solve(scrub, trained, sizes, D_r) + _solve(scrub, trained, sizes, D)
@@ -301,7 +301,7 @@ def _solve(scrub: NTK, trained: Trained, sizes: Sizes, data: Data, *, again: boo
         passes = 0.0 if again else rows * (READ + C)
         made = 0.0 if again else (rows * C) ** 2 * (_kernel_width(trained) + 2.0 * R)
         total = passes + sizes.dense(made + (rows * R) ** 3 / 3) + 2 * 2 * PRODUCT * rows
-        return Work.sure(total, 3 * 8.0 * (rows * C) ** 2 + 2.0 * scrub.batch * C * P * sizes.bytes)
+        return Work.sure(total, 3 * 8.0 * (rows * C) ** 2 + 2.0 * scrub.batch_size * C * P * sizes.bytes)
     if form == "low rank":
         found = 0.0 if again else _directions(scrub.rank, rows, sizes)
         return Work.sure(found + PRODUCT * rows, 3.0 * scrub.rank * P * sizes.bytes)
@@ -354,17 +354,17 @@ COUNTS: dict[type[Scrub], Callable[[Any, Trained, Split], Work]] = {
     MixedLinear: _of_mixed_linear,
     Retrain: _of_retrain,
     ShortRetrain: _of_short_retrain,
-    Unlabel: _of_unlabel,
+    OutOfFoldDistillation: _of_unlabel,
     RespondAndPolish: _of_respond_and_polish,
     Finetune: _of_finetune,
-    SparseFinetune: _of_finetune,
+    L1Sparse: _of_finetune,
     RandomLabels: _of_all_rows,
     NegGradPlus: _of_all_rows,
-    NegativeGradient: _of_negative_gradient,
-    Saliency: _of_saliency,
+    GradientAscent: _of_negative_gradient,
+    SalUn: _of_saliency,
     BadTeacher: _of_bad_teacher,
-    Student: _of_student,
-    SelectiveDampening: _of_dampening,
+    SCRUB: _of_student,
+    SSD: _of_dampening,
     Hiding: _of_hiding,
 }
 """Who counts for which method. One that is not here has no count, and the plan says so."""

@@ -39,7 +39,7 @@ class Cohort(ABC):
         """Split `train`; the other data is passed on."""
         train = Data.of(train)
         positions, request = self.choose(train)
-        forget = train.pick(positions)
+        forget = train.select(positions)
         return Split(
             forget=forget,
             kept=train.without(forget),

@@ -31,7 +31,7 @@ def contents_of(data: Data, forget: Data | None = None) -> Contents:
     """Read every row once, and those of `forget` twice.
 
     >>> data = Data.of((torch.tensor([[1.0], [2.0], [1.0]]), torch.tensor([0, 1, 1])))
-    >>> contents_of(data, data.pick([0])).copies
+    >>> contents_of(data, data.select([0])).copies
     1
     """
     gone = set() if forget is None else {x for batch in forget.batches() for x, _ in _digests(batch)}

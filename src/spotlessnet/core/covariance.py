@@ -79,16 +79,16 @@ class Covariance(ABC):
 
 
 @dataclass(frozen=True, eq=False)
-class Still(Covariance):
+class NoNoise(Covariance):
     """No noise at all."""
 
     count: int
     like: Tensor
 
     @staticmethod
-    def at(weights: Float[Tensor, " P"]) -> "Still":
+    def at(weights: Float[Tensor, " P"]) -> "NoNoise":
         """No noise around these weights."""
-        return Still(weights.numel(), weights.new_zeros(()))
+        return NoNoise(weights.numel(), weights.new_zeros(()))
 
     @property
     def size(self) -> int:
@@ -112,8 +112,8 @@ class Still(Covariance):
     def draw(self, noise: NoiseSource | torch.Generator) -> Float[Tensor, " P"]:
         return self.diagonal()
 
-    def double(self) -> "Still":
-        return Still(self.count, self.like.double())
+    def double(self) -> "NoNoise":
+        return NoNoise(self.count, self.like.double())
 
     @property
     def _like(self) -> Tensor:
@@ -274,7 +274,7 @@ def trace_of_product(a: Covariance, b: Covariance) -> float:
     if a.size != b.size:
         raise MismatchError(f"Matrices over {a.size} and {b.size} weights cannot be multiplied.")
     for one, other in ((a, b), (b, a)):
-        if isinstance(one, Still):
+        if isinstance(one, NoNoise):
             return 0.0
         if isinstance(one, Diagonal):
             return float((one.variance.double() * other.diagonal().double()).sum())

@@ -58,7 +58,7 @@ def utility_of(before: Trained, after: Trained, split: Split) -> list[Utility]:
     held_out = split.validation if split.validation is not None else split.test
     sets = {"retained rows": split.kept, "held-out rows": None if held_out is None else _still_known(held_out, split)}
     return [
-        _compared(name, before, after, data.pick(evenly(len(data), CHECKED)))
+        _compared(name, before, after, data.select(evenly(len(data), CHECKED)))
         for name, data in sets.items()
         if data is not None and len(data)
     ]
@@ -95,7 +95,7 @@ def _still_known(held_out: Data, split: Split) -> Data:
     if y.ndim != 1 or y.is_floating_point():
         return held_out
     known = [label for label in y.unique().tolist() if int((kept == label).sum()) >= int((gone == label).sum())]
-    return held_out.pick(torch.isin(y, torch.tensor(known, dtype=y.dtype)).nonzero().flatten())
+    return held_out.select(torch.isin(y, torch.tensor(known, dtype=y.dtype)).nonzero().flatten())
 
 
 def _compared(name: str, before: Trained, after: Trained, data: Data) -> Utility:

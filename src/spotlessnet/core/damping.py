@@ -16,19 +16,19 @@ def ridge_of(trained: Trained, damping: float | None, notes: Notes) -> float:
     - `notes`: where the choice is recorded.
     """
     if damping is None:
-        damping = 0.0 if trained.known_decay > 0 else DEFAULT_DAMPING
-    if trained.decay is None:
+        damping = 0.0 if trained.known_weight_decay > 0 else DEFAULT_DAMPING
+    if trained.weight_decay is None:
         notes.assume(
             "the decay is not known and was taken as zero; the damping stands in for it",
             "the answer is that of a network trained with the damping as its decay",
         )
     notes.fact(damping=damping)
-    return trained.known_decay + damping
+    return trained.known_weight_decay + damping
 
 
 def assume_anchor(trained: Trained, notes: Notes) -> None:
     """Record that the decay is taken to pull to zero where the start of training is not known."""
-    if trained.start is None and trained.known_decay > 0:
+    if trained.init is None and trained.known_weight_decay > 0:
         notes.assume(
             "the start of training is not known; the decay was taken to pull to zero",
             "the step aims at the optimum of another penalty if the decay pulled elsewhere",

@@ -10,6 +10,7 @@ from jaxtyping import Int64, Shaped
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
+from spotlessnet.core.deprecated import OldName
 from spotlessnet.core.errors import DataError, MismatchError
 
 Inputs = Tensor | dict[str, Tensor]
@@ -134,9 +135,11 @@ class Data:
             )
         return [values[i] for i in self.rows.tolist()]
 
-    def pick(self, positions: Sequence[int] | Tensor) -> "Data":
+    def select(self, positions: Sequence[int] | Tensor) -> "Data":
         """The rows at these positions of this view."""
         return Data(self.source, self.rows[torch.as_tensor(positions, dtype=torch.long)], self.columns)
+
+    pick = OldName("select")
 
     def without(self, other: "Data") -> "Data":
         """The rows that are not in `other`, in order."""

@@ -9,25 +9,29 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from spotlessnet.core.covariance import Covariance, Still, trace_of_product
+from spotlessnet.core.covariance import Covariance, NoNoise, trace_of_product
+from spotlessnet.core.deprecated import AcceptsOldNames, OldName
 from spotlessnet.core.errors import MismatchError, check_finite
 from spotlessnet.core.noise import NoiseSource, as_source, snapped
 
 
 @dataclass(frozen=True, eq=False)
-class Gaussian:
+class Gaussian(metaclass=AcceptsOldNames):
     r"""$N(\mu, \Sigma)$ over weights, with a record of how it came about.
 
     **Arguments:**
 
     - `mean`: $\mu = h(w)$.
-    - `covariance`: $\Sigma$; `Still` where there is no noise.
+    - `covariance`: $\Sigma$; `NoNoise` where there is no noise.
     - `about`: what the scrub did, assumed and could not promise; ends up in the report and the receipt.
     """
 
     mean: Float[Tensor, " P"]
     covariance: Covariance
-    about: Mapping[str, Any] = field(default_factory=dict)
+    diagnostics: Mapping[str, Any] = field(default_factory=dict)
+
+    about = OldName("diagnostics")
+    is_still = OldName("is_noiseless")
 
     def __post_init__(self) -> None:
         if self.covariance.size != self.mean.numel():
@@ -37,9 +41,9 @@ class Gaussian:
         check_finite("The scrubbed weights", self.mean, "Raise the damping, or lower the step.")
 
     @property
-    def is_still(self) -> bool:
+    def is_noiseless(self) -> bool:
         """Whether there is no noise, so that every draw is the mean."""
-        return isinstance(self.covariance, Still)
+        return isinstance(self.covariance, NoNoise)
 
     def draw(self, noise: NoiseSource | torch.Generator) -> Float[Tensor, " P"]:
         """One sample.
@@ -50,7 +54,7 @@ class Gaussian:
           `torch.Generator` is for experiments: the same state gives the same sample.
         """
         drawn = self.covariance.draw(noise)
-        if not as_source(noise).protects or self.is_still:
+        if not as_source(noise).protects or self.is_noiseless:
             return self.mean + drawn.to(self.mean)
         # One rounding, of the sum: bits of the mean that the noise does not reach would else stand in the open.
         deviation = self.covariance.diagonal().double().clamp(min=0).sqrt().to(self.mean.device)
@@ -70,8 +74,8 @@ class Gaussian:
                 "Both must come from the same network."
             )
         gap = self.mean - other.mean
-        if self.is_still or other.is_still:
-            return 0.0 if self.is_still and other.is_still and not gap.any() else math.inf
+        if self.is_noiseless or other.is_noiseless:
+            return 0.0 if self.is_noiseless and other.is_noiseless and not gap.any() else math.inf
         moved = float((gap.double() * other.covariance.solve(gap).double()).sum())
         spread = trace_of_product(other.covariance.inverse(), self.covariance)
         return 0.5 * (moved + spread - self.covariance.logdet() + other.covariance.logdet() - gap.numel())

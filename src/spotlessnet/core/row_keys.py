@@ -66,17 +66,17 @@ class RowKeys:
     def _first(self) -> dict[bytes, int]:
         return {key: i for i, key in reversed(list(enumerate(self.listed)))}
 
-    def strangers(self, data: Data) -> int:
+    def matched_controls(self, data: Data) -> int:
         """How many rows are not among these; of copies, as many count as there are here."""
         return sum((Counter(digests(data, self.salt)) - Counter(self.listed)).values())
 
     def are_those_of(self, data: Data) -> bool:
         """Whether these are the keys of exactly these rows."""
-        return len(self) == len(data) and not self.strangers(data)
+        return len(self) == len(data) and not self.matched_controls(data)
 
     def check_hold(self, data: Data, what: str) -> None:
         """Raise unless all rows are among these; `what` says whose keys these are."""
-        unknown = self.strangers(data)
+        unknown = self.matched_controls(data)
         if unknown:
             raise MismatchError(
                 f"{unknown} of {len(data)} rows are not among the {len(self)} rows of {what}: they were forgotten "

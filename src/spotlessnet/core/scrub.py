@@ -1,13 +1,14 @@
 """`Scrub`: trained weights in, a Gaussian over scrubbed weights out."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from jaxtyping import Float
 from torch import Tensor
 
-from spotlessnet.core.covariance import Covariance, Still
+from spotlessnet.core.covariance import Covariance, NoNoise
+from spotlessnet.core.deprecated import AcceptsOldNames
 from spotlessnet.core.errors import DataError, SettingError
 from spotlessnet.core.gaussian import Gaussian
 from spotlessnet.core.split import Split
@@ -35,16 +36,16 @@ class Notes:
             self.assumed.append(what)
             self.lost.append(lost)
 
-    def about(self) -> dict[str, Any]:
+    def diagnostics(self) -> dict[str, Any]:
         """Everything, as plain values."""
         return {**self.facts, "assumed": list(self.assumed), "lost": list(self.lost)}
 
 
-class Scrub(ABC):
+class Scrub(metaclass=AcceptsOldNames):
     r"""Forget `split.forget`: $S(w) = h(w) + n$ with $n \sim N(0, \Sigma)$.
 
-    To add a method, write one file in `spotlessnet/scrubs/` with one frozen dataclass whose fields are its
-    settings, and say what `shift` and, if it adds noise, `spread` are. Then add one line to `scrubs/__init__.py`.
+    To add a method, write one file in `spotlessnet/methods/` with one frozen dataclass whose fields are its
+    settings, and say what `shift` and, if it adds noise, `spread` are. Then add one line to `methods/__init__.py`.
     """
 
     least_kept: ClassVar[float] = 0.05
@@ -56,7 +57,7 @@ class Scrub(ABC):
 
     def spread(self, trained: Trained, split: Split, notes: Notes) -> Covariance:
         """The noise covariance `Σ` around `trained.weights`, which are the shifted ones. None unless said."""
-        return Still.at(trained.weights)
+        return NoNoise.at(trained.weights)
 
     @property
     def is_noisy(self) -> bool:
@@ -75,7 +76,7 @@ class Scrub(ABC):
         of the network that knew them. Noise that spells the rows would otherwise stand on both sides of a divergence
         and read zero.
         """
-        alone = replace(self, memory=None) if vars(self).get("memory") is not None else self  # type: ignore[type-var]  # a dataclass
+        alone = replace(self, statistics=None) if vars(self).get("statistics") is not None else self  # type: ignore[type-var]  # a dataclass
         return alone.spread(retrained, split.unasked, notes)
 
     def reference_for(self, scrubbed: Gaussian, retrained: Trained, split: Split) -> Gaussian:
@@ -85,7 +86,7 @@ class Scrub(ABC):
         `reference_spread` depend on retained data alone, as the information bound asks of its second argument.
         """
         weights = retrained.weights
-        noise = Still.at(weights) if scrubbed.is_still else self.reference_spread(retrained, split, Notes())
+        noise = NoNoise.at(weights) if scrubbed.is_noiseless else self.reference_spread(retrained, split, Notes())
         return Gaussian(weights, noise)
 
     def reseeded(self, by: int) -> "Scrub":
@@ -98,11 +99,11 @@ class Scrub(ABC):
         notes = Notes()
         if not len(split.forget):
             # Nothing to forget: the very same bytes come back, without noise.
-            return Gaussian(trained.weights.clone(), Still.at(trained.weights), notes.about())
+            return Gaussian(trained.weights.clone(), NoNoise.at(trained.weights), notes.diagnostics())
         self.check_enough_is_kept(split)
         mean = self.shift(trained, split, notes).detach().clone()
         covariance = self.spread(trained.at(mean), split, notes)
-        return Gaussian(mean, covariance, notes.about())
+        return Gaussian(mean, covariance, notes.diagnostics())
 
     def check_enough_is_kept(self, split: Split) -> None:
         """Raise where a request leaves too little for the method to mean anything."""

@@ -70,14 +70,14 @@ class Split:
         if self.kept is None:
             raise NeedError(
                 "This needs the retained data, but the split has none. Give `kept`, or a method that works from a "
-                "memory (`remember` writes one at the end of training)."
+                "memory (`precompute` writes one at the end of training)."
             )
         return self.kept
 
     @property
     def unasked(self) -> "Split":
         """The same rows as if nobody had asked: what must go is in no part of it, not even as a count."""
-        return replace(self, forget=self.forget.pick([]), request=Request("nothing"))
+        return replace(self, forget=self.forget.select([]), request=Request("nothing"))
 
     @cached_property
     def whole(self) -> Data:
@@ -100,12 +100,12 @@ class Split:
             raise NeedError("This needs test data, but the split has none. Give `test` when making the split.")
         return self.test
 
-    def then(self, forget: Data) -> "Split":
+    def next_request(self, forget: Data) -> "Split":
         """The next request: rows of this one are gone, and never count again.
 
         >>> data = Data.of((torch.zeros(4, 1), torch.zeros(4)))
-        >>> first = Split(forget=data.pick([0]), kept=data.pick([1, 2, 3]))
-        >>> second = first.then(data.pick([0, 1]))
+        >>> first = Split(forget=data.select([0]), kept=data.select([1, 2, 3]))
+        >>> second = first.next_request(data.select([0, 1]))
         >>> len(second.forget), len(second.retain), len(second.gone)
         (1, 2, 1)
         """

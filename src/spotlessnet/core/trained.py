@@ -11,20 +11,21 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from spotlessnet.core.data import Batch, Data, Inputs
+from spotlessnet.core.deprecated import AcceptsOldNames, OldName, accepts_old_names
 from spotlessnet.core.errors import DataError, MismatchError, SettingError, check_finite, check_not_negative
 from spotlessnet.core.loss import CrossEntropy, Loss, PerSample
 from spotlessnet.core.recipe import Recipe
 
 
 @dataclass(frozen=True, eq=False)
-class Trained:
+class Trained(metaclass=AcceptsOldNames):
     """A network, its weights as one flat vector `[P]`, and how it was trained. Make one with `Trained.of`.
 
     The caller's module is copied once and never touched; `at(w)` is the same network elsewhere. The vector holds
     the parameters that require gradients, in the order of `named_parameters()`; tied ones count once, frozen ones
     and buffers stay in the module. The network always answers in eval mode, so BatchNorm statistics stand still.
 
-    >>> trained = Trained.of(nn.Linear(2, 3), decay=0.1)
+    >>> trained = Trained.of(nn.Linear(2, 3), weight_decay=0.1)
     >>> trained.weights.shape, trained.names
     (torch.Size([9]), ('weight', 'bias'))
     """
@@ -34,17 +35,21 @@ class Trained:
     names: tuple[str, ...]
     shapes: tuple[torch.Size, ...]
     loss: Loss
-    decay: float | None = None
-    start: Float[Tensor, " P"] | None = None
+    weight_decay: float | None = None
+    init: Float[Tensor, " P"] | None = None
     recipe: Recipe | None = None
 
+    decay = OldName("weight_decay")
+    start = OldName("init")
+
     @staticmethod
+    @accepts_old_names(decay="weight_decay", start="init")
     def of(
         model: nn.Module,
         loss: Loss | Any = None,
         *,
-        decay: float | None = None,
-        start: Mapping[str, Tensor] | nn.Module | Tensor | None = None,
+        weight_decay: float | None = None,
+        init: Mapping[str, Tensor] | nn.Module | Tensor | None = None,
         recipe: Recipe | None = None,
     ) -> "Trained":
         """Wrap a network as it is.
@@ -52,8 +57,8 @@ class Trained:
         **Arguments:**
 
         - `loss`: what was minimised, per sample; softmax cross-entropy unless said.
-        - `decay`: weight of `½‖w − start‖²` beside the mean loss; taken from the recipe if that is given.
-        - `start`: where training began, which the decay pulls to: a state dict, a module or a flat vector.
+        - `weight_decay`: weight of `½‖w − start‖²` beside the mean loss; taken from the recipe if that is given.
+        - `init`: where training began, which the decay pulls to: a state dict, a module or a flat vector.
         - `recipe`: how it was trained, if retraining and relearning shall be defined.
         """
         network = copy.deepcopy(_unwrapped(model)).eval()
@@ -66,12 +71,12 @@ class Trained:
         shapes = tuple(p.shape for p in taking_part.values())
         weights = _flat(taking_part.values())
         check_finite("The weights of the network", weights, "Check the checkpoint.")
-        if decay is None and recipe is not None:
-            decay = recipe.decay
-        if decay is not None:
-            check_not_negative("Trained.decay", decay)
-        made = Trained(network, weights, tuple(taking_part), shapes, as_loss(loss), decay, None, recipe)
-        return made if start is None else replace(made, start=made.vector(start))
+        if weight_decay is None and recipe is not None:
+            weight_decay = recipe.weight_decay
+        if weight_decay is not None:
+            check_not_negative("Trained.decay", weight_decay)
+        made = Trained(network, weights, tuple(taking_part), shapes, as_loss(loss), weight_decay, None, recipe)
+        return made if init is None else replace(made, init=made.vector(init))
 
     @property
     def device(self) -> torch.device:
@@ -91,12 +96,12 @@ class Trained:
     @property
     def anchor(self) -> Float[Tensor, " P"]:
         """What the decay pulls to: the start, or zero where the start is not known."""
-        return torch.zeros_like(self.weights) if self.start is None else self.start
+        return torch.zeros_like(self.weights) if self.init is None else self.init
 
     @property
-    def known_decay(self) -> float:
+    def known_weight_decay(self) -> float:
         """The decay, or zero where it is not known."""
-        return self.decay or 0.0
+        return self.weight_decay or 0.0
 
     def at(self, weights: Float[Tensor, " P"]) -> "Trained":
         """The same network with other weights."""
@@ -174,7 +179,7 @@ class Trained:
         r"""$L(w) = \frac1N \sum_i \ell_i(w) + \frac{\lambda}{2}\|w - w_{start}\|^2$, differentiable."""
         w = self.weights if weights is None else weights
         total = torch.stack([self.losses(b.x, b.y, w).sum() for b in self.batches(data)]).sum()
-        return total / len(data) + 0.5 * self.known_decay * (w - self.anchor).square().sum()
+        return total / len(data) + 0.5 * self.known_weight_decay * (w - self.anchor).square().sum()
 
     def _fit(self, x: Inputs) -> Inputs:
         if isinstance(x, dict):

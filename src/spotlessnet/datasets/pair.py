@@ -77,7 +77,7 @@ class DataPair:
             return replace(self, core=None)
         order = torch.randperm(len(self.train), generator=torch.Generator().manual_seed(seed))
         core, rest = order[:count].sort().values, order[count:].sort().values
-        return replace(self, train=self.train.pick(rest), core=self.train.pick(core))
+        return replace(self, train=self.train.select(rest), core=self.train.select(core))
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,7 @@ from spotlessnet.core.readout import Ideal, Reading, Readout
 from spotlessnet.core.scrub import Notes, Scrub
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
-from spotlessnet.scrubs.tuning import Tuning
+from spotlessnet.methods.tuning import Tuning
 
 
 def some(data: Data, count: int | None, seed: int = 0) -> Data:
@@ -24,7 +24,7 @@ def some(data: Data, count: int | None, seed: int = 0) -> Data:
     if count is None or count >= len(data):
         return data
     order = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))
-    return data.pick(order[:count].sort().values)
+    return data.select(order[:count].sort().values)
 
 
 def fewer(split: Split, kept: int | None, forget: int | None = None) -> Split:
@@ -46,19 +46,19 @@ class Slower(Scrub):
     halvings: int = 20
 
     def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
-        rate = self.scrub.recipe(trained, Notes()).rate
+        lr = self.scrub.recipe(trained, Notes()).lr
         for halving in range(self.halvings + 1):
-            slower = replace(self.scrub, rate=rate / 2**halving)
+            slower = replace(self.scrub, lr=lr / 2**halving)
             try:
                 w = slower.shift(trained, split, notes)
             except NumericsError:
                 continue
             if bool(w.isfinite().all()):
-                notes.fact(rate=slower.rate, halvings=halving)
+                notes.fact(lr=slower.lr, halvings=halving)
                 return w
         raise NumericsError(
-            f"A tuning must end with numbers at some rate, but bursts from {rate:g} down to "
-            f"{rate / 2**self.halvings:.2g}. Look for NaN in the data."
+            f"A tuning must end with numbers at some rate, but bursts from {lr:g} down to "
+            f"{lr / 2**self.halvings:.2g}. Look for NaN in the data."
         )
 
 
@@ -163,7 +163,7 @@ class WhiteBoxWithNoise(Bound):
 
     def __call__(self, scrubbed: Gaussian, reference: Gaussian, trained: Trained, split: Split) -> Reading:
         note = "its own noise"
-        if scrubbed.is_still:
+        if scrubbed.is_noiseless:
             note = "Fisher noise added to both sides"
             scrubbed, reference = (self._noised(side, trained, split) for side in (scrubbed, reference))
         moved = (scrubbed.mean - reference.mean).double()

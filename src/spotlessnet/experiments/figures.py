@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spotlessnet.core.statistics import Interval
+from spotlessnet.core.intervals import Interval
 from spotlessnet.report.rows import Row
 from spotlessnet.report.summary import ORIGINAL, RETRAINED, Line, summarise
 

@@ -139,7 +139,7 @@ def broken(experiment: str, rows: list[Row]) -> str:
 def judge(line: Line, published: Mapping[tuple[str, str, str], Published]) -> str:
     """Whether our number agrees with the printed one, lies on the same side of retraining, or differs.
 
-    >>> from spotlessnet.core.statistics import Interval
+    >>> from spotlessnet.core.intervals import Interval
     >>> ours = Interval(0.30, 0.28, 0.32)
     >>> line = Line("t", "m", "r", 3, ours, Interval(0.1, 0.0, 0.2), ours, "share of rows", "low", 1.0, 1.0)
     >>> judge(line, {("t", "m", "r"): Published("t", "m", "r", 0.33, "Table 1")})

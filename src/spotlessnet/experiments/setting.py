@@ -26,7 +26,7 @@ STANDS_IN = {
 
 SHORT = {"faces10": "faces10 (for Lacuna-10)", "faces14": "faces14 (for Lacuna-100)"}
 
-PRETRAINING = Recipe(epochs=15, rate=0.1, momentum=0.9, decay=5e-4, schedule="one-cycle", freeze_statistics=False)
+PRETRAINING = Recipe(epochs=15, lr=0.1, momentum=0.9, weight_decay=5e-4, schedule="one-cycle", freeze_statistics=False)
 """Section 5.2 of *Eternal Sunshine*, with a rate that rises and falls."""
 
 
@@ -76,8 +76,8 @@ class Setting:
             self,
             rows=rows,
             test_rows=rows // 2,
-            recipe=self.recipe.but(epochs=1, batch=32),
-            pretrain_recipe=self.pretrain_recipe.but(epochs=1, batch=32),
+            recipe=self.recipe.but(epochs=1, batch_size=32),
+            pretrain_recipe=self.pretrain_recipe.but(epochs=1, batch_size=32),
         )
 
     def open(self, folder: Path | None, device: torch.device) -> "Opened":
@@ -88,7 +88,7 @@ class Setting:
         classes = len(pair.classes) if self.classes is None else self.classes
         shape = tuple(train.fetch(train.rows[:1]).x.shape[1:])  # type: ignore[union-attr]  # images are one tensor
         model = self._start(build(self.network, shape, classes, **self.options), pair, folder, device)
-        start = Trained.of(model.to(device), start=model.to(device), recipe=self.recipe)
+        start = Trained.of(model.to(device), init=model.to(device), recipe=self.recipe)
         return Opened(on_device(train, device), on_device(test, device), start)
 
     def _start(self, model: nn.Module, pair: DataPair, folder: Path | None, device: torch.device) -> nn.Module:
@@ -131,7 +131,7 @@ class Opened:
 
     def but(self, recipe: Recipe) -> "Opened":
         """The same with another recipe."""
-        return replace(self, start=replace(self.start, recipe=recipe, decay=recipe.decay))
+        return replace(self, start=replace(self.start, recipe=recipe, weight_decay=recipe.weight_decay))
 
 
 def on_device(data: Data, device: torch.device) -> Data:
@@ -157,12 +157,12 @@ def find_weights(name: str | None, folder: Path | None) -> Path | None:
 def _fewer(data: Data, classes: int | None, per_class: int | None, rows: int | None) -> Data:
     draw = torch.Generator().manual_seed(0)
     if classes is not None:
-        data = data.pick((data.labels() < classes).nonzero().squeeze(1))
+        data = data.select((data.labels() < classes).nonzero().squeeze(1))
     if per_class is not None:
         labels = data.labels()
         groups = [(labels == label).nonzero().squeeze(1) for label in labels.unique()]
         chosen = [group[torch.randperm(len(group), generator=draw)[:per_class]] for group in groups]
-        data = data.pick(torch.cat(chosen).sort().values)
+        data = data.select(torch.cat(chosen).sort().values)
     if rows is not None and rows < len(data):
-        data = data.pick(torch.randperm(len(data), generator=draw)[:rows].sort().values)
+        data = data.select(torch.randperm(len(data), generator=draw)[:rows].sort().values)
     return data

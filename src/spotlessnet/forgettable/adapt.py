@@ -183,7 +183,9 @@ def _optimiser(network: nn.Module, how: Adaptation) -> torch.optim.Optimizer:
         if p.requires_grad:
             lr = how.lr * (how.head_lr if name.startswith("head.") else 1)
             groups.setdefault((lr, how.weight_decay if p.ndim > 1 else 0.0), []).append(p)
-    listed = [{"params": ps, "lr": lr, "base": lr, "weight_decay": decay} for (lr, decay), ps in groups.items()]
+    listed = [
+        {"params": ps, "lr": lr, "base": lr, "weight_decay": weight_decay} for (lr, weight_decay), ps in groups.items()
+    ]
     fused = next(network.parameters()).is_cuda
     if how.optimizer == "sgd":
         return torch.optim.SGD(listed, lr=how.lr, momentum=0.9, nesterov=True, fused=fused)
@@ -198,8 +200,8 @@ def _share(step: int, steps: int, warmup: float) -> float:
 
 
 @torch.no_grad()
-def _average(mean: nn.Module, network: nn.Module, decay: float) -> None:
-    torch._foreach_lerp_(list(mean.parameters()), list(network.parameters()), 1 - decay)
+def _average(mean: nn.Module, network: nn.Module, weight_decay: float) -> None:
+    torch._foreach_lerp_(list(mean.parameters()), list(network.parameters()), 1 - weight_decay)
     if list(mean.buffers()):
         torch._foreach_copy_(list(mean.buffers()), list(network.buffers()))
 

@@ -90,7 +90,7 @@ def fit_forgettable(
 def make_encoder(features: nn.Module, core: Data, classes: int, batch_size: int = 64) -> Encoder:
     """The feature map with scales from core data."""
     device = _device(features)
-    sample = core.pick(torch.arange(min(SCALING, len(core))))
+    sample = core.select(torch.arange(min(SCALING, len(core))))
     raw = torch.cat(
         [raw_features(features, _to(batch.x, device)).flatten(0, 1) for batch in sample.batches(batch_size)]
     )
@@ -214,7 +214,7 @@ def _features(
         return Linearised(network, ("",) if layers is None else tuple(layers))
     device = _device(backbone)
     base = copy.deepcopy(backbone).eval()
-    sample = core.pick(torch.arange(min(SCALING, len(core))))
+    sample = core.select(torch.arange(min(SCALING, len(core))))
     batches = [_to(batch.x, device) for batch in sample.batches(batch_size)]
     with torch.no_grad():
         width = pool(call(base, batches[0]), **(batches[0] if isinstance(batches[0], dict) else {})).shape[1]

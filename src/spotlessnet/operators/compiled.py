@@ -46,7 +46,7 @@ class Compiled:
         w = trained.weights
 
         def piece(one: Batch, s: Tensor) -> Tensor:
-            full = len(s) == G.batch
+            full = len(s) == G.batch_size
             with torch.no_grad(), attention_spelled_out():
                 parts = [
                     (self._compiled if full and len(part) == TOGETHER else self._by_hand)(w, part, one.x, one.y, s)
@@ -55,7 +55,8 @@ class Compiled:
             return torch.cat(parts)
 
         product = sum_over(
-            trained, G.data, piece, sample_weights=G.sample_weights, batch=G.batch, label="Gauss-Newton product",
+            trained, G.data, piece, sample_weights=G.sample_weights, batch_size=G.batch_size,
+            label="Gauss-Newton product",
             zero=torch.zeros_like(rows),
         )  # fmt: skip
         return product.to(v.dtype).reshape(v.shape) + G.ridge * v

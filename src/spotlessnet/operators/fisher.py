@@ -30,7 +30,7 @@ def fisher_diagonal(
     ridge: float = 0.0,
     generator: torch.Generator | None = None,
     draws: int = 1,
-    batch: int = 64,
+    batch_size: int = 64,
 ) -> Float[Tensor, " P"]:
     r"""$\sum_i s_i\, \mathbb{E}_y (\nabla \ell_i)^2 + r$, elementwise, a sum over rows.
 
@@ -66,7 +66,9 @@ def fisher_diagonal(
         return total
 
     zero = torch.zeros_like(trained.weights)
-    F = sum_over(trained, data, piece, sample_weights=sample_weights, batch=batch, label="Fisher diagonal", zero=zero)
+    F = sum_over(
+        trained, data, piece, sample_weights=sample_weights, batch_size=batch_size, label="Fisher diagonal", zero=zero
+    )
     return F + ridge
 
 

@@ -56,7 +56,7 @@ class GaussNewton:
     sample_weights: Float[Tensor, " N"] | None = None
     ridge: float = 0.0
     keep: bool = False
-    batch: int = 256
+    batch_size: int = 256
     _kept: list[Kept] = field(default_factory=list, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -82,7 +82,9 @@ class GaussNewton:
             return
         positions, made = counted(self.data, self.sample_weights), []
         weights = torch.ones(len(self.data)) if self.sample_weights is None else self.sample_weights.detach().cpu()
-        for one, where in stream(self.trained, self.data, positions, batch=self.batch, label="Gauss-Newton product"):
+        for one, where in stream(
+            self.trained, self.data, positions, batch_size=self.batch_size, label="Gauss-Newton product"
+        ):
             at = _linearise(self.trained, one.x, one.y, weights[where].to(self.trained.weights), keep=self.keep)
             if self.keep:
                 made.append(at)

@@ -15,7 +15,7 @@ def gradient(
     *,
     sample_weights: Float[Tensor, " N"] | None = None,
     ridge: float = 0.0,
-    batch: int = 256,
+    batch_size: int = 256,
 ) -> Float[Tensor, " P"]:
     r"""$\sum_i s_i \nabla \ell_i(w) + r\,(w - w_{anchor})$, a sum and not a mean.
 
@@ -32,5 +32,7 @@ def gradient(
             return torch.autograd.grad(total, w)[0]
 
     zero = torch.zeros_like(trained.weights)
-    g = sum_over(trained, data, piece, sample_weights=sample_weights, batch=batch, label="gradient", zero=zero)
+    g = sum_over(
+        trained, data, piece, sample_weights=sample_weights, batch_size=batch_size, label="gradient", zero=zero
+    )
     return g + ridge * (trained.weights - trained.anchor) if ridge else g

@@ -31,7 +31,7 @@ class Hessian:
     data: Data
     sample_weights: Float[Tensor, " N"] | None = None
     ridge: float = 0.0
-    batch: int = 256
+    batch_size: int = 256
 
     @property
     def size(self) -> int:
@@ -55,7 +55,7 @@ class Hessian:
             self.data,
             piece,
             sample_weights=self.sample_weights,
-            batch=self.batch,
+            batch_size=self.batch_size,
             label="Hessian product",
             zero=torch.zeros_like(rows),
         )
@@ -69,9 +69,9 @@ def dense_hessian(
     ridge: float = 0.0,
     *,
     sample_weights: Float[Tensor, " N"] | None = None,
-    batch: int = 256,
+    batch_size: int = 256,
 ) -> Float[Tensor, "P P"]:
     """The whole Hessian, symmetric to the last bit: for small networks."""
     eye = torch.eye(trained.size, dtype=trained.dtype, device=trained.device)
-    H = Hessian(trained, data, sample_weights, ridge, batch).multiply(eye)
+    H = Hessian(trained, data, sample_weights, ridge, batch_size).multiply(eye)
     return 0.5 * (H + H.T)

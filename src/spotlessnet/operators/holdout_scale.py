@@ -62,7 +62,7 @@ def check_holdout_can_match(trained: Trained, split: Split) -> Data:
         raise DataError(
             f'`calibrate="holdout"` needs held-out rows of every forgotten class, but none has class {int(missing[0])}.'
         )
-    return split.validation.pick(torch.isin(labels, wanted).nonzero().squeeze(1))
+    return split.validation.select(torch.isin(labels, wanted).nonzero().squeeze(1))
 
 
 def holdout_scale(trained: Trained, split: Split, step: Float[Tensor, " P"], tolerance: float = 1e-3) -> Match:

@@ -46,7 +46,7 @@ class Jacobian:
 
     trained: Trained
     data: Data
-    batch: int = 256
+    batch_size: int = 256
 
     def multiply(self, v: Float[Tensor, " P"]) -> Float[Tensor, "N *C"]:
         """`J v`: how the outputs of each row move when the weights move along `v`."""
@@ -56,7 +56,7 @@ class Jacobian:
         def piece(one: Batch, where: Int64[Tensor, " n"]) -> Tensor:
             return jvp(as_function(self.trained, one.x), (w,), (v,))[1]
 
-        return fill_over(self.trained, self.data, piece, batch=self.batch, label="Jacobian product")
+        return fill_over(self.trained, self.data, piece, batch_size=self.batch_size, label="Jacobian product")
 
     def transpose_multiply(self, u: Float[Tensor, "N *C"]) -> Float[Tensor, " P"]:
         """`Jᵀ u`: the sum over rows of their output gradients weighted by `u`."""
@@ -67,7 +67,9 @@ class Jacobian:
 
         def parts() -> Iterator[Tensor]:
             everything = torch.arange(len(self.data))
-            for one, where in stream(self.trained, self.data, everything, batch=self.batch, label="Jacobian product"):
+            for one, where in stream(
+                self.trained, self.data, everything, batch_size=self.batch_size, label="Jacobian product"
+            ):
                 outputs, pull = vjp(as_function(self.trained, one.x), w)[:2]
                 yield pull(u[where.to(u.device)].to(outputs.dtype).reshape(outputs.shape))[0]
 

@@ -29,7 +29,7 @@ lies above the diagonal is not computed."""
 
 
 def kernel(
-    trained: Trained, a: Data, b: Data | None = None, *, batch: int | None = None, memory: float | None = None
+    trained: Trained, a: Data, b: Data | None = None, *, batch_size: int | None = None, memory: float | None = None
 ) -> Float[Tensor, "n m"]:
     r"""$\Theta(A, B) = J_A J_B^\top$, row and column index `row * C + output`; $\Theta(A, A)$ if `b` is not given.
 
@@ -41,21 +41,23 @@ def kernel(
     - `memory`: GiB that may hold activations and gradients. More rows than fit are done in pairs of blocks, with
       further passes through the network. Unless given, 4 on the CPU and half of what is free on a GPU.
     """
-    batch = (16 if trained.device.type == "cpu" else 128) if batch is None else batch
-    check_positive("batch", batch)
+    batch_size = (16 if trained.device.type == "cpu" else 128) if batch_size is None else batch_size
+    check_positive("batch_size", batch_size)
     if not len(a) or (b is not None and not len(b)):
         raise DataError("A kernel needs rows on both sides, but one side has none. Give at least one row.")
     work = plan(trained, trained.fetch(a, a.rows[:2]).x)
-    probe = hold(trained, work, a.pick([0]), batch)
+    probe = hold(trained, work, a.select([0]), batch_size)
     C, other = probe.outputs, a if b is None else b
     theta = trained.weights.new_zeros(len(a) * C, len(other) * C)
     fit = _rows_that_fit(trained, probe, memory)
     block = fit if (len(a) if b is None else len(a) + len(b)) <= fit else max(1, fit // 2)
     for i in range(0, len(a), block):
-        left = hold(trained, work, a.pick(range(i, min(i + block, len(a)))), batch)
+        left = hold(trained, work, a.select(range(i, min(i + block, len(a)))), batch_size)
         for j in range(0, len(other) if b is not None else i + 1, block):
             same = b is None and i == j
-            right = left if same else hold(trained, work, other.pick(range(j, min(j + block, len(other)))), batch)
+            right = (
+                left if same else hold(trained, work, other.select(range(j, min(j + block, len(other)))), batch_size)
+            )
             target = theta[i * C : (i + block) * C, j * C : (j + block) * C]
             add_products(left, right, target, symmetric=same)
     add_up(theta)
@@ -81,12 +83,12 @@ class Held:
         return sum(t.numel() * t.element_size() for t in tensors)
 
 
-def hold(trained: Trained, work: Plan, data: Data, batch: int) -> Held:
+def hold(trained: Trained, work: Plan, data: Data, batch_size: int) -> Held:
     """Pass all rows through the network and back once per output."""
     kept: list[Tensor] = []
     layers: list[Layer] = []
     outputs, done = 0, 0
-    for one in track(trained.batches(data, batch), "kernel: passes", total=-(-len(data) // batch)):
+    for one in track(trained.batches(data, batch_size), "kernel: passes", total=-(-len(data) // batch_size)):
         record = record_pass(trained, work.layers, one.x)
         n, outputs = record.outputs.shape
         eye = torch.eye(outputs, dtype=trained.dtype, device=trained.device).expand(n, -1, -1)

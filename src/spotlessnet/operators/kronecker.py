@@ -30,7 +30,7 @@ def kronecker(
     fisher: str = "exact",
     ridge: float = 0.0,
     generator: torch.Generator | None = None,
-    batch: int = 64,
+    batch_size: int = 64,
 ) -> Kronecker:
     r"""The Gauss-Newton matrix, one block $A \otimes G$ for each weight and $G$ for each bias, as a sum over rows.
 
@@ -60,10 +60,10 @@ def kronecker(
     found: Factors = {}
     if factored:
         seed = 0 if generator is None else int(torch.randint(2**31, (), generator=generator, device=generator.device))
-        found = _through_curvlinops(trained, network, data, factored, kind, fisher, seed, batch)
+        found = _through_curvlinops(trained, network, data, factored, kind, fisher, seed, batch_size)
     rest = [name for name in trained.names if name not in found]
     if rest:
-        found |= _diagonals(trained, data, rest, fisher, generator, batch)
+        found |= _diagonals(trained, data, rest, fisher, generator, batch_size)
     blocks = (found[name] for name in trained.names)
     return Kronecker(tuple(Block(left, right, values.clamp(min=0) + ridge) for left, right, values in blocks))
 
@@ -126,11 +126,11 @@ class _Rows:
 
     trained: Trained
     data: Data
-    batch: int
+    batch_size: int
 
     def __iter__(self) -> Iterator[tuple[dict[str, Any], Tensor]]:
-        total = -(-len(self.data) // self.batch)
-        for one in track(self.trained.batches(self.data, self.batch), "Kronecker factors", total=total):
+        total = -(-len(self.data) // self.batch_size)
+        for one in track(self.trained.batches(self.data, self.batch_size), "Kronecker factors", total=total):
             yield {"x": one.x, "y": one.y}, torch.zeros(len(one.y), 1, device=self.trained.device)
 
 
@@ -142,7 +142,7 @@ def _through_curvlinops(
     kind: str,
     fisher: str,
     seed: int,
-    batch: int,
+    batch_size: int,
 ) -> Factors:
     curvlinops = _library()
     maker = curvlinops.EKFACLinearOperator if kind == "ekfac" else curvlinops.KFACLinearOperator
@@ -153,7 +153,7 @@ def _through_curvlinops(
         network,
         nn.MSELoss(reduction="sum"),
         [own[name] for name in names],
-        _Rows(trained, data.pick(my_share(torch.arange(len(data)))), batch),
+        _Rows(trained, data.select(my_share(torch.arange(len(data)))), batch_size),
         check_deterministic=False,
         seed=seed + processes()[0],
         fisher_type="type-2" if fisher == "exact" else "mc",
@@ -198,13 +198,13 @@ def _corrected(state: dict[str, Any], name: str, position: int) -> tuple[Tensor,
 
 
 def _diagonals(
-    trained: Trained, data: Data, names: list[str], fisher: str, generator: torch.Generator | None, batch: int
+    trained: Trained, data: Data, names: list[str], fisher: str, generator: torch.Generator | None, batch_size: int
 ) -> Factors:
     network = trained.module()
     for name, p in network.named_parameters():
         p.requires_grad_(name in names)
     few = Trained.of(network, trained.loss)
-    diagonal = fisher_diagonal(few, data, kind=fisher, generator=generator, batch=batch)
+    diagonal = fisher_diagonal(few, data, kind=fisher, generator=generator, batch_size=batch_size)
     return {name: (None, None, d.reshape(-1, 1)) for name, d in few.unflatten(diagonal).items()}
 
 

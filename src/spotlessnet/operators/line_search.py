@@ -32,7 +32,7 @@ def summed_objective(
     *,
     ridge: float = 0.0,
     tilt: Float[Tensor, " P"] | None = None,
-    batch: int = 256,
+    batch_size: int = 256,
 ) -> float:
     r"""$\sum_i \ell_i(\theta) + \tfrac r2 \|\theta - w_{anchor}\|^2 - t^\top \theta$ at some weights."""
 
@@ -42,7 +42,7 @@ def summed_objective(
 
     with torch.no_grad():
         zero = torch.zeros((), dtype=torch.float64, device=trained.device)
-        total = float(sum_over(trained, data, piece, batch=batch, label="line search", zero=zero))
+        total = float(sum_over(trained, data, piece, batch_size=batch_size, label="line search", zero=zero))
     theta = weights.double()
     total += 0.5 * ridge * float((theta - trained.anchor.double()).square().sum())
     return total if tilt is None else total - float(tilt.double() @ theta)
@@ -56,7 +56,7 @@ def backtrack(
     *,
     ridge: float = 0.0,
     tilt: Float[Tensor, " P"] | None = None,
-    batch: int = 256,
+    batch_size: int = 256,
 ) -> Search:
     r"""The largest of $1, \tfrac12, \tfrac14, \dots$ with $\varphi(s) \le \varphi(0) + 10^{-4} s\, \varphi'(0)$.
 
@@ -67,11 +67,11 @@ def backtrack(
     - `step`, `slope`: $\delta$ and $\varphi'(0)$, which is negative for a step that goes down.
     """
     w = trained.weights
-    begin = summed_objective(trained, data, w, ridge=ridge, tilt=tilt, batch=batch)
+    begin = summed_objective(trained, data, w, ridge=ridge, tilt=tilt, batch_size=batch_size)
     # Differences below this are rounding; a step at a minimum must not be refused for them.
     rounding = 8 * torch.finfo(trained.dtype).eps * abs(begin)
     for scale in track([0.5**i for i in range(HALVINGS + 1)], "line search"):
-        now = summed_objective(trained, data, w + scale * step, ridge=ridge, tilt=tilt, batch=batch)
+        now = summed_objective(trained, data, w + scale * step, ridge=ridge, tilt=tilt, batch_size=batch_size)
         if now <= begin + ENOUGH * scale * slope + rounding:
             return Search(scale, True)
     return Search(0.0, False)

@@ -104,7 +104,7 @@ def solve_response(
     tolerance: float = 1e-6,
     max_iterations: int = 500,
     precondition: int = 0,
-    batch: int = 256,
+    batch_size: int = 256,
     known: Known | None = None,
 ) -> Answer:
     r"""Solve $(J^\top \Lambda J + \rho I)\,x = b$ with the Jacobian `J` of `trained` over `data`.
@@ -121,7 +121,7 @@ def solve_response(
     """
     known = Known() if known is None else known
     check_choice("form", form, ("dual", "primal", "low rank"))
-    curvature = GaussNewton(trained, data, output=_operator_name(output), batch=batch)
+    curvature = GaussNewton(trained, data, output=_operator_name(output), batch_size=batch_size)
     draw = torch.Generator().manual_seed(seed)
     width = {"primal": precondition, "low rank": rank, "dual": 0}[form]
     if width and known.strongest is None:
@@ -152,7 +152,9 @@ def solve_response(
         # Against the whole curvature: what the directions left out would still ask for is the error of this form.
         left = _relative(b - curvature.multiply(x) - ridge * x, b)
         return Answer(x, form, left, kept.rank, error=_error_at_most(left, b, x, ridge))
-    return _solve_dual(trained, data, b, curvature, known, ridge=ridge, output=output, tolerance=tolerance, batch=batch)
+    return _solve_dual(
+        trained, data, b, curvature, known, ridge=ridge, output=output, tolerance=tolerance, batch_size=batch_size
+    )
 
 
 def _solve_dual(
@@ -165,10 +167,10 @@ def _solve_dual(
     ridge: float,
     output: Output,
     tolerance: float,
-    batch: int,
+    batch_size: int,
 ) -> Answer:
     r"""$x = \tfrac1\rho\big(b - J^\top S (S^\top J J^\top S + \rho I)^{-1} S^\top J b\big)$, $\Lambda = S S^\top$."""
-    J, roots = Jacobian(trained, data, batch), output_roots(trained, data, output, batch)
+    J, roots = Jacobian(trained, data, batch_size), output_roots(trained, data, output, batch_size)
     if known.theta is None:
         known.theta = between_roots(kernel(trained, data).double(), roots)
     # The ridge enters inside the factor, so that its jitter, if any, is the only other thing added.
@@ -224,12 +226,12 @@ def _relative(r: Float[Tensor, " P"], b: Float[Tensor, " P"]) -> float:
     return float(r.double().norm()) / size if size else 0.0
 
 
-def output_roots(trained: Trained, data: Data, output: Output, batch: int) -> Float[Tensor, "N C R"] | None:
+def output_roots(trained: Trained, data: Data, output: Output, batch_size: int) -> Float[Tensor, "N C R"] | None:
     """`S` with `S Sᵀ = Λ`, sample by sample; nothing for the identity."""
     if output == "identity":
         return None
     with torch.no_grad():
-        roots = [trained.loss.hessian_root(trained.outputs(b.x), b.y) for b in trained.batches(data, batch)]
+        roots = [trained.loss.hessian_root(trained.outputs(b.x), b.y) for b in trained.batches(data, batch_size)]
     return torch.cat(roots).double()
 
 

@@ -48,7 +48,7 @@ class LinearTraining:
     tolerance: float = 1e-6
     max_iterations: int = 500
     precondition: int = 0
-    batch: int = 256
+    batch_size: int = 256
     minimum_norm: bool = False
     answers: list[Answer] = field(default_factory=list)
     known: list[tuple[Data, Known]] = field(default_factory=list, repr=False)
@@ -60,11 +60,13 @@ class LinearTraining:
     def slope(self, data: Data) -> Float[Tensor, " P"]:
         """The sum of the linearised network's loss gradients at the trained weights, without decay."""
         if self.output == "exact":
-            return gradient(self._linear, data, batch=self.batch)
-        g = gradient(self._base, data, batch=self.batch)
+            return gradient(self._linear, data, batch_size=self.batch_size)
+        g = gradient(self._base, data, batch_size=self.batch_size)
         moved = self.trained.weights - self.point
         return (
-            g + GaussNewton(self._base, data, self._curvature, batch=self.batch).multiply(moved) if moved.any() else g
+            g + GaussNewton(self._base, data, self._curvature, batch_size=self.batch_size).multiply(moved)
+            if moved.any()
+            else g
         )
 
     def response(self, data: Data, b: Float[Tensor, " P"]) -> Float[Tensor, " P"]:
@@ -79,16 +81,16 @@ class LinearTraining:
             # H δ = b − |S|γ δ, so bᵀδ − ½δᵀHδ needs no product.
             length = float(step.double() @ step.double())
             return 0.5 * (float(b.double() @ step.double()) + len(data) * self.damping * length)
-        tilt, ridge = self._full_slope(data) + b, len(data) * self.trained.known_decay
+        tilt, ridge = self._full_slope(data) + b, len(data) * self.trained.known_weight_decay
         before, after = (
-            summed_objective(self._linear, data, at, ridge=ridge, tilt=tilt, batch=self.batch)
+            summed_objective(self._linear, data, at, ridge=ridge, tilt=tilt, batch_size=self.batch_size)
             for at in (self.trained.weights, self.trained.weights + step)
         )
         return before - after
 
     def curvature_along(self, data: Data, v: Float[Tensor, " P"]) -> float:
         r"""$v^\top J_S^\top\Lambda J_S v / (|S|\,\|v\|^2)$, in units of the decay."""
-        Hv = GaussNewton(self._base, data, self._curvature, batch=self.batch).multiply(v)
+        Hv = GaussNewton(self._base, data, self._curvature, batch_size=self.batch_size).multiply(v)
         length = float(v.double() @ v.double())
         return float(v.double() @ Hv.double()) / (len(data) * length) if length else 0.0
 
@@ -103,14 +105,14 @@ class LinearTraining:
         return self._solve(data, b)
 
     def _full_slope(self, data: Data) -> Float[Tensor, " P"]:
-        ridge = len(data) * self.trained.known_decay
+        ridge = len(data) * self.trained.known_weight_decay
         return self.slope(data) + ridge * (self.trained.weights - self.trained.anchor)
 
     def _solve(self, data: Data, b: Float[Tensor, " P"]) -> Float[Tensor, " P"]:
         output: Output = "identity" if self.output == "identity" else "softmax"
         if self.minimum_norm:
             away = self.trained.weights - self.trained.anchor
-            self.answers.append(nearest(self._base, data, b, away, output=output, batch=self.batch))
+            self.answers.append(nearest(self._base, data, b, away, output=output, batch_size=self.batch_size))
             return self.answers[-1].x
         form: Form = cheaper_form(self._base, data) if self.form == "auto" else self.form
         answer = solve_response(
@@ -125,7 +127,7 @@ class LinearTraining:
             tolerance=self.tolerance,
             max_iterations=self.max_iterations,
             precondition=self.precondition,
-            batch=self.batch,
+            batch_size=self.batch_size,
             known=self._known(data),
         )
         self.answers.append(answer)
@@ -148,13 +150,13 @@ class LinearTraining:
             tilt=tilt + pull,
             tolerance=self.tolerance,
             max_iterations=self.max_iterations,
-            batch=self.batch,
+            batch_size=self.batch_size,
         )
         self.answers.append(Answer(found.weights, "newton", found.residual, found.steps, found.failure))
         return found.weights
 
     def _ridge(self, data: Data) -> float:
-        return len(data) * (self.trained.known_decay + self.damping)
+        return len(data) * (self.trained.known_weight_decay + self.damping)
 
     @property
     def _curvature(self) -> str:
@@ -167,4 +169,4 @@ class LinearTraining:
     @cached_property
     def _linear(self) -> Trained:
         module = Linearised(self._base).as_module(self.trained.weights)
-        return Trained.of(module, self.trained.loss, decay=self.trained.decay, start=self.trained.anchor)
+        return Trained.of(module, self.trained.loss, weight_decay=self.trained.weight_decay, init=self.trained.anchor)

@@ -42,19 +42,19 @@ class Span:
     rows: int
 
     @staticmethod
-    def of(trained: Trained, data: Data, output: Output, batch: int = 256) -> "Span":
+    def of(trained: Trained, data: Data, output: Output, batch_size: int = 256) -> "Span":
         """From the dense kernel of the rows."""
-        outputs = int(trained.predict(data.pick([0]))[0].numel())
+        outputs = int(trained.predict(data.select([0]))[0].numel())
         if len(data) * outputs > DENSE_LIMIT:
             raise ResourceError(
                 "Without decay, and with more weights than equations, the step needs the kernel of all retained rows, "
                 f"at most {DENSE_LIMIT} rows times outputs, but there are {len(data) * outputs}. Give a decay, or a "
                 "damping that stands in for it."
             )
-        roots = output_roots(trained, data, output, batch)
+        roots = output_roots(trained, data, output, batch_size)
         values, vectors = torch.linalg.eigh(between_roots(kernel(trained, data).double(), roots))
         seen = values > len(values) * torch.finfo(trained.dtype).eps * values.max()
-        return Span(trained, Jacobian(trained, data, batch), roots, vectors[:, seen], values[seen], len(data))
+        return Span(trained, Jacobian(trained, data, batch_size), roots, vectors[:, seen], values[seen], len(data))
 
     def forward(self, v: Float[Tensor, " P"]) -> Float[Tensor, " r"]:
         """`A v`, in the eigenbasis."""
@@ -74,7 +74,7 @@ def nearest(
     away: Float[Tensor, " P"],
     *,
     output: Output,
-    batch: int = 256,
+    batch_size: int = 256,
 ) -> Answer:
     r"""$x = H^+ b - (I - H^+ H)\,v$ with $H = J^\top\Lambda J$ over `data`, the limit of $(H + \rho)^{-1}(b - \rho v)$.
 
@@ -86,7 +86,7 @@ def nearest(
     - `b`: what pushes the weights, as in `solve_response`.
     - `away`: $v$.
     """
-    span = Span.of(trained, data, output, batch)
+    span = Span.of(trained, data, output, batch_size)
     pushed = span.backward(span.forward(b) / span.values.square())
     unseen = away - span.backward(span.forward(away) / span.values)
     # Once more on what rounding left, so that retained rows do not see the step.

@@ -40,7 +40,7 @@ def minimise(
     tolerance: float = 1e-6,
     max_steps: int = 50,
     max_iterations: int = 500,
-    batch: int = 256,
+    batch_size: int = 256,
 ) -> Minimum:
     r"""Minimise $\sum_i \ell_i(\theta) + \tfrac r2\|\theta - w_{anchor}\|^2 - t^\top\theta$ from `trained.weights`.
 
@@ -54,7 +54,7 @@ def minimise(
     check_positive("ridge", ridge, "Give a decay or a damping; without either the minimum may lie at infinity.")
     here, first, last = trained, 0.0, 0.0
     for steps in track(range(max_steps + 1), "linearised training"):
-        G = gradient(here, data, ridge=ridge, batch=batch)
+        G = gradient(here, data, ridge=ridge, batch_size=batch_size)
         G = G if tilt is None else G - tilt
         last = float(G.double().norm())
         first = first or last
@@ -62,14 +62,14 @@ def minimise(
             return Minimum(here.weights, last / first if first else 0.0, steps)
         if steps == max_steps:
             break
-        H = GaussNewton(here, data, ridge=ridge, batch=batch)
+        H = GaussNewton(here, data, ridge=ridge, batch_size=batch_size)
         # A rough solve is enough far from the minimum; near it the steps become Newton's own.
         enough = min(0.1, (last / first) ** 0.5, 1.0)
         step = conjugate_gradient(
             H, -G, tolerance=max(enough, 1e-10), max_iterations=max_iterations, on_failure="return"
         ).x
         slope = float(G.double() @ step.double())
-        found = backtrack(here, data, step, slope, ridge=ridge, tilt=tilt, batch=batch)
+        found = backtrack(here, data, step, slope, ridge=ridge, tilt=tilt, batch_size=batch_size)
         if not found.accepted:
             break
         here = here.at(here.weights + found.scale * step)

@@ -43,5 +43,5 @@ def in_format(trained: Trained, dtype: torch.dtype) -> Trained:
     >>> in_format(Trained.of(torch.nn.Linear(2, 1)), torch.float64).dtype
     torch.float64
     """
-    start = None if trained.start is None else trained.start.to(dtype)
-    return replace(trained, model=trained.module().to(dtype), weights=trained.weights.to(dtype), start=start)
+    start = None if trained.init is None else trained.init.to(dtype)
+    return replace(trained, model=trained.module().to(dtype), weights=trained.weights.to(dtype), init=start)

@@ -27,7 +27,7 @@ def sum_over(
     piece: Piece,
     *,
     sample_weights: Float[Tensor, " N"] | None = None,
-    batch: int = 256,
+    batch_size: int = 256,
     label: str = "summing",
     zero: Float[Tensor, "*d"] | None = None,
 ) -> Float[Tensor, "*d"]:
@@ -43,19 +43,19 @@ def sum_over(
     weights = weights.to(trained.dtype)
     parts = (
         piece(one, weights[where].to(trained.device))
-        for one, where in stream(trained, data, counted(data, sample_weights), batch=batch, label=label)
+        for one, where in stream(trained, data, counted(data, sample_weights), batch_size=batch_size, label=label)
     )
     return total_of(trained, parts, zero).to(trained.dtype)
 
 
 def stream(
-    trained: Trained, data: Data, positions: Int64[Tensor, " n"], *, batch: int = 256, label: str = "reading"
+    trained: Trained, data: Data, positions: Int64[Tensor, " n"], *, batch_size: int = 256, label: str = "reading"
 ) -> Iterator[tuple[Batch, Int64[Tensor, " m"]]]:
     """Batches of the rows at these positions that fall to this process, each with its positions."""
-    check_positive("batch", batch)
+    check_positive("batch_size", batch_size)
     mine = my_share(positions)
-    batches = zip(trained.batches(data.pick(mine), batch), mine.split(batch), strict=False)
-    yield from track(batches, label, total=-(-len(mine) // batch))
+    batches = zip(trained.batches(data.select(mine), batch_size), mine.split(batch_size), strict=False)
+    yield from track(batches, label, total=-(-len(mine) // batch_size))
 
 
 def total_of(
@@ -73,14 +73,14 @@ def fill_over(
     data: Data,
     piece: Callable[[Batch, Int64[Tensor, " n"]], Tensor],
     *,
-    batch: int = 256,
+    batch_size: int = 256,
     label: str = "answering",
 ) -> Float[Tensor, "N *d"]:
     """One row of the answer per row of the data, in order: `piece(batch, positions) -> [n, ...]`."""
     if not len(data):
         raise DataError("There is no row to answer about. Give data with at least one row.")
     answer: Tensor | None = None
-    for one, where in stream(trained, data, torch.arange(len(data)), batch=batch, label=label):
+    for one, where in stream(trained, data, torch.arange(len(data)), batch_size=batch_size, label=label):
         value = piece(one, where).detach()
         if answer is None:
             answer = value.new_zeros(len(data), *value.shape[1:])

@@ -12,11 +12,11 @@ from spotlessnet.readouts.klom import klom, klom_floor
 from spotlessnet.readouts.lira import LiRA, lira_scores
 from spotlessnet.readouts.margin import Margin, margin, margins, margins_of
 from spotlessnet.readouts.margin_kl import AgainstNull, against_null, margin_kl, margin_kl_floor
+from spotlessnet.readouts.matched_controls import matched_controls
 from spotlessnet.readouts.mean_loss import MeanLoss
 from spotlessnet.readouts.relearn_time import RelearnTime, relearn_anchors
 from spotlessnet.readouts.rmia import RMIA
 from spotlessnet.readouts.shadows import Shadows, train_shadows
-from spotlessnet.readouts.strangers import strangers
 from spotlessnet.readouts.u_lira import ULiRA, attack_shadows, u_lira
 
 READOUTS: tuple[type[Readout], ...] = (
@@ -68,8 +68,8 @@ __all__ = [
     "margin_kl_floor",
     "margins",
     "margins_of",
+    "matched_controls",
     "relearn_anchors",
-    "strangers",
     "train_shadows",
     "u_lira",
 ]

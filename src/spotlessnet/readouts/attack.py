@@ -9,8 +9,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from spotlessnet.core.errors import MismatchError
+from spotlessnet.core.intervals import Array, Interval, auc, bootstrap, finest_rate, tpr_at_fpr
 from spotlessnet.core.readout import Reading
-from spotlessnet.core.statistics import Array, Interval, auc, bootstrap, finest_rate, tpr_at_fpr
 
 
 @dataclass(frozen=True)

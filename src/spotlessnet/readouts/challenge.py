@@ -11,8 +11,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from spotlessnet.core.intervals import Array
 from spotlessnet.core.progress import track
-from spotlessnet.core.statistics import Array
 from spotlessnet.readouts.margin_kl import check_margins
 
 DELTA = 1e-5

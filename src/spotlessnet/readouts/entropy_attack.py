@@ -11,9 +11,9 @@ import numpy as np
 
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import SettingError, check_choice, check_positive
+from spotlessnet.core.intervals import Array, clopper_pearson, t_interval
 from spotlessnet.core.readout import Ideal, Reading, Readout
 from spotlessnet.core.split import Split
-from spotlessnet.core.statistics import Array, clopper_pearson, t_interval
 from spotlessnet.core.trained import Trained
 from spotlessnet.readouts.entropy import entropies
 

@@ -6,9 +6,9 @@ from typing import ClassVar
 import torch
 
 from spotlessnet.core.errors import check_choice
+from spotlessnet.core.intervals import clopper_pearson
 from spotlessnet.core.readout import Ideal, Reading, Readout
 from spotlessnet.core.split import Split
-from spotlessnet.core.statistics import clopper_pearson
 from spotlessnet.core.trained import Trained
 from spotlessnet.readouts.parts import PARTS, Part, part
 

@@ -13,9 +13,9 @@ from torch.distributions import Normal, StudentT
 
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import DataError, NeedError, check_choice, check_positive
+from spotlessnet.core.intervals import auc_interval
 from spotlessnet.core.readout import Ideal, Reading, Readout
 from spotlessnet.core.split import Split
-from spotlessnet.core.statistics import auc_interval
 from spotlessnet.core.trained import Trained
 from spotlessnet.readouts.margin import margins, margins_of
 
@@ -101,8 +101,8 @@ class LiRA(Readout):
 
     The references are networks retrained without $D_f$: they are non-members for $D_f$ and for the other rows alike, so
     a further retrained network gives one half, whatever the difficulty or the labels of the rows. A network that was
-    trained otherwise gives one half only beside `strangers` (see there): of a wrong label it is less unsure, of a right
-    one less sure.
+    trained otherwise gives one half only beside `matched_controls` (see there): of a wrong label it is less unsure, of
+    a right one less sure.
 
     **Arguments:**
 

@@ -30,8 +30,8 @@ class RelearnTime(Readout):
 
     - `original`: the network before forgetting, which sets the loss to reach.
     - `cap`: the most epochs.
-    - `rate`, `batch`: of the fine-tuning; a small rate resolves more.
-    - `decay`: weight of `½‖w − w_0‖²`, with `w_0` the weights under test; the network's own unless given.
+    - `lr`, `batch_size`: of the fine-tuning; a small rate resolves more.
+    - `weight_decay`: weight of `½‖w − w_0‖²`, with `w_0` the weights under test; the network's own unless given.
     - `tolerance`: how far above the original's loss still counts.
     - `seed`: of the order of batches, the same for every network.
     """
@@ -41,19 +41,19 @@ class RelearnTime(Readout):
 
     original: Trained
     cap: int = 100
-    rate: float = 0.01
-    batch: int = 128
-    decay: float | None = None
+    lr: float = 0.01
+    batch_size: int = 128
+    weight_decay: float | None = None
     tolerance: float = 1e-5
     seed: int = 0
 
     def __post_init__(self) -> None:
         check_positive("RelearnTime.cap", self.cap)
-        check_positive("RelearnTime.rate", self.rate, hint="Take the rate of the training, or a tenth of it.")
-        check_positive("RelearnTime.batch", self.batch)
+        check_positive("RelearnTime.lr", self.lr, hint="Take the rate of the training, or a tenth of it.")
+        check_positive("RelearnTime.batch", self.batch_size)
         check_not_negative("RelearnTime.tolerance", self.tolerance)
-        if self.decay is not None:
-            check_not_negative("RelearnTime.decay", self.decay)
+        if self.weight_decay is not None:
+            check_not_negative("RelearnTime.decay", self.weight_decay)
 
     @property
     def name(self) -> str:
@@ -61,15 +61,15 @@ class RelearnTime(Readout):
 
     def __call__(self, network: Trained, split: Split) -> Reading:
         goal = mean_loss(self.original, split.forget) + self.tolerance
-        how = f"rate {self.rate:g}, batch {self.batch}"
+        how = f"rate {self.lr:g}, batch {self.batch_size}"
         if mean_loss(network, split.forget) <= goal:
             return Reading(1.0, note=f"{how}; there before the first step")
         recipe = Recipe(
             epochs=self.cap,
-            rate=self.rate,
+            lr=self.lr,
             momentum=0.0,
-            batch=self.batch,
-            decay=network.known_decay if self.decay is None else self.decay,
+            batch_size=self.batch_size,
+            weight_decay=network.known_weight_decay if self.weight_decay is None else self.weight_decay,
             dropout=False,
         )
         reached: list[int] = []
@@ -79,7 +79,7 @@ class RelearnTime(Readout):
                 reached.append(epoch)
             return bool(reached)
 
-        beginner = replace(network, start=network.weights)
+        beginner = replace(network, init=network.weights)
         try:
             fit(beginner, split.whole, recipe, seed=self.seed, label="relearning", watch=watch)
         except NumericsError:
@@ -100,12 +100,12 @@ def relearn_anchors(
     - `fresh`: where training began; taken from `readout.original.start` unless given.
     """
     if fresh is None:
-        if readout.original.start is None:
+        if readout.original.init is None:
             raise NeedError(
                 "The fresh anchor needs the weights where training began, but the original does not know them. "
-                "Give `fresh`, or make the original with `Trained.of(..., start=...)`."
+                "Give `fresh`, or make the original with `Trained.of(..., init=...)`."
             )
-        fresh = readout.original.at(readout.original.start)
+        fresh = readout.original.at(readout.original.init)
     return {
         "original": readout(readout.original, split),
         "retrained": readout(retrained, split),

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import DataError, NeedError, SettingError, check_positive
+from spotlessnet.core.intervals import auc_interval
 from spotlessnet.core.readout import Ideal, Reading, Readout
 from spotlessnet.core.split import Split
-from spotlessnet.core.statistics import auc_interval
 from spotlessnet.core.trained import Trained
 from spotlessnet.readouts.parts import class_labels, log_probabilities
 

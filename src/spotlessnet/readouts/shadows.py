@@ -48,15 +48,15 @@ class Shadows:
         """What this shadow must forget, the targets it saw, and what it keeps."""
         seen, is_target = self.seen[shadow], self._is_target
         return Split(
-            forget=self.data.pick((seen & is_target).nonzero().squeeze(1)),
-            kept=self.data.pick((seen & ~is_target).nonzero().squeeze(1)),
+            forget=self.data.select((seen & is_target).nonzero().squeeze(1)),
+            kept=self.data.select((seen & ~is_target).nonzero().squeeze(1)),
             validation=self.validation,
         )
 
     def networks(self, weights: Float[Tensor, "S P"] | None = None) -> Iterator[Trained]:
         """The shadows one by one, as trained or with other weights."""
         for w in self.weights if weights is None else weights:
-            yield replace(self.network, weights=w, start=self.network.anchor)
+            yield replace(self.network, weights=w, init=self.network.anchor)
 
     def scrubbed(self, scrub: Scrub) -> Float[Tensor, "S P"]:
         """Each shadow after the very same scrub, with the same settings, of the targets it saw."""
@@ -121,9 +121,9 @@ def train_shadows(
     if not seen.any(dim=1).all():
         raise DataError("A shadow would be left without any row. Name fewer targets.")
     recipe = recipe or trained.recipe
-    decay = trained.decay if recipe is None else recipe.decay
-    start = trained.weights if trained.start is None else trained.start
-    network = replace(trained.at(start), start=start, recipe=recipe, decay=decay)
+    weight_decay = trained.weight_decay if recipe is None else recipe.weight_decay
+    start = trained.weights if trained.init is None else trained.init
+    network = replace(trained.at(start), init=start, recipe=recipe, weight_decay=weight_decay)
     begun = Shadows(network, data, targets, others, seen, start.repeat(shadows, 1), seed, validation)
     seeds = _seeds(seed, shadows)
     weights = fit_many(network, data, begun._recipe, seeds=seeds, keep=seen, label="training shadows")

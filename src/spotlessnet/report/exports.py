@@ -5,9 +5,9 @@ import io
 from collections.abc import Iterable
 from dataclasses import asdict, fields
 
+from spotlessnet.report.audit_report import AuditReport
 from spotlessnet.report.page import in_plain_words, number
 from spotlessnet.report.rows import Row
-from spotlessnet.report.story import Story
 from spotlessnet.report.summary import summarise
 
 
@@ -25,9 +25,9 @@ def as_json_lines(rows: Iterable[Row]) -> str:
     return "".join(row.to_json() + "\n" for row in rows)
 
 
-def as_model_card(story: Story, receipt_digest: str = "") -> str:
+def as_model_card(report: AuditReport, receipt_digest: str = "") -> str:
     """A section for a model card: what was forgotten, how, and what was measured. Names no id."""
-    lines = summarise(story.rows)
+    lines = summarise(report.rows)
     readouts = list(dict.fromkeys(line.readout for line in lines))
     cells = {(line.method, line.readout): line for line in lines}
     head = "| method | " + " | ".join(readouts) + " |"
@@ -38,13 +38,13 @@ def as_model_card(story: Story, receipt_digest: str = "") -> str:
             "–" if line is None else _with_interval(line.mean.value, line.mean.low, line.mean.high) for line in found
         ]
         table.append(f"| {method} | " + " | ".join(texts) + " |")
-    verdict = story.judgement.word if story.judgement else "not judged"
+    verdict = report.judgement.word if report.judgement else "not judged"
     parts = [
         "## Forgetting",
-        f"**{verdict.capitalize()}.** {in_plain_words(story)}",
-        f"Method: {story.method}. Rows forgotten: {story.request.get('rows to forget', '?')}.",
+        f"**{verdict.capitalize()}.** {in_plain_words(report)}",
+        f"Method: {report.method}. Rows forgotten: {report.request.get('rows to forget', '?')}.",
         "\n".join(table),
-        "Limits:\n" + "\n".join(f"- {limit}" for limit in story.limits),
+        "Limits:\n" + "\n".join(f"- {limit}" for limit in report.limits),
     ]
     if receipt_digest:
         parts.append(f"Receipt: sha256:{receipt_digest}")

@@ -12,7 +12,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from spotlessnet.report.story import Cost, Curves
+from spotlessnet.report.audit_report import Cost, Curves
 from spotlessnet.report.summary import ORIGINAL, RETRAINED, Line
 
 INK = "#010203"

@@ -8,8 +8,8 @@ from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 
+from spotlessnet.report.audit_report import AuditReport, Cost, Judgement
 from spotlessnet.report.figures import pictures
-from spotlessnet.report.story import Cost, Judgement, Story
 from spotlessnet.report.summary import RETRAINED, Line, summarise
 
 TONES = {"forgotten": "good", "not forgotten": "bad"}
@@ -17,33 +17,33 @@ MARKS = {"above": ("▲", "above"), "below": ("▼", "below"), "as retrained": (
 SIGNS = {"forgotten": "✓", "not forgotten": "✗", "inconclusive": "?"}
 
 
-def page(story: Story) -> str:
+def page(report: AuditReport) -> str:
     """The whole report as text; every word from outside is escaped."""
-    lines = summarise(story.rows)
+    lines = summarise(report.rows)
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=False)
     environment.filters["number"] = number
     template = environment.from_string(files("spotlessnet.report").joinpath("page.html").read_text(encoding="utf-8"))
-    word = story.judgement.word if story.judgement else "not judged"
+    word = report.judgement.word if report.judgement else "not judged"
     return template.render(
-        story=story,
+        report=report,
         tone=TONES.get(word, "open"),
         word=f"{SIGNS.get(word, '·')} {word.capitalize()}",
-        summary=in_plain_words(story),
-        request_line=_request_line(story),
+        summary=in_plain_words(report),
+        request_line=_request_line(report),
         seeds=max((line.seeds for line in lines), default=0),
         readouts=_readouts(lines),
         table=_table(lines),
-        pictures=pictures(story.curves, lines, story.costs),
-        costs=_costs(story.costs),
-        cost_line=cost_in_words(story),
-        assumptions=list(zip(story.assumed, story.lost, strict=True)),
+        pictures=pictures(report.curves, lines, report.costs),
+        costs=_costs(report.costs),
+        cost_line=cost_in_words(report),
+        assumptions=list(zip(report.assumed, report.lost, strict=True)),
     )
 
 
-def in_plain_words(story: Story) -> str:
+def in_plain_words(report: AuditReport) -> str:
     """The verdict for a reader who knows no statistics."""
-    rows = story.request.get("rows to forget", "the")
-    if story.judgement is None:
+    rows = report.request.get("rows to forget", "the")
+    if report.judgement is None:
         return (
             "No verdict was asked for. A verdict compares the scrubbed network with several networks that were trained "
             "without the rows; run the audit to get one."
@@ -59,7 +59,7 @@ def in_plain_words(story: Story) -> str:
         ),
         "inconclusive": "This audit can say neither that the rows are forgotten nor that they are remembered.",
     }
-    return " ".join([beginnings[story.judgement.word], *_still_there(story.judgement)])
+    return " ".join([beginnings[report.judgement.word], *_still_there(report.judgement)])
 
 
 def _still_there(judgement: Judgement) -> list[str]:
@@ -74,18 +74,18 @@ def _still_there(judgement: Judgement) -> list[str]:
     ]
 
 
-def cost_in_words(story: Story) -> str:
+def cost_in_words(report: AuditReport) -> str:
     """Whether the method was worth it, said plainly."""
-    seconds = {c.what: c.seconds for c in story.costs}
-    mine, retrain = seconds.get(story.method), seconds.get(RETRAINED)
+    seconds = {c.what: c.seconds for c in report.costs}
+    mine, retrain = seconds.get(report.method), seconds.get(RETRAINED)
     if not mine or not retrain or not (math.isfinite(mine) and math.isfinite(retrain)):
         return "Seconds of wall time, measured in one run on one machine."
     if mine > retrain:
         return (
-            f"At this size retraining is cheaper: it took {number(retrain)} s, {story.method} {number(mine)} s. "
+            f"At this size retraining is cheaper: it took {number(retrain)} s, {report.method} {number(mine)} s. "
             "Retrain, unless the retained data is no longer at hand."
         )
-    return f"{story.method} took {number(mine)} s, {mine / retrain:.0%} of one retraining ({number(retrain)} s)."
+    return f"{report.method} took {number(mine)} s, {mine / retrain:.0%} of one retraining ({number(retrain)} s)."
 
 
 def number(value: Any) -> str:
@@ -159,7 +159,7 @@ def _costs(costs: Sequence[Cost]) -> list[dict[str, str]]:
     ]
 
 
-def _request_line(story: Story) -> str:
-    asked = story.request.get("asked for", "a request to forget")
-    count = story.request.get("rows to forget")
-    return f"{asked}" if count is None else f"{asked} — {count} rows to forget with {story.method}"
+def _request_line(report: AuditReport) -> str:
+    asked = report.request.get("asked for", "a request to forget")
+    count = report.request.get("rows to forget")
+    return f"{asked}" if count is None else f"{asked} — {count} rows to forget with {report.method}"

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from spotlessnet.core.statistics import Interval, t_interval
+from spotlessnet.core.intervals import Interval, t_interval
 from spotlessnet.report.rows import Row
 
 RETRAINED = "retrained"

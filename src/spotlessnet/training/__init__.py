@@ -2,6 +2,6 @@
 
 from spotlessnet.training.fit import fit
 from spotlessnet.training.fit_many import fit_many
-from spotlessnet.training.schedule import rate_at
+from spotlessnet.training.schedule import lr_at
 
-__all__ = ["fit", "fit_many", "rate_at"]
+__all__ = ["fit", "fit_many", "lr_at"]

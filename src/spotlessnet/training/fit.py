@@ -19,7 +19,7 @@ from spotlessnet.core.trained import Trained, logits_of
 from spotlessnet.training import checkpoint as checkpoints
 from spotlessnet.training.order import Order, mixed, repeatable
 from spotlessnet.training.resident import Resident
-from spotlessnet.training.schedule import rate_at
+from spotlessnet.training.schedule import lr_at
 
 Watch = Callable[[int, Trained], bool | None]
 Adjust = Callable[[Tensor, Tensor, float], None]
@@ -56,10 +56,10 @@ def fit(
     recipe = recipe or trained.recipe
     if recipe is None:
         raise NeedError("Training needs a recipe, but none is known. Give `recipe=Recipe(...)`.")
-    trained = replace(trained, recipe=recipe, decay=recipe.decay, start=_start(trained))
+    trained = replace(trained, recipe=recipe, weight_decay=recipe.weight_decay, init=_start(trained))
     w0, device = trained.anchor, trained.device
     network, w, g = _opened(trained, recipe)
-    order, rows = Order.of(data, order_of, recipe.batch, seed), Resident.of(trained, data)
+    order, rows = Order.of(data, order_of, recipe.batch_size, seed), Resident.of(trained, data)
     state, total = checkpoints.State(w, torch.zeros_like(w)), recipe.epochs * order.steps
     path = None if checkpoint is None else Path(checkpoint)
     digest = "" if path is None else checkpoints.digest_of(trained, data, order_of, recipe, seed)
@@ -76,12 +76,12 @@ def fit(
                 losses = trained.loss(outputs, y)
                 losses.mean().backward()
                 with torch.no_grad():
-                    if recipe.decay:
-                        g.add_(w - w0, alpha=recipe.decay)
+                    if recipe.weight_decay:
+                        g.add_(w - w0, alpha=recipe.weight_decay)
                     if adjust is not None:
                         adjust(g, w, step / total)
                     state.v.mul_(recipe.momentum).add_(g)
-                    w.sub_(state.v, alpha=rate_at(recipe, step, total))
+                    w.sub_(state.v, alpha=lr_at(recipe, step, total))
                     loss += losses.detach().sum()
                     mistakes += trained.loss.mistakes(outputs.detach(), y).sum()
         _check_sane(loss, w, epoch, recipe)
@@ -111,7 +111,7 @@ def training_mode(network: nn.Module, recipe: Recipe) -> nn.Module:
 
 
 def _start(trained: Trained) -> Float[Tensor, " P"]:
-    return trained.weights if trained.start is None else trained.start
+    return trained.weights if trained.init is None else trained.init
 
 
 def _opened(trained: Trained, recipe: Recipe) -> tuple[nn.Module, Float[Tensor, " P"], Float[Tensor, " P"]]:
@@ -146,6 +146,6 @@ def _answer(network: nn.Module, x: Inputs) -> Float[Tensor, "N *C"]:
 def _check_sane(loss: Float[Tensor, ""], w: Float[Tensor, " P"], epoch: int, recipe: Recipe) -> None:
     if not (loss.isfinite() & w.isfinite().all()):
         raise NumericsError(
-            f"The training loss must be finite, but it is {loss.item()} in epoch {epoch + 1}. Lower `Recipe.rate` "
-            f"(now {recipe.rate}), or look for NaN among the inputs."
+            f"The training loss must be finite, but it is {loss.item()} in epoch {epoch + 1}. Lower `Recipe.lr` "
+            f"(now {recipe.lr}), or look for NaN among the inputs."
         )

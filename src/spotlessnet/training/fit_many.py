@@ -16,7 +16,7 @@ from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.trained import Trained
 from spotlessnet.training.order import by_number, permutation
 from spotlessnet.training.resident import Resident
-from spotlessnet.training.schedule import rate_at
+from spotlessnet.training.schedule import lr_at
 
 Slope = Callable[..., tuple[Tensor, tuple[Tensor, Tensor]]]
 
@@ -49,7 +49,7 @@ def fit_many(
     _check(trained, data, recipe, seeds, keep, starts)
     check_positive("at_once", at_once)
     w = trained.weights.repeat(S, 1) if starts is None else starts.detach().to(trained.weights, copy=True)
-    pull = trained.weights if trained.start is None else trained.start
+    pull = trained.weights if trained.init is None else trained.init
     anchors = pull.expand(S, -1) if starts is None else w.clone()
     rows, slope = Resident.of(trained, data), _slope(trained)
     for group in torch.arange(S).split(at_once):
@@ -100,7 +100,7 @@ def _epoch(
 ) -> tuple[Float[Tensor, " s"], Float[Tensor, " s"]]:
     """One epoch of every network, in place; their summed losses and mistakes."""
     loss, mistakes = torch.zeros(len(w)).to(w), torch.zeros(len(w)).to(w)
-    batches = _batches(order, keep.gather(1, order), recipe.batch)
+    batches = _batches(order, keep.gather(1, order), recipe.batch_size)
     for t, (positions, present) in enumerate(batches, start=epoch * len(batches)):
         some = present.any(1)
         if not some.any():
@@ -109,16 +109,16 @@ def _epoch(
         each = positions.shape
         x = {n: c.unflatten(0, each) for n, c in x.items()} if isinstance(x, dict) else x.unflatten(0, each)
         g, (total, wrong) = slope(w, x, y.unflatten(0, each), present.to(w))
-        if recipe.decay:
-            g.add_(w - w0, alpha=recipe.decay)
-        rate = rate_at(recipe, t, recipe.epochs * len(batches))
+        if recipe.weight_decay:
+            g.add_(w - w0, alpha=recipe.weight_decay)
+        lr = lr_at(recipe, t, recipe.epochs * len(batches))
         if some.all():
             v.mul_(recipe.momentum).add_(g)
-            w.sub_(v, alpha=rate)
+            w.sub_(v, alpha=lr)
         else:  # a network whose batch is empty sits this step out, momentum included
             moves = some.unsqueeze(1).to(w.device)
             v.copy_(torch.where(moves, recipe.momentum * v + g, v))
-            w.sub_(torch.where(moves, v, 0), alpha=rate)
+            w.sub_(torch.where(moves, v, 0), alpha=lr)
         loss += total
         mistakes += wrong
     return loss, mistakes
@@ -184,5 +184,5 @@ def _check_sane(
     if bad:
         raise NumericsError(
             f"The training loss must be finite, but {len(bad)} of {len(seeds)} networks diverged in epoch {epoch + 1}, "
-            f"first the one with seed {seeds[bad[0]]}. Lower `Recipe.rate` (now {recipe.rate})."
+            f"first the one with seed {seeds[bad[0]]}. Lower `Recipe.lr` (now {recipe.lr})."
         )

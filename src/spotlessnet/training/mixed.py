@@ -124,7 +124,7 @@ def fit_mixed(
     users: Data,
     recipe: Recipe | None = None,
     *,
-    decay: float = 1e-3,
+    weight_decay: float = 1e-3,
     scale: float = 5.0,
     seed: int = 0,
     tolerance: float = 1e-6,
@@ -136,33 +136,35 @@ def fit_mixed(
     - `recipe`: how the core is trained, with the network's own loss.
     - the others: as for `fit_users`.
     """
-    return fit_users(fit(trained, core, recipe, seed=seed), users, decay=decay, scale=scale, tolerance=tolerance)
+    return fit_users(
+        fit(trained, core, recipe, seed=seed), users, weight_decay=weight_decay, scale=scale, tolerance=tolerance
+    )
 
 
 def fit_users(
-    core: Trained, users: Data, *, decay: float = 1e-3, scale: float = 5.0, tolerance: float = 1e-6
+    core: Trained, users: Data, *, weight_decay: float = 1e-3, scale: float = 5.0, tolerance: float = 1e-6
 ) -> Settled:
     r"""Minimise $\tfrac1N\sum_i \tfrac12\|f_{w_c}(x_i) + J(x_i)u - a(e_{y_i} - \tfrac1C)\|^2 + \tfrac\mu2\|u\|^2$.
 
     **Arguments:**
 
     - `core`: the core network, $w_c$.
-    - `decay`: $\mu$; it is what makes the optimum unique and the distance to it certain.
+    - `weight_decay`: $\mu$; it is what makes the optimum unique and the distance to it certain.
     - `scale`: $a$ of `CentredTargets`.
     - `tolerance`: how small the gradient must become, as a share of that at $u = 0$.
     """
-    check_positive("decay", decay, "It makes the optimum unique.")
-    return settle(user_network(core, decay=decay, scale=scale), users, tolerance=tolerance)
+    check_positive("weight_decay", weight_decay, "It makes the optimum unique.")
+    return settle(user_network(core, weight_decay=weight_decay, scale=scale), users, tolerance=tolerance)
 
 
-def user_network(core: Trained, *, decay: float, scale: float = 5.0) -> Trained:
+def user_network(core: Trained, *, weight_decay: float, scale: float = 5.0) -> Trained:
     """The linearised network with user weights zero, as a `Trained`: decay toward zero, centred targets."""
     network = UserNetwork(core)
-    return Trained.of(network, CentredTargets(scale), decay=decay, start=torch.zeros_like(core.weights))
+    return Trained.of(network, CentredTargets(scale), weight_decay=weight_decay, init=torch.zeros_like(core.weights))
 
 
 def settle(
-    trained: Trained, data: Data, *, tolerance: float = 1e-6, max_iterations: int = 5000, batch: int = 256
+    trained: Trained, data: Data, *, tolerance: float = 1e-6, max_iterations: int = 5000, batch_size: int = 256
 ) -> Settled:
     r"""Go to the optimum of a quadratic objective from wherever the weights are.
 
@@ -174,28 +176,29 @@ def settle(
 
     - `tolerance`: how small the gradient must become, as a share of the one at the beginning.
     """
-    if not trained.known_decay > 0:
+    if not trained.known_weight_decay > 0:
         raise SettingError(
-            f"User weights need a positive decay, which makes their optimum unique, but it is {trained.decay}. Train "
-            "them with one (`fit_users(..., decay=1e-3)`)."
+            f"User weights need a positive decay, which makes their optimum unique, but it is "
+            f"{trained.weight_decay}. Train "
+            "them with one (`fit_users(..., weight_decay=1e-3)`)."
         )
-    ridge, products, why = len(data) * trained.known_decay, 0, ""
+    ridge, products, why = len(data) * trained.known_weight_decay, 0, ""
     # J of the core network is the same matrix, and half the work: no derivative of a derivative.
     linear = trained.model.core_network() if isinstance(trained.model, UserNetwork) else trained
     output: Output = "identity" if linear is not trained else "softmax"
     form, known = cheaper_form(linear, data), Known()
-    G = gradient(trained, data, ridge=ridge, batch=batch)
+    G = gradient(trained, data, ridge=ridge, batch_size=batch_size)
     first = size = float(G.double().norm())
     for _ in range(PASSES):
         if size <= tolerance * first:
             break
         share = min(0.5, tolerance * first / size)
         found = solve_response(
-            linear, data, -G, ridge=ridge, output=output, form=form, known=known, batch=batch,
+            linear, data, -G, ridge=ridge, output=output, form=form, known=known, batch_size=batch_size,
             tolerance=share, max_iterations=max_iterations,
         )  # fmt: skip
         moved = trained.at(trained.weights + found.x)
-        left = gradient(moved, data, ridge=ridge, batch=batch)
+        left = gradient(moved, data, ridge=ridge, batch_size=batch_size)
         before, after = size, float(left.double().norm())
         products, why = products + found.iterations, found.failure
         if after < size:  # a step that leads away is not taken

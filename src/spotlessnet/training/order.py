@@ -28,32 +28,32 @@ class Order:
     """
 
     place: Int64[Tensor, " M"]
-    batch: int
+    batch_size: int
     seed: int
 
     @staticmethod
-    def of(data: Data, order_of: Data | None, batch: int, seed: int) -> "Order":
+    def of(data: Data, order_of: Data | None, batch_size: int, seed: int) -> "Order":
         """The order of `data` itself, or that of `order_of` with the rows that `data` lacks left out."""
         if not len(data):
             raise DataError("There is no row to train on. Give data with at least one row.")
         if order_of is None:
-            return Order(by_number(data), batch, seed)
+            return Order(by_number(data), batch_size, seed)
         _check_coupled(data, order_of)
         ordered, sorting = data.rows.sort()
         asked = order_of.rows.sort().values
         found = torch.searchsorted(ordered, asked).clamp(max=len(data) - 1)
         place = torch.where(ordered[found] == asked, sorting[found], -1)
-        return Order(place, batch, seed)
+        return Order(place, batch_size, seed)
 
     @property
     def steps(self) -> int:
         """Batches per epoch, empty ones included."""
-        return -(-len(self.place) // self.batch)
+        return -(-len(self.place) // self.batch_size)
 
     def epoch(self, epoch: int) -> list[Int64[Tensor, " n"]]:
         """The batches of one epoch, as positions in the data; a batch is empty if all its rows are left out."""
         shuffled = self.place[permutation(len(self.place), self.seed, epoch)]
-        return [batch[batch >= 0] for batch in shuffled.split(self.batch)]
+        return [batch[batch >= 0] for batch in shuffled.split(self.batch_size)]
 
 
 def by_number(data: Data) -> Int64[Tensor, " N"]:
@@ -101,10 +101,10 @@ def _check_coupled(data: Data, order_of: Data) -> None:
             "Training can follow the order of other data only when both look at the same source. "
             "Pick both from one `Data`, or leave out `order_of`."
         )
-    strangers = int((~torch.isin(data.rows, order_of.rows)).sum())
-    if strangers:
+    matched_controls = int((~torch.isin(data.rows, order_of.rows)).sum())
+    if matched_controls:
         raise MismatchError(
-            f"{strangers} of {len(data)} rows are not in `order_of`, so they have no place in its order. "
+            f"{matched_controls} of {len(data)} rows are not in `order_of`, so they have no place in its order. "
             "Give the data that the first training saw."
         )
     for name, rows in (("data", data.rows), ("order_of", order_of.rows)):

@@ -55,8 +55,8 @@ def _begin(network: Trained) -> Trained:
         raise NeedError(
             "A verdict needs to train networks, but no recipe is known. Give `Trained.of(..., recipe=...)`."
         )
-    start = network.weights if network.start is None else network.start
-    return replace(network.at(start), start=start, decay=network.recipe.decay)
+    start = network.weights if network.init is None else network.init
+    return replace(network.at(start), init=start, weight_decay=network.recipe.weight_decay)
 
 
 def _train_one_by_one(begun: Mapping[int, Trained], split: Split, seeds: Sequence[int], without: bool) -> list[Trained]:

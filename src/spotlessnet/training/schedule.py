@@ -8,26 +8,26 @@ WARM_UP = 0.3
 """The share of a one-cycle schedule that climbs."""
 
 
-def rate_at(recipe: Recipe, step: int, total: int) -> float:
+def lr_at(recipe: Recipe, step: int, total: int) -> float:
     r"""The learning rate of update `step`, counted from zero, out of `total`.
 
     Constant: $\eta$. Cosine: $\tfrac\eta2(1 + \cos\frac{\pi t}{T})$. Step: a tenth from half, a hundredth from three
     quarters. One-cycle: a cosine climb from $\eta / 25$ over the first 30 %, then a cosine fall to $\eta / 250000$.
 
-    >>> [rate_at(Recipe(rate=1.0, schedule="step"), t, 8) for t in (0, 3, 4, 6)]
+    >>> [rate_at(Recipe(lr=1.0, schedule="step"), t, 8) for t in (0, 3, 4, 6)]
     [1.0, 1.0, 0.1, 0.01]
     """
-    rate = recipe.rate
+    lr = recipe.lr
     if recipe.schedule == "cosine":
-        return _between(rate, 0.0, step / total)
+        return _between(lr, 0.0, step / total)
     if recipe.schedule == "step":
-        return rate / 100 if 4 * step >= 3 * total else rate / 10 if 2 * step >= total else rate
+        return lr / 100 if 4 * step >= 3 * total else lr / 10 if 2 * step >= total else lr
     if recipe.schedule == "one-cycle":
         peak = WARM_UP * total - 1
         if step <= peak:
-            return _between(rate / 25, rate, step / peak)
-        return _between(rate, rate / 25e4, (step - peak) / (total - 1 - peak))
-    return rate
+            return _between(lr / 25, lr, step / peak)
+        return _between(lr, lr / 25e4, (step - peak) / (total - 1 - peak))
+    return lr
 
 
 def _between(a: float, b: float, share: float) -> float:

@@ -24,10 +24,10 @@ from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.experiments import figures
 from spotlessnet.experiments.experiment import ROWS, Published, Sized
+from spotlessnet.methods import Newton
 from spotlessnet.models import Logistic
 from spotlessnet.report.rows import Row, append_rows, read_rows
 from spotlessnet.report.summary import ORIGINAL, RETRAINED
-from spotlessnet.scrubs import Newton
 from spotlessnet.training.fit_many import fit_many
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Settings(Sized):
     counts: tuple[int, ...] = (50, 100, 150)
     spread: float = 0.7
     strength: float = 1e-5
-    recipe: Recipe = field(default_factory=lambda: Recipe(epochs=10, rate=0.02, momentum=0.0, batch=10))
+    recipe: Recipe = field(default_factory=lambda: Recipe(epochs=10, lr=0.02, momentum=0.0, batch_size=10))
 
     @staticmethod
     def toy() -> "Settings":

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING
 from spotlessnet.bounds import WhiteBox, trade_off
 from spotlessnet.compare import Context, original_of, reference_of, retrained_of
 from spotlessnet.core.cohorts import whole_class
+from spotlessnet.core.intervals import t_interval
 from spotlessnet.core.progress import track
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.scrub import Scrub, chain
-from spotlessnet.core.statistics import t_interval
 from spotlessnet.experiments import figures
 from spotlessnet.experiments.experiment import ROWS, Published, Sized
 from spotlessnet.experiments.few import FromFew
 from spotlessnet.experiments.setting import STANDS_IN, Setting
+from spotlessnet.methods import NTK, Finetune, Fisher, Variational
 from spotlessnet.readouts import Error
 from spotlessnet.report.rows import Row, append_rows, read_rows
 from spotlessnet.report.summary import ORIGINAL, RETRAINED
-from spotlessnet.scrubs import NTK, Finetune, Fisher, Variational
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -58,9 +58,9 @@ class Settings(Sized):
     @staticmethod
     def toy() -> "Settings":
         """Digits, a small perceptron, pre-trained on rows that stay."""
-        recipe = Recipe(epochs=15, rate=0.05, batch=64, decay=5e-3)
+        recipe = Recipe(epochs=15, lr=0.05, batch_size=64, weight_decay=5e-3)
         setting = Setting("digits", options={"hidden": (16,)}, recipe=recipe, pretrain="digits", core=0.3, rows=400)
-        setting = replace(setting, pretrain_recipe=Recipe(epochs=5, rate=0.1, batch=64))
+        setting = replace(setting, pretrain_recipe=Recipe(epochs=5, lr=0.1, batch_size=64))
         return Settings(
             seeds=(0, 1),
             setting=setting,
@@ -74,9 +74,9 @@ class Settings(Sized):
     @staticmethod
     def full() -> "Settings":
         """All of MNIST and a two-layer network; the paper does not say what its figure shows, and 3 shows these."""
-        recipe = Recipe(epochs=10, rate=0.01, batch=128, decay=5e-4)
+        recipe = Recipe(epochs=10, lr=0.01, batch_size=128, weight_decay=5e-4)
         setting = Setting("mnist", options={"hidden": (256,)}, recipe=recipe, pretrain="mnist", core=0.1)
-        setting = replace(setting, pretrain_recipe=Recipe(epochs=5, rate=0.05, decay=5e-4))
+        setting = replace(setting, pretrain_recipe=Recipe(epochs=5, lr=0.05, weight_decay=5e-4))
         return Settings(
             setting=setting,
             curvature_rows=5000,

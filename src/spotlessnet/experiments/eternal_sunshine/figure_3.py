@@ -28,10 +28,10 @@ from spotlessnet.experiments import figures
 from spotlessnet.experiments.experiment import ROWS, Published, Sized
 from spotlessnet.experiments.few import FromFew
 from spotlessnet.experiments.setting import Setting
+from spotlessnet.methods import Fisher
 from spotlessnet.readouts import Error
 from spotlessnet.report.rows import Row, append_rows, read_rows
 from spotlessnet.report.summary import ORIGINAL
-from spotlessnet.scrubs import Fisher
 from spotlessnet.training.fit import fit
 
 if TYPE_CHECKING:
@@ -67,13 +67,13 @@ class Settings(Sized):
     @staticmethod
     def toy() -> "Settings":
         """The digits of scikit-learn, 8×8 pixels."""
-        recipe = Recipe(epochs=20, rate=0.1, batch=64, decay=1e-5)
+        recipe = Recipe(epochs=20, lr=0.1, batch_size=64, weight_decay=1e-5)
         return Settings(seeds=(0, 1), setting=Setting("digits", options={"hidden": (32,)}, recipe=recipe, rows=600))
 
     @staticmethod
     def full() -> "Settings":
         """MNIST."""
-        recipe = Recipe(epochs=10, rate=0.05, batch=128, decay=1e-5)
+        recipe = Recipe(epochs=10, lr=0.05, batch_size=128, weight_decay=1e-5)
         return Settings(setting=Setting("mnist", options={"hidden": (64,)}, recipe=recipe), curvature_rows=10000)
 
     @staticmethod

@@ -20,10 +20,10 @@ from spotlessnet.experiments import figures
 from spotlessnet.experiments.experiment import ROWS, Published, Sized
 from spotlessnet.experiments.few import FromFew, WhiteBoxWithNoise
 from spotlessnet.experiments.setting import STANDS_IN, Opened, Setting
+from spotlessnet.methods import Fisher
 from spotlessnet.models.seeded import seeded
 from spotlessnet.readouts import Error
 from spotlessnet.report.rows import Row, append_rows, read_rows
-from spotlessnet.scrubs import Fisher
 
 PRETRAINED, FRESH = "pre-trained", "random weights"
 DISTANCE, MOVED = "distance to the retrained weights", "distance to the start"
@@ -51,15 +51,15 @@ class Settings(Sized):
     @staticmethod
     def toy() -> "Settings":
         """Digits, pre-trained on rows that stay."""
-        recipe = Recipe(epochs=20, rate=0.05, batch=64, decay=1e-3)
+        recipe = Recipe(epochs=20, lr=0.05, batch_size=64, weight_decay=1e-3)
         setting = Setting("digits", options={"hidden": (16,)}, recipe=recipe, pretrain="digits", core=0.5, rows=400)
-        setting = replace(setting, pretrain_recipe=Recipe(epochs=20, rate=0.1, batch=64))
+        setting = replace(setting, pretrain_recipe=Recipe(epochs=20, lr=0.1, batch_size=64))
         return Settings(seeds=(0, 1), setting=setting, count=20, fisher=Fisher(strength=1e-7), curvature_rows=200)
 
     @staticmethod
     def full() -> "Settings":
         """All-CNN on faces10, with and without pre-training on faces14."""
-        setting = Setting("faces10", "all-cnn", recipe=Recipe(epochs=30, decay=5e-4), pretrain="faces14")
+        setting = Setting("faces10", "all-cnn", recipe=Recipe(epochs=30, weight_decay=5e-4), pretrain="faces14")
         return Settings(setting=setting, curvature_rows=2000)
 
     @staticmethod
@@ -100,7 +100,7 @@ def _fresh(opened: Opened) -> Trained:
             if isinstance(layer, (nn.Linear, nn.Conv2d, nn.BatchNorm2d)):
                 layer.reset_parameters()
     _measure_statistics(model, norms, opened)
-    return Trained.of(model, start=model, recipe=opened.start.recipe)
+    return Trained.of(model, init=model, recipe=opened.start.recipe)
 
 
 @torch.no_grad()

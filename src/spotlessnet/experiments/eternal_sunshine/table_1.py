@@ -18,9 +18,9 @@ from spotlessnet.experiments.eternal_sunshine.table_1_paper import CLASS, IMAGES
 from spotlessnet.experiments.experiment import ROWS, Sized
 from spotlessnet.experiments.few import FromFew, OnFew, Remembered, Slower, WhiteBoxWithNoise
 from spotlessnet.experiments.setting import STANDS_IN, Setting
+from spotlessnet.methods import NTK, Finetune, Fisher, GradientAscent, Hiding, RandomLabels, Variational
 from spotlessnet.readouts import EntropyAttack, Error, RelearnTime
 from spotlessnet.report.rows import Row, read_rows
-from spotlessnet.scrubs import NTK, Finetune, Fisher, Hiding, NegativeGradient, RandomLabels, Variational
 from spotlessnet.training.fit import fit
 
 __all__ = ["PAPER", "Settings", "draw", "run"]
@@ -71,9 +71,9 @@ class Settings(Sized):
     def toy(part: str) -> "Settings":
         """Digits and a small perceptron in place of any of the data sets, or of the requests that `part` names."""
         options = {"hidden": (16,)}
-        recipe = Recipe(epochs=15, rate=0.05, batch=64, decay=5e-3)
+        recipe = Recipe(epochs=15, lr=0.05, batch_size=64, weight_decay=5e-3)
         setting = Setting("digits", options=options, recipe=recipe, pretrain="digits", core=0.3, rows=400)
-        setting = replace(setting, pretrain_recipe=Recipe(epochs=5, rate=0.1, batch=64))
+        setting = replace(setting, pretrain_recipe=Recipe(epochs=5, lr=0.1, batch_size=64))
         return Settings(
             seeds=(0, 1),
             setting=setting,
@@ -91,10 +91,10 @@ class Settings(Sized):
     @staticmethod
     def full(part: str) -> "Settings":
         """The data set that `part` names, all of it."""
-        recipe = Recipe(epochs=30, rate=0.01, batch=128, decay=5e-4)
+        recipe = Recipe(epochs=30, lr=0.01, batch_size=128, weight_decay=5e-4)
         if part == "mnist":
             setting = Setting("mnist", options={"hidden": (256,)}, recipe=recipe.but(epochs=10), pretrain="mnist")
-            setting = replace(setting, core=0.1, pretrain_recipe=Recipe(epochs=5, rate=0.05, decay=5e-4))
+            setting = replace(setting, core=0.1, pretrain_recipe=Recipe(epochs=5, lr=0.05, weight_decay=5e-4))
             return Settings(setting=setting, tuning=3, ntk=_NTK, curvature_rows=5000, relearn_rows=2000, cap=20)
         if part == "faces10":
             setting = Setting("faces10", "all-cnn", recipe=recipe.but(epochs=15), pretrain="faces14")
@@ -143,7 +143,7 @@ def _requests(part: str) -> tuple[str, ...]:
     return {"images": (IMAGES,), "class": (CLASS,)}.get(part.rpartition(" ")[2], (IMAGES, CLASS))
 
 
-_NTK = NTK(solution="primal", damping=5e-3, search=False, tolerance=1e-2, max_iterations=40, batch=500)
+_NTK = NTK(solution="primal", damping=5e-3, search=False, tolerance=1e-2, max_iterations=40, batch_size=500)
 
 
 def run(settings: Settings, data: Path | None, out: Path) -> list[Row]:
@@ -186,7 +186,7 @@ def scrubs(settings: Settings, *, whole: bool) -> Mapping[str, ScrubOf]:
     step = Remembered(FromFew(ntk, settings.curvature_rows, thin=whole))
     made: dict[str, ScrubOf] = {
         "fine-tune": Finetune(epochs=settings.tuning),
-        "negative gradient": Slower(NegativeGradient(epochs=1, rate=settings.climb if whole else None)),
+        "negative gradient": Slower(GradientAscent(epochs=1, lr=settings.climb if whole else None)),
         "random labels": RandomLabels(epochs=settings.tuning),
         "Fisher": _fisher(settings),
         "variational": settings.variational,
@@ -200,7 +200,7 @@ def readouts(settings: Settings) -> dict[str, ReadoutOf]:
     """Every row of the table but the bound."""
 
     def relearn(context: Context) -> OnFew:
-        time = RelearnTime(context.original, cap=settings.cap, rate=settings.relearn_rate)
+        time = RelearnTime(context.original, cap=settings.cap, lr=settings.relearn_rate)
         return OnFew(time, settings.relearn_rows, settings.relearn_rows)
 
     return {

@@ -22,14 +22,14 @@ class Community:
 
     - `setting`: data, network and the recipe of the core; its `per_class` rows are those of core and users together.
     - `core`: rows of each class that will never be asked to go, drawn by the seed.
-    - `decay`: $\mu$ of the user weights.
+    - `weight_decay`: $\mu$ of the user weights.
     - `scale`: how far apart the targets lie.
     - `tolerance`: of the user weights' solution.
     """
 
     setting: Setting = field(default_factory=Setting)
     core: int = 20
-    decay: float = 0.1
+    weight_decay: float = 0.1
     scale: float = 5.0
     tolerance: float = 1e-4
 
@@ -74,7 +74,7 @@ class Town:
 
     def without_users(self, core: Trained) -> Trained:
         """The core network with user weights that are all zero."""
-        return user_network(core, decay=self.community.decay, scale=self.community.scale)
+        return user_network(core, weight_decay=self.community.weight_decay, scale=self.community.scale)
 
     def settled(self, core: Trained, users: Data, tolerance: float | None = None) -> Settled:
         """User weights learnt from nothing on these rows: training, and retraining."""
@@ -83,23 +83,23 @@ class Town:
     def fine_tuned(self, core: Trained, seed: int) -> Trained:
         """The usual way, which cannot forget: the core network trained on with core and users."""
         # Its decay pulls to the core network, as that of the user weights does.
-        return fit(replace(core, start=core.weights), self.stage.opened.train, seed=seed, label="fine-tuning")
+        return fit(replace(core, init=core.weights), self.stage.opened.train, seed=seed, label="fine-tuning")
 
 
 def toy_community() -> Community:
     """Five digits: a small core and a few users."""
     setting = Setting(
-        "digits", "mlp", {"hidden": (12,)}, SMALL.but(epochs=10, rate=0.05, batch=32, patience=2),
-        pretrain="digits", pretrain_recipe=Recipe(epochs=3, rate=0.1, batch=64), core=0.5, classes=5, per_class=16,
+        "digits", "mlp", {"hidden": (12,)}, SMALL.but(epochs=10, lr=0.05, batch_size=32, patience=2),
+        pretrain="digits", pretrain_recipe=Recipe(epochs=3, lr=0.1, batch_size=64), core=0.5, classes=5, per_class=16,
     )  # fmt: skip
-    return Community(setting, core=3, decay=0.5)
+    return Community(setting, core=3, weight_decay=0.5)
 
 
 def full_community(data: str, network: str) -> Community:
     """The first five classes: 20 rows of each are core, 100 are users'."""
     # An epoch of the core is one batch: many of them, and gentle, since some seeds diverge at 0.01.
     setting = slice_of(data, network, per_class=120, epochs=200)
-    return Community(replace(setting, recipe=setting.recipe.but(rate=GENTLE)))
+    return Community(replace(setting, recipe=setting.recipe.but(lr=GENTLE)))
 
 
 def tiny_community(data: str, network: str) -> Community:

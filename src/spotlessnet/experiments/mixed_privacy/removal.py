@@ -21,11 +21,11 @@ from spotlessnet.experiments.mixed_privacy.community import (
     toy_community,
 )
 from spotlessnet.experiments.outside_the_box.scene import captioned, file_name, is_done, keep, stored, wrapped
+from spotlessnet.methods import MixedLinear
 from spotlessnet.operators.precision import matmul
 from spotlessnet.readouts.activation_distance import distances
 from spotlessnet.report.rows import Row
 from spotlessnet.report.summary import ORIGINAL, RETRAINED
-from spotlessnet.scrubs import MixedLinear
 
 PAPER: tuple[Published, ...] = ()
 """No printed number is at hand. The claim: a class can be removed, and all users by setting their weights to zero."""
@@ -80,7 +80,7 @@ def run(settings: Settings, data: Path | None, out: Path) -> list[Row]:
 def measure(settings: Settings, town: Town, seed: int) -> Iterator[Row]:
     """The network before and after, beside the retrained one and the core."""
     users, name = town.users(seed), town.community.name
-    everyone = Split(users, users.pick([]), town.test)
+    everyone = Split(users, users.select([]), town.test)
     split = everyone if settings.who == "all" else whole_class(LABEL)(users, town.test)
     core = town.core_network(seed)
     original = town.settled(core, users).trained
@@ -90,7 +90,7 @@ def measure(settings: Settings, town: Town, seed: int) -> Iterator[Row]:
     with Meter(core.device) as slow:
         # With no user left, there is nothing to train: the user weights stay where they begin.
         retrained = nothing if not len(split.retain) else town.settled(core, split.retain, settings.reference).trained
-    network, found = original.at(scrubbed.mean), scrubbed.about["mixed_linear"]
+    network, found = original.at(scrubbed.mean), scrubbed.diagnostics["mixed_linear"]
     gap = float((network.weights - retrained.weights).norm())
     note = "the user weights are zero" if found["zeroed"] else f"{found['products']} curvature products"
     for readout, value in (("certified distance", found["distance"]), ("distance to retrained", gap)):
@@ -107,7 +107,7 @@ def measure(settings: Settings, town: Town, seed: int) -> Iterator[Row]:
 
 def looks(network: Trained, retrained: Trained, core: Trained, split: Split) -> Iterator[tuple[str, float, str]]:
     """Errors by group, and how differently the network answers about test rows."""
-    of_class = split.tests.pick((split.tests.labels() == LABEL).nonzero().squeeze(1))
+    of_class = split.tests.select((split.tests.labels() == LABEL).nonzero().squeeze(1))
     sets = (split.forget, split.retain, split.tests, of_class)
     for readout, data in zip(SHOWN[:4], sets, strict=True):
         if len(data):

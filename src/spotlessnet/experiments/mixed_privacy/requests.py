@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import torch
 
 from spotlessnet.core.data import Data
+from spotlessnet.core.intervals import t_interval
 from spotlessnet.core.meter import Meter
 from spotlessnet.core.progress import track
 from spotlessnet.core.readout import Readout
 from spotlessnet.core.split import Split
-from spotlessnet.core.statistics import t_interval
 from spotlessnet.core.trained import Trained
 from spotlessnet.experiments.experiment import Published, Sized
 from spotlessnet.experiments.figures import colour, mark, save
@@ -26,11 +26,11 @@ from spotlessnet.experiments.mixed_privacy.community import (
 )
 from spotlessnet.experiments.outside_the_box.curves import at, curve
 from spotlessnet.experiments.outside_the_box.scene import captioned, is_done, keep, stored, wrapped
+from spotlessnet.methods import MixedLinear
 from spotlessnet.operators.precision import matmul
 from spotlessnet.readouts import ActivationDistance, EntropyAttack, Error, MeanLoss
 from spotlessnet.report.rows import Row
 from spotlessnet.report.summary import ORIGINAL, RETRAINED
-from spotlessnet.scrubs import MixedLinear
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -96,7 +96,7 @@ def run(settings: Settings, data: Path | None, out: Path) -> list[Row]:
 def groups(users: Data, count: int, each: int, seed: int) -> list[Data]:
     """Users who leave together, drawn by the seed, no one twice."""
     order = torch.randperm(len(users), generator=torch.Generator().manual_seed(seed))
-    return [users.pick(part.sort().values) for part in order[: count * each].split(each)]
+    return [users.select(part.sort().values) for part in order[: count * each].split(each)]
 
 
 def measure(settings: Settings, town: Town, seed: int) -> Iterator[Row]:
@@ -107,14 +107,14 @@ def measure(settings: Settings, town: Town, seed: int) -> Iterator[Row]:
     scrub, split = MixedLinear(noise=settings.noise, tolerance=settings.tolerance), None
     draw = torch.Generator().manual_seed(seed)
     for k, leaving in enumerate(groups(users, settings.requests, settings.each, seed), start=1):
-        split = Split(leaving, users.without(leaving), town.test) if split is None else split.then(leaving)
+        split = Split(leaving, users.without(leaving), town.test) if split is None else split.next_request(leaving)
         with Meter(core.device) as meter:
             scrubbed = scrub(network, split)
         with Meter(core.device) as slow:
             retrained = town.settled(core, split.retain, settings.reference)
         # The noise is for whoever gets this network; the next request goes on from the mean.
         network, released = network.at(scrubbed.mean), network.at(scrubbed.draw(draw))
-        found, gap = scrubbed.about["mixed_linear"], (scrubbed.mean - retrained.trained.weights).norm()
+        found, gap = scrubbed.diagnostics["mixed_linear"], (scrubbed.mean - retrained.trained.weights).norm()
         last = k == settings.requests  # a table shows the last request, a figure all
         certain = f"request {k}; full float32; retrained within {retrained.distance:.2g}"
         for readout, value, unit in (

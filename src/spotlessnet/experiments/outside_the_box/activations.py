@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spotlessnet.compare import Context, retrained_of
+from spotlessnet.core.intervals import t_interval
 from spotlessnet.core.progress import track
 from spotlessnet.core.scrub import Scrub
-from spotlessnet.core.statistics import t_interval
 from spotlessnet.experiments.experiment import Published, Sized
 from spotlessnet.experiments.figures import colour, mark, save
 from spotlessnet.experiments.outside_the_box.curves import at, curve

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from spotlessnet.compare import Context, ScrubOf
 from spotlessnet.core.scrub import Scrub, chain
 from spotlessnet.experiments.outside_the_box.scene import OTHER_ORDER
-from spotlessnet.scrubs import NTK, Finetune, Fisher, Retrain
+from spotlessnet.methods import NTK, Finetune, Fisher, Retrain
 
 PUBLISHED, OURS, POLISHED = "NTK, published code", "NTK", "NTK, then 3 epochs"
 FLOOR = "retrained, other order"

@@ -14,10 +14,10 @@ from spotlessnet.bounds.black_box import chosen, data_of
 from spotlessnet.bounds.trade_off import scaled
 from spotlessnet.compare import retrained_of
 from spotlessnet.core.gaussian import Gaussian
+from spotlessnet.core.intervals import t_interval
 from spotlessnet.core.progress import track
 from spotlessnet.core.scrub import Notes, Scrub, chain
 from spotlessnet.core.split import Split
-from spotlessnet.core.statistics import t_interval
 from spotlessnet.core.trained import Trained
 from spotlessnet.experiments.experiment import Published, Sized
 from spotlessnet.experiments.figures import colour, mark, save
@@ -37,9 +37,9 @@ from spotlessnet.experiments.outside_the_box.scene import (
     toy_scene,
     wrapped,
 )
+from spotlessnet.methods import NTK
 from spotlessnet.readouts import Error
 from spotlessnet.report.rows import Row
-from spotlessnet.scrubs import NTK
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -112,7 +112,7 @@ def measure(settings: Settings, stage: Stage, pool: Data, seed: int) -> Iterator
     for method in (PUBLISHED, OURS, POLISHED, FLOOR):
         made = methods(1.0)[method]
         gaussian = (made if isinstance(made, Scrub) else made(context))(original, split)
-        networks[method], notes[method] = original.at(gaussian.mean), gaussian.about.get("ntk", {})
+        networks[method], notes[method] = original.at(gaussian.mean), gaussian.diagnostics.get("ntk", {})
     # Not the seed itself: seed 0 drew the slice from this pool, and would draw the very same rows again.
     leaky = replace(split, test=of_each_class(pool, settings.tests, OTHER_ORDER + seed))
     overlap = overlapping(leaky, split)
@@ -144,8 +144,8 @@ def judged(
 
 def retrained_on_duplicates(original: Trained, split: Split, seed: int) -> Trained:
     """The code's own reference: as many rows as before, the forgotten ones overwritten by others."""
-    assert original.start is not None  # the scene gave it one
-    return fit(original.at(original.start), with_duplicates(split, seed), seed=seed, label="retraining on duplicates")
+    assert original.init is not None  # the scene gave it one
+    return fit(original.at(original.init), with_duplicates(split, seed), seed=seed, label="retraining on duplicates")
 
 
 def with_duplicates(split: Split, seed: int) -> Data:

@@ -22,14 +22,16 @@ from spotlessnet.models import replace_head
 from spotlessnet.report.rows import Row, append_rows, read_rows
 from spotlessnet.training.fit import fit
 
-SMALL = Recipe(epochs=60, rate=0.01, momentum=0.9, batch=128, decay=0.1, patience=5)
+SMALL = Recipe(epochs=60, lr=0.01, momentum=0.9, batch_size=128, weight_decay=0.1, patience=5)
 """Section 5.2: decay toward the start, statistics frozen, until five epochs past zero training error."""
 
 GENTLE = 0.003
 """The rate on faces10 and TinyImageNet: at 0.01 some seeds diverge after 40 epochs, with statistics that stand still
 and come from other images."""
 
-SLOW = Recipe(epochs=30, rate=0.1, momentum=0.9, batch=128, decay=5e-4, schedule="one-cycle", freeze_statistics=False)
+SLOW = Recipe(
+    epochs=30, lr=0.1, momentum=0.9, batch_size=128, weight_decay=5e-4, schedule="one-cycle", freeze_statistics=False
+)
 """Pre-training of section 5.2, with a rate that rises and falls."""
 
 NETWORKS: Mapping[str, tuple[str, str, Mapping[str, float]]] = {
@@ -92,7 +94,7 @@ class Stage:
         begun, recipe = self.opened.start, self.scene.setting.recipe
         classes = int(self.opened.train.labels().max()) + 1
         model = replace_head(begun.module(), classes, seed=seed)
-        return Trained.of(model, start=model, recipe=recipe)
+        return Trained.of(model, init=model, recipe=recipe)
 
     def original(self, seed: int) -> Trained:
         """Trained on all rows; its recipe then names the epochs it took, so that retraining takes as many."""
@@ -114,7 +116,7 @@ def of_each_class(data: Data, count: int, seed: int = 0) -> Data:
     """At most `count` rows of each class, drawn by the seed."""
     labels, draw = data.labels(), torch.Generator().manual_seed(seed)
     groups = [(labels == label).nonzero().squeeze(1) for label in labels.unique()]
-    return data.pick(torch.cat([g[torch.randperm(len(g), generator=draw)[:count]] for g in groups]).sort().values)
+    return data.select(torch.cat([g[torch.randperm(len(g), generator=draw)[:count]] for g in groups]).sort().values)
 
 
 def slice_of(
@@ -133,7 +135,7 @@ def slice_of(
         data,
         network,
         options,
-        SMALL.but(epochs=epochs, rate=SMALL.rate if data == "cifar10" else GENTLE),
+        SMALL.but(epochs=epochs, lr=SMALL.lr if data == "cifar10" else GENTLE),
         weights=None if faces else weights,
         pretrain="faces14" if faces else None,
         pretrain_recipe=SLOW.but(epochs=pretraining),
@@ -148,9 +150,9 @@ def toy_scene() -> Scene:
         "digits",
         "mlp",
         {"hidden": (12,)},
-        SMALL.but(epochs=20, rate=0.05, batch=32, patience=2),
+        SMALL.but(epochs=20, lr=0.05, batch_size=32, patience=2),
         pretrain="digits",
-        pretrain_recipe=Recipe(epochs=5, rate=0.1, batch=64),
+        pretrain_recipe=Recipe(epochs=5, lr=0.1, batch_size=64),
         core=0.5,
         classes=5,
         per_class=16,

@@ -32,10 +32,10 @@ from spotlessnet.experiments.outside_the_box.scene import (
     toy_scene,
     wrapped,
 )
+from spotlessnet.methods import NTK
 from spotlessnet.readouts import Error, loss_along_line
 from spotlessnet.readouts.mean_loss import mean_loss
 from spotlessnet.report.rows import Row
-from spotlessnet.scrubs import NTK
 from spotlessnet.training.fit import fit
 
 if TYPE_CHECKING:

@@ -27,9 +27,9 @@ from spotlessnet.experiments import figures
 from spotlessnet.experiments.experiment import ROWS, Published, Sized
 from spotlessnet.experiments.few import fewer
 from spotlessnet.experiments.setting import Setting
+from spotlessnet.methods import Fisher
 from spotlessnet.readouts import Error
 from spotlessnet.report.rows import Row, append_rows, read_rows
-from spotlessnet.scrubs import Fisher
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -60,14 +60,14 @@ class Settings(Sized):
     @staticmethod
     def toy() -> "Settings":
         """Digits."""
-        recipe = Recipe(epochs=15, rate=0.05, batch=64, decay=5e-3)
+        recipe = Recipe(epochs=15, lr=0.05, batch_size=64, weight_decay=5e-3)
         setting = Setting("digits", options={"hidden": (16,)}, recipe=recipe, rows=400)
         return Settings(seeds=(0, 1), setting=setting, count=20, curvature_rows=200, grid=(1e-10, 1e-8, 1e-6, 1e-4))
 
     @staticmethod
     def full() -> "Settings":
         """MNIST, a perceptron."""
-        setting = Setting("mnist", options={"hidden": (256,)}, recipe=Recipe(epochs=10, decay=5e-4))
+        setting = Setting("mnist", options={"hidden": (256,)}, recipe=Recipe(epochs=10, weight_decay=5e-4))
         return Settings(setting=setting, curvature_rows=10000)
 
     @staticmethod

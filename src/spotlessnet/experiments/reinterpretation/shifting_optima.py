@@ -21,9 +21,9 @@ from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.experiments import figures
 from spotlessnet.experiments.experiment import ROWS, Published, Sized
+from spotlessnet.methods import NTK, Newton
 from spotlessnet.report.rows import Row, append_rows, read_rows
 from spotlessnet.report.summary import ORIGINAL
-from spotlessnet.scrubs import NTK, Newton
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -89,7 +89,7 @@ def parabola(data: Data) -> tuple[float, float]:
 
 def _measure(split: Split, seed: int) -> list[Row]:
     (b, w_r), (c, w_f), (_, w_D) = (parabola(data) for data in (split.retain, split.forget, split.whole))
-    trained = Trained.of(nn.Linear(1, 1, bias=False).double(), SquaredError(), decay=0.0)
+    trained = Trained.of(nn.Linear(1, 1, bias=False).double(), SquaredError(), weight_decay=0.0)
     trained = trained.at(torch.tensor([w_D], dtype=torch.float64))
     # The squared error of the package may carry another factor; it drops out of the step.
     landed = {

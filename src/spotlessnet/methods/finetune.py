@@ -1,0 +1,24 @@
+"""Fine-tuning: train on without the forgotten data, and hope."""
+
+from dataclasses import dataclass
+
+from jaxtyping import Float
+from torch import Tensor
+
+from spotlessnet.core.scrub import Notes
+from spotlessnet.core.split import Split
+from spotlessnet.core.trained import Trained
+from spotlessnet.methods.tuning import Tuning
+from spotlessnet.training.fit import fit
+
+
+@dataclass(frozen=True)
+class Finetune(Tuning):
+    """Train on with the retained data alone; what was memorised fades slowly, if at all.
+
+    The papers' baseline, and the polish after a step: `chain(NTK(), Finetune(epochs=3))`. With enough epochs on a
+    convex problem it is retraining. Settings as for `Tuning`.
+    """
+
+    def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
+        return fit(trained, split.retain, self.recipe(trained, notes), seed=self.seed, label="fine-tuning").weights

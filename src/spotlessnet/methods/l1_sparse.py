@@ -1,0 +1,39 @@
+"""ℓ1-sparse fine-tuning: fine-tune on the retained rows while small weights fade.
+
+As defined by Jia, Liu, Ram, Yao, Liu, Liu, Sharma and Liu (2023), *Model Sparsity Can Simplify Machine Unlearning*.
+"""
+
+from dataclasses import dataclass
+
+from jaxtyping import Float
+from torch import Tensor
+
+from spotlessnet.core.errors import check_not_negative
+from spotlessnet.core.scrub import Notes
+from spotlessnet.core.split import Split
+from spotlessnet.core.trained import Trained
+from spotlessnet.methods.tuning import Tuning
+from spotlessnet.training.fit import fit
+
+
+@dataclass(frozen=True)
+class L1Sparse(Tuning):
+    r"""Minimise $L_{D_r} + \gamma_t \|w\|_1$ with $\gamma_t$ falling to zero along the way.
+
+    **Arguments** beside those of `Tuning`:
+
+    - `gamma`: the weight of the ℓ1 norm at the beginning.
+    """
+
+    epochs: int = 5
+    gamma: float = 5e-4
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_not_negative("L1Sparse.gamma", self.gamma)
+
+    def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
+        def fade(g: Tensor, w: Tensor, done: float) -> None:
+            g.add_(w.sign(), alpha=self.gamma * (1 - done))
+
+        return fit(trained, split.retain, self.recipe(trained, notes), seed=self.seed, adjust=fade).weights

@@ -1,0 +1,109 @@
+"""Mixed-linear scrubbing: user weights forget exactly, up to a residual that is measured and bounded.
+
+Golatkar, Achille, Ravichandran, Polito and Soatto (2021), *Mixed-Privacy Forgetting in Deep Networks*.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from spotlessnet.core.covariance import Covariance, Diagonal, NoNoise
+from spotlessnet.core.deprecated import OldName
+from spotlessnet.core.errors import SettingError, check_not_negative, check_positive
+from spotlessnet.core.scrub import Notes, Scrub
+from spotlessnet.core.split import Split
+from spotlessnet.core.trained import Trained
+from spotlessnet.training.mixed import settle
+
+
+@dataclass(frozen=True)
+class MixedLinear(Scrub):
+    r"""One Newton step on user weights, which for a linear network and squared loss is retraining.
+
+    $$h(u) = u - H_r^{-1}\nabla L_{D_r}(u), \qquad \Sigma = \sigma^2 I, \qquad H_r = \tfrac1{N_r}J_r^\top J_r + \mu I$$
+
+    The gradient $r$ that is left (in sum form) certifies $\|h(u) - u^*\| \le \|r\| / (N_r\mu)$, and with noise
+    $KL \le \|r\|^2 / (2\sigma^2 (N_r\mu)^2)$ nats against retraining with the same noise. When every user row goes,
+    $u = 0$, at no cost: so this method may be left with nothing.
+
+    **Arguments:**
+
+    - `noise`: $\sigma$, the standard deviation on each user weight; zero for none.
+    - `tolerance`: how small the gradient must become, as a share of the one at the beginning.
+    """
+
+    least_kept: ClassVar[float] = 0.0
+
+    noise: float = 0.0
+    tolerance: float = 1e-6
+    max_iterations: int = 5000
+    batch_size: int = 256
+
+    batch = OldName("batch_size")
+
+    def __post_init__(self) -> None:
+        check_not_negative("MixedLinear.noise", self.noise, "Zero adds none.")
+        for name in ("tolerance", "max_iterations", "batch_size"):
+            check_positive(f"MixedLinear.{name}", getattr(self, name))
+
+    @property
+    def is_noisy(self) -> bool:
+        return self.noise > 0
+
+    def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
+        if not len(split.retain):
+            notes.fact(mixed_linear={"residual": 0.0, "distance": 0.0, "zeroed": True})
+            return trained.anchor
+        _check_linear(trained, split)
+        settled = settle(
+            trained,
+            split.retain,
+            tolerance=self.tolerance,
+            max_iterations=self.max_iterations,
+            batch_size=self.batch_size,
+        )
+        notes.fact(
+            mixed_linear={
+                "residual": settled.residual,
+                "distance": settled.distance,
+                "products": settled.products,
+                "zeroed": False,
+            }
+        )
+        if settled.failure:
+            notes.assume(
+                settled.failure, "the residual is larger than asked for; the certificate states the larger one"
+            )
+        return settled.trained.weights
+
+    def spread(self, trained: Trained, split: Split, notes: Notes) -> Covariance:
+        if not self.noise:
+            return NoNoise.at(trained.weights)
+        certified = notes.facts.get("mixed_linear")  # none where only the noise was asked for
+        if certified is not None:
+            certified["nats"] = 0.5 * (certified["distance"] / self.noise) ** 2
+        return Diagonal(torch.full_like(trained.weights, self.noise**2))
+
+    def check_enough_is_kept(self, split: Split) -> None:
+        """Nothing to check: with no row left, the user weights are zero."""
+
+
+def _check_linear(trained: Trained, split: Split) -> None:
+    """Outputs on a few rows must lie on the line through those at two other weights, and the loss be a parabola."""
+    batch = next(iter(trained.batches(split.retain, 16)))
+    w, a = trained.weights, trained.anchor
+    away = w - a if (w - a).any() else torch.ones_like(w)
+    with torch.no_grad():
+        f = [trained.outputs(batch.x, a + s * away) for s in (0.0, 1.0, 2.0)]
+        bend, size = (f[2] - 2 * f[1] + f[0]).norm(), torch.stack(f).norm()
+        v = torch.ones_like(f[0])
+        H = [trained.loss.hessian_product(one, batch.y, v) for one in (f[0], f[2])]
+    rounding = torch.finfo(trained.dtype).eps ** 0.5
+    if not bend <= rounding * size or not torch.allclose(H[0], v) or not torch.allclose(H[1], v):
+        raise SettingError(
+            "`MixedLinear` needs a network linear in its weights with squared loss, but this one is not. Train user "
+            "weights on top of it (`fit_mixed` or `fit_users`), or scrub with `NTK`."
+        )

@@ -1,0 +1,316 @@
+"""Newton scrubbing: step to where the retained data alone would have led.
+
+Golatkar, Achille and Soatto (2020), *Eternal Sunshine of the Spotless Net*, Propositions 3 and 4, with the sign and the
+root put right.
+"""
+
+import math
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from spotlessnet.core.covariance import Covariance, Diagonal, LowRankPlusRidge, NoNoise
+from spotlessnet.core.damping import assume_anchor, ridge_of
+from spotlessnet.core.errors import (
+    NeedError,
+    NumericsError,
+    SettingError,
+    check_choice,
+    check_not_negative,
+    check_positive,
+)
+from spotlessnet.core.scrub import Notes, Scrub
+from spotlessnet.core.split import Split
+from spotlessnet.core.trained import Trained
+from spotlessnet.operators.best_noise import best_noise
+from spotlessnet.operators.dense import eigenbasis, symmetric_exp, undo_and_redo
+from spotlessnet.operators.fisher import fisher_diagonal
+from spotlessnet.operators.gauss_newton import GaussNewton
+from spotlessnet.operators.gradient import gradient
+from spotlessnet.operators.hessian import Hessian, dense_hessian
+from spotlessnet.operators.kronecker import kronecker
+from spotlessnet.operators.line_search import backtrack
+from spotlessnet.operators.solve import conjugate_gradient
+from spotlessnet.precomputed.statistics import Statistics
+from spotlessnet.precomputed.step import fisher_after, step_from_statistics
+from spotlessnet.training.schedule import lr_at
+
+NOTICEABLE = 0.1
+"""A gradient left over from training is noted when it exceeds this share of what the forgotten rows pull."""
+
+LOST = 1e-3
+"""What rounding may become when a training is undone, in units of the gradient."""
+
+SLACK = 3.0
+"""How far beyond its limit the step of a stopped training may lead: the start may be another than the decay's."""
+
+
+@dataclass(frozen=True)
+class Newton(Scrub):
+    r"""One Newton step on the retained risk, then noise along its flat directions.
+
+    $$h(w) = w - B^{-1}\big(\nabla L_{D_r}(w) - \nabla L_D(w)\big), \qquad \Sigma = \sqrt{s}\, B^{-1/2}, \qquad
+      B = \nabla^2 L_{D_r}(w) + \gamma I$$
+
+    What training on $D$ had left undone, $\nabla L_D(w)$, stays undone; `keep_residual=False` leaves it out, which is
+    the papers' form and the same at a minimum. Where $L$ is quadratic and $w$ its minimum on $D$ the step lands on the
+    retrained weights. With `time` the training is taken as gradient flow that stopped at $t$,
+
+    $$h_t(w) = w + e^{-Bt}e^{At} d + e^{-Bt}(d_r - d) - d_r, \qquad d = A^{-1}\nabla L_D(w),\;
+      d_r = B^{-1}\nabla L_{D_r}(w),\; A = \nabla^2 L_D(w) + \gamma I$$
+
+    **Arguments:**
+
+    - `curvature`: `"hessian"` is exact; `"gauss-newton"` is never negative and solved by conjugate gradients for large
+      networks; `"auto"` takes the Hessian for small networks where it is positive definite.
+    - `damping`: $\gamma$, beside the decay; `None` is zero for a known positive decay and 1e-3 otherwise. An indefinite
+      Hessian that was asked for is damped further, until its least eigenvalue is $\lambda + \gamma$.
+    - `keep_residual`: as above; has no meaning with `time`, which accounts for it.
+    - `time`: $t$, `"recipe"` for that of the recipe, `None` for the end of time. Small networks only.
+    - `clamp`: replace $e^{-Bt}e^{At}$ by $\exp(\mathrm{clamp}(A - B, 1/t)\,t)$, which cannot explode where the flow was
+      not quite quadratic; exact only where the two commute.
+    - `search`: halve the step until the network itself has less of what the step was to lower.
+    - `strength`: $s = \lambda\sigma_h^2$, noise against accuracy; zero adds none.
+    - `structure`: of $B$ in the noise: `"diagonal"`, `"kronecker"` or `"dense"`.
+    - `error`: $\Sigma_h$, how the step's error is thought to be spread, for `structure="dense"`; the noise is then the
+      one with $\Sigma B \Sigma = \lambda\Sigma_h$, with `strength` for $\lambda$. Equal in all directions unless given.
+    - `dense_up_to`: the most weights for which $B$ is written out.
+    - `memory`: the sums that `precompute` kept; only $D_f$ is then read, $B$ is Gauss-Newton in low rank, and there is
+      no search and no time.
+    """
+
+    curvature: Literal["auto", "hessian", "gauss-newton"] = "auto"
+    damping: float | None = None
+    keep_residual: bool = True
+    time: float | Literal["recipe"] | None = None
+    clamp: bool = True
+    search: bool = True
+    strength: float = 0.0
+    structure: Literal["diagonal", "kronecker", "dense"] = "diagonal"
+    error: Float[Tensor, "P P"] | None = field(default=None, repr=False)
+    dense_up_to: int = 1000
+    tolerance: float = 1e-4
+    max_iterations: int = 500
+    statistics: Statistics | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        check_choice("Newton.curvature", self.curvature, ("auto", "hessian", "gauss-newton"))
+        check_choice("Newton.structure", self.structure, ("diagonal", "kronecker", "dense"))
+        check_not_negative("Newton.strength", self.strength, "Smaller adds less noise.")
+        check_not_negative("Newton.dense_up_to", self.dense_up_to)
+        check_positive("Newton.tolerance", self.tolerance)
+        if self.statistics is not None and (self.time is not None or not self.keep_residual):
+            raise SettingError("`Newton.memory` knows neither `time` nor `keep_residual=False`. Leave them out.")
+        check_positive("Newton.max_iterations", self.max_iterations)
+        if self.error is not None and self.structure != "dense":
+            raise SettingError(f'`Newton.error` needs `structure="dense"`, but it is {self.structure!r}.')
+        if self.damping is not None:
+            check_not_negative("Newton.damping", self.damping, "Start from the weight decay.")
+        if isinstance(self.time, str):
+            check_choice("Newton.time", self.time, ("recipe",))
+        elif self.time is not None:
+            check_positive("Newton.time", self.time, "None means trained to the end.")
+
+    @property
+    def is_noisy(self) -> bool:
+        return self.strength > 0
+
+    def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
+        ridge = ridge_of(trained, self.damping, notes)
+        if self.statistics is not None:
+            return trained.weights + step_from_statistics(self.statistics, trained, split.forget, ridge, notes).step
+        assume_anchor(trained, notes)
+        n, k = len(split.retain), len(split.forget)
+        g_r = gradient(trained, split.retain, ridge=n * trained.known_weight_decay).double() / n
+        g_f = gradient(trained, split.forget, ridge=k * trained.known_weight_decay).double() / k
+        g = (n * g_r + k * g_f) / (n + k)
+        self._look_at_convergence(g, g_r, notes)
+        if self.time is not None:
+            return trained.weights + self._flow(trained, split, g, g_r, ridge, notes).to(trained.dtype)
+        target = g if self.keep_residual else torch.zeros_like(g)
+        step = -self._solve(trained, split, (g_r - target).to(trained.dtype), ridge, notes)
+        scale = self._scale(trained, split, step, g_r, target, notes) if self.search else 1.0
+        notes.fact(scale=scale, step=scale * float(step.double().norm()))
+        return trained.weights + scale * step
+
+    def spread(self, trained: Trained, split: Split, notes: Notes) -> Covariance:
+        if not self.is_noisy:
+            return NoNoise.at(trained.weights)
+        ridge = ridge_of(trained, self.damping, notes)
+        if self.statistics is not None:
+            left = self.statistics.count - len(split.forget)
+            F = Diagonal(fisher_after(self.statistics, trained, split.forget) / left + ridge)
+            return F.map(lambda e: (self.strength / e).sqrt())
+        n = len(split.retain)
+        check_positive("Newton.damping plus the decay", ridge, "The noise divides by it in flat directions.")
+        if self.structure == "diagonal":
+            B: Covariance = Diagonal(fisher_diagonal(trained, split.retain) / n + ridge)
+        elif self.structure == "kronecker":
+            B = kronecker(trained, split.retain).map(lambda e: e.clamp(min=0) / n + ridge)
+        else:
+            dense = self._dense(trained, split, ridge, notes)[1]
+            if self.error is not None:
+                noise = best_noise(dense, self.error.to(dense), self.strength)
+                return LowRankPlusRidge.dense(noise.to(trained.dtype))
+            B = LowRankPlusRidge.dense(dense.to(trained.dtype))
+        return B.map(lambda e: (self.strength / e).sqrt())
+
+    def _solve(
+        self, trained: Trained, split: Split, b: Float[Tensor, " P"], ridge: float, notes: Notes
+    ) -> Float[Tensor, " P"]:
+        """`B⁻¹ b`."""
+        if trained.size <= self.dense_up_to:
+            return _divide(b.double(), self._dense(trained, split, ridge, notes)[1]).to(b.dtype)
+        n, retain = len(split.retain), split.retain
+        exact = self.curvature == "hessian"
+        B = Hessian(trained, retain, ridge=n * ridge) if exact else GaussNewton(trained, retain, ridge=n * ridge)
+        solved = conjugate_gradient(
+            B, n * b, tolerance=self.tolerance, max_iterations=self.max_iterations, label="Newton step"
+        )
+        notes.fact(
+            curvature="hessian" if exact else "gauss-newton",
+            iterations=solved.iterations,
+            residual=float(solved.residual),
+        )
+        return solved.x
+
+    def _flow(
+        self,
+        trained: Trained,
+        split: Split,
+        g: Float[Tensor, " P"],
+        g_r: Float[Tensor, " P"],
+        ridge: float,
+        notes: Notes,
+    ) -> Float[Tensor, " P"]:
+        if trained.size > self.dense_up_to:
+            raise SettingError(
+                f"`Newton.time` needs matrices of {trained.size} rows written out, more than `dense_up_to` "
+                f"({self.dense_up_to}). Raise that, or leave `time` out."
+            )
+        t = self._duration(trained, split, notes)
+        A, B = self._dense(trained, split, ridge, notes)
+        d, d_r = _divide(g, A), _divide(g_r, B)
+        if not self.clamp:
+            _check_rounding(A, B, t, torch.finfo(trained.dtype).eps)
+        step = undo_and_redo(A, B, t, clamp=self.clamp) @ d + symmetric_exp(B, -t) @ (d_r - d) - d_r
+        _check_reach(trained, step, d_r, t)
+        return step
+
+    def _duration(self, trained: Trained, split: Split, notes: Notes) -> float:
+        r"""$t = \sum_j \eta_j / (1 - m)$ over the updates of the recipe."""
+        t = self.time
+        if not isinstance(t, str):
+            assert t is not None  # `shift` asks only then
+            return float(t)
+        recipe = trained.recipe
+        if recipe is None:
+            raise NeedError(
+                '`Newton(time="recipe")` needs the recipe of the training. Give `Trained.of(..., recipe=...)`.'
+            )
+        if recipe.patience is not None:
+            notes.assume(
+                "training was taken to have run for all epochs of the recipe, though it may have stopped early",
+                "the time of the flow, and with it the step, may be too long",
+            )
+        steps = recipe.epochs * math.ceil((len(split.retain) + len(split.forget)) / recipe.batch_size)
+        t = sum(lr_at(recipe, step, steps) for step in range(steps)) / (1 - recipe.momentum)
+        notes.fact(time=t)
+        return t
+
+    def _dense(
+        self, trained: Trained, split: Split, ridge: float, notes: Notes
+    ) -> tuple[Float[Tensor, "P P"], Float[Tensor, "P P"]]:
+        """`A` and `B`, means over rows with the ridge, in float64 and positive definite where that can be had."""
+        n, k = len(split.retain), len(split.forget)
+        eye = torch.eye(trained.size, dtype=torch.float64, device=trained.device)
+        if self.curvature != "gauss-newton":
+            H_r, H_f = (dense_hessian(trained, data).double() for data in (split.retain, split.forget))
+            B = H_r / n + ridge * eye
+            least = float(eigenbasis(B)[0][0])
+            extra = 0.0 if least > 0 else ridge - least
+            if least > 0 or self.curvature == "hessian":
+                notes.fact(curvature="hessian", least_eigenvalue=least, extra_damping=extra)
+                return (H_r + H_f) / (n + k) + (ridge + extra) * eye, B + extra * eye
+        G_r, G_f = (GaussNewton(trained, data).multiply(eye.to(trained.dtype)) for data in (split.retain, split.forget))
+        G_r, G_f = (0.5 * (G + G.T).double() for G in (G_r, G_f))
+        notes.fact(curvature="gauss-newton")
+        return (G_r + G_f) / (n + k) + ridge * eye, G_r / n + ridge * eye
+
+    def _scale(
+        self,
+        trained: Trained,
+        split: Split,
+        step: Float[Tensor, " P"],
+        g_r: Float[Tensor, " P"],
+        target: Float[Tensor, " P"],
+        notes: Notes,
+    ) -> float:
+        r"""By line search on $N_r (L_{D_r}(\theta) - g^\top\theta)$, whose minimum the step aims at."""
+        n = len(split.retain)
+        slope = n * float((g_r - target) @ step.double())
+        found = backtrack(
+            trained,
+            split.retain,
+            step,
+            slope,
+            ridge=n * trained.known_weight_decay,
+            tilt=(n * target).to(trained.dtype),
+        )
+        if not found.accepted:
+            raise NumericsError(
+                "The step must bring the network closer to where the retained rows lead, but no length of it does. "
+                f"Raise `Newton.damping` (now {notes.facts['damping']:g})."
+            )
+        return found.scale
+
+    def _look_at_convergence(self, g: Float[Tensor, " P"], g_r: Float[Tensor, " P"], notes: Notes) -> None:
+        left, pull = float(g.norm()), float((g_r - g).norm())
+        notes.fact(gradient_norm=left)
+        if left > NOTICEABLE * pull:
+            notes.assume(
+                f"training had not converged: its gradient has norm {left:.3g}, the forgotten rows' pull {pull:.3g}",
+                "the step compares two trainings that stop equally early, not their optima",
+            )
+
+
+def _check_rounding(A: Float[Tensor, "P P"], B: Float[Tensor, "P P"], t: float, eps: float) -> None:
+    r"""$e^{-Bt}e^{At}$ makes an error of the gradient up to $e^{(a_{max} - b_{min})t}$ times larger."""
+    exponent = (float(eigenbasis(A)[0][-1]) - float(eigenbasis(B)[0][0])) * t
+    most = math.log(LOST / eps)
+    if exponent > most:
+        raise NumericsError(
+            f"Undoing a training of time {t:g} must leave digits of the gradient, so that the largest curvature less "
+            f"the least, times the time, may be {most:.3g}, but is {exponent:.3g}. Use `clamp=True`, a shorter `time`, "
+            "or leave `time` out."
+        )
+
+
+def _check_reach(trained: Trained, step: Float[Tensor, " P"], d_r: Float[Tensor, " P"], t: float) -> None:
+    r"""No flow on a convex quadratic goes further from its optimum than where it began.
+
+    So $\|h_t(w) - w\| \le \|w - w_{start}\| + 2\|d_r\|$. A step beyond it is $e^{At}$ at work on what was not left by
+    such a flow.
+    """
+    most = float((trained.weights - trained.anchor).double().norm()) + 2 * float(d_r.norm())
+    length = float(step.norm())
+    if length > SLACK * most:
+        raise NumericsError(
+            f"Undoing a training of time {t:g} must not lead further than that training can have gone, {most:.3g}, "
+            f"but leads {length:.3g} away: the training was no gradient flow on this quadratic. Use `clamp=True`, a "
+            "shorter `time`, or leave `time` out."
+        )
+
+
+def _divide(v: Float[Tensor, " P"], matrix: Float[Tensor, "P P"]) -> Float[Tensor, " P"]:
+    """`matrix⁻¹ v`, refusing one that is not positive definite."""
+    values, vectors = eigenbasis(matrix)
+    if float(values[0]) <= 0:
+        raise NumericsError(
+            f"The curvature must be positive definite, but its least eigenvalue is {float(values[0]):.3g}. "
+            "Raise `Newton.damping`."
+        )
+    return vectors @ ((vectors.T @ v) / values)

@@ -1,0 +1,352 @@
+"""NTK scrubbing: linearise the network, solve for what training without the forgotten rows would have given.
+
+Golatkar, Achille and Soatto (2020), *Forgetting Outside the Box*, with the signs and the residual put right.
+"""
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from spotlessnet.core.damping import ridge_of
+from spotlessnet.core.data import Data
+from spotlessnet.core.deprecated import OldName
+from spotlessnet.core.errors import (
+    NeedError,
+    NumericsError,
+    SettingError,
+    check_choice,
+    check_not_negative,
+    check_positive,
+)
+from spotlessnet.core.scrub import Notes, Scrub
+from spotlessnet.core.split import Split
+from spotlessnet.core.trained import Trained
+from spotlessnet.operators.gradient import gradient
+from spotlessnet.operators.holdout_scale import check_holdout_can_match, holdout_scale
+from spotlessnet.operators.jacobian import Jacobian
+from spotlessnet.operators.line_search import backtrack, summed_objective
+from spotlessnet.operators.linear_response import removal_gradient
+from spotlessnet.operators.linear_training import LinearTraining
+from spotlessnet.operators.trapezium import published_scale, trapezium_scale
+from spotlessnet.operators.trust import dampings, least_trusted
+from spotlessnet.precomputed.statistics import Statistics
+from spotlessnet.precomputed.step import faithful_step, step_from_statistics
+
+ROUNDING = 32
+"""A solution is not asked for more digits than so many units in the last place."""
+
+BENT = 0.2
+"""Departure from the linear picture that is worth a note."""
+
+
+@dataclass(frozen=True)
+class NTK(Scrub):
+    r"""The step from the end of linearised training on $D$ to the end of linearised training on $D_r$.
+
+    $$H_r\,\delta = g_f - \tfrac kN g_D, \qquad H_r = J_r^\top \Lambda_r J_r + N_r(\lambda + \gamma) I$$
+
+    with sums $g$ of loss gradients at $w$: $D_f$'s gradient **and** curvature go, and what training had left undone on
+    $D$ stays undone on $D_r$. For a network linear in its weights, squared loss, $\gamma = 0$ and $w$ the optimum on
+    $D$, $w + \delta$ is the retrained network. Without decay, and with more weights than equations, the limit of little
+    decay is taken for squared loss, $\delta = H_r^+ b - (I - H_r^+ H_r)(w - w_{start})$: what training has written
+    where no retained row looks goes. Adds no noise; `chain(NTK(), Finetune(epochs=3), Fisher())` does.
+
+    **Arguments:**
+
+    - `output`: $\Lambda$: `"softmax"` is the loss's own Hessian in the outputs, `"identity"` what the paper preferred;
+      `"exact"` solves the linearised problem with the loss as it is, by Newton steps.
+    - `linearised`: at the trained weights (`"end"`) or where training began (`"start"`).
+    - `residual`: `"keep"` as above; `"solve"` solves for the ends of linearised training on $D$ and on $D_r$ and takes
+      their difference, which is the same only where $w$ is the first of the two.
+    - `solution`: `"dual"`, `"primal"`, `"low rank"`, or `"auto"` for the cheaper of the first two by operation count.
+    - `damping`: $\gamma$, in units of the decay. `"auto"` begins with none and raises it until the network delivers
+      half of the decrease that the linear model promised: none for strong decay, much where the decay is weak and the
+      softmax saturated, where the undamped step would wreck the network.
+    - `rank`: directions kept by the low-rank solution.
+    - `precondition`: directions found first to speed up the primal solution; useful where decay and damping are small.
+    - `search`: halve the step until the network itself has less of what the step was to lower.
+    - `trapezium`: lengthen the step by the supplement's trapezium, held within a factor of four.
+    - `calibrate`: `"holdout"` chooses the length at which forgotten and held-out rows have the same loss.
+    - `variant`: `"published"` follows the published code, for comparison only: identity, at the end, without the term
+      $J(w_{start} - w)$, with its own trapezium; the settings above do not apply then, save `solution`.
+    - `tolerance`: what a solution may leave of the right-hand side, or what rounding leaves if that is more. The facts
+      say how far the step can at most be from the true one, `error_at_most`, for the ridge limits that.
+    - `memory`: the sums that `precompute` kept; only $D_f$ is then read, and the kept directions stand for $H_D$. The
+      automatic damping is then the least at which the network follows the linear model on $D_f$.
+    """
+
+    output: Literal["identity", "softmax", "exact"] = "softmax"
+    linearised: Literal["end", "start"] = "end"
+    residual: Literal["keep", "solve"] = "keep"
+    solution: Literal["auto", "dual", "primal", "low rank"] = "auto"
+    damping: float | Literal["auto"] = "auto"
+    rank: int = 200
+    precondition: int = 0
+    search: bool = True
+    trapezium: bool = False
+    calibrate: Literal["none", "holdout"] = "none"
+    variant: Literal["corrected", "published"] = "corrected"
+    tolerance: float = 1e-6
+    max_iterations: int = 500
+    seed: int = 0
+    batch_size: int = 256
+    statistics: Statistics | None = field(default=None, repr=False)
+
+    batch = OldName("batch_size")
+    memory = OldName("statistics")
+
+    def __post_init__(self) -> None:
+        check_choice("NTK.output", self.output, ("identity", "softmax", "exact"))
+        check_choice("NTK.linearised", self.linearised, ("end", "start"))
+        check_choice("NTK.residual", self.residual, ("keep", "solve"))
+        check_choice("NTK.solution", self.solution, ("auto", "dual", "primal", "low rank"))
+        check_choice("NTK.calibrate", self.calibrate, ("none", "holdout"))
+        check_choice("NTK.variant", self.variant, ("corrected", "published"))
+        if self.damping != "auto":
+            check_not_negative("NTK.damping", float(self.damping), 'Start from the weight decay, or say "auto".')
+        check_not_negative("NTK.precondition", self.precondition)
+        asked = (self.output, self.variant, self.linearised)
+        if self.statistics is not None and asked != ("softmax", "corrected", "end"):
+            raise SettingError(
+                "`NTK.memory` holds the loss's own curvature at the trained weights; `output`, `linearised` and "
+                "`variant` must keep their defaults."
+            )
+        for name in ("rank", "tolerance", "max_iterations", "batch_size"):
+            check_positive(f"NTK.{name}", getattr(self, name))
+        if self.trapezium and self.calibrate != "none":
+            raise SettingError(
+                "`NTK.trapezium` and `NTK.calibrate` both choose the length of the step, but both were asked for. "
+                "Leave one out."
+            )
+
+    def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
+        if self.statistics is not None:
+            return self._from_memory(self.statistics, trained, split, notes)
+        if self.calibrate == "holdout":
+            check_holdout_can_match(trained, split)  # before any work
+        self._say_what_is_assumed(trained, notes)
+        facts: dict[str, Any] = {"variant": self.variant}
+        if self.variant == "published":
+            step, scale = self._published(trained, split, facts, notes)
+        else:
+            step = self._step(trained, split, facts, notes)
+            scale = self._scale(trained, split, step, facts, notes)
+        facts |= {"scale": scale, "step": scale * float(step.double().norm())}
+        notes.fact(ntk=facts)
+        return trained.weights + scale * step
+
+    def _from_memory(self, memory: Statistics, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
+        """The same system in the low rank that was kept; trust is measured on the rows that must go."""
+        if self.damping == "auto":
+            weight_decay = ridge_of(trained, 0.0, notes)
+            found = faithful_step(memory, trained, split.forget, weight_decay, notes, seed=self.seed)
+        else:
+            ridge = ridge_of(trained, float(self.damping), notes)
+            found = step_from_statistics(memory, trained, split.forget, ridge, notes, seed=self.seed)
+        notes.fact(ntk={"variant": "from memory", "step": float(found.step.double().norm())})
+        return trained.weights + found.step
+
+    def _step(self, trained: Trained, split: Split, facts: dict[str, Any], notes: Notes) -> Float[Tensor, " P"]:
+        fixed = 0.0 if self.damping == "auto" else float(self.damping)
+        linear = self._linear(trained, output=self.output, damping=fixed)
+        linear = replace(linear, minimum_norm=self._is_minimum_norm(trained, split, notes))
+        if self.residual == "solve":
+            step = linear.end(split.retain) - linear.end(split.whole)
+        else:
+            N, k = len(split.retain) + len(split.forget), len(split.forget)
+            g_f, g_r = linear.slope(split.forget), linear.slope(split.retain)
+            b = removal_gradient(g_f, g_f + g_r, k, N)
+            if self.damping == "auto" and self.linearised == "end" and not linear.minimum_norm:
+                step, linear = self._trusted(trained, split, b, linear, facts)
+            else:
+                step = linear.response(split.retain, b)
+        facts["damping"] = linear.damping
+        _record(linear, facts, notes)
+        if linear.minimum_norm:
+            _look_at_departure(trained, split.forget, step, facts, notes)
+        return step
+
+    def _is_minimum_norm(self, trained: Trained, split: Split, notes: Notes) -> bool:
+        """Whether nothing but the start holds some of the weights, and it is known where that was."""
+        batch = next(iter(trained.batches(split.retain, 8)))
+        f = trained.outputs(batch.x).detach()
+        equations = len(split.retain) * f[0].numel()
+        if trained.known_weight_decay or self.damping not in ("auto", 0.0) or equations >= trained.size:
+            return False
+        v = torch.ones_like(f)
+        H = (trained.loss.hessian_product(at, batch.y, v) for at in (f, f + 1))
+        quadratic = self.output == "identity" or all(torch.allclose(Hv, v) for Hv in H)
+        if trained.weight_decay is None or not quadratic:
+            notes.assume(
+                f"there is no decay that is known, and {equations} equations leave the other of {trained.size} weights "
+                "free; the step leaves them as they are",
+                "what the forgotten rows wrote where no retained row looks stays there",
+            )
+            return False
+        if trained.init is None or self.output == "exact":
+            lacking = "`start`" if trained.init is None else 'an `output` other than "exact"'
+            raise NeedError(
+                f"Without decay, {equations} equations for {trained.size} weights have a solution only as the one "
+                f"nearest to where training began, which needs {lacking}. Give that, or a decay."
+            )
+        return True
+
+    def _trusted(
+        self, trained: Trained, split: Split, b: Float[Tensor, " P"], linear: LinearTraining, facts: dict[str, Any]
+    ) -> tuple[Float[Tensor, " P"], LinearTraining]:
+        """The least damping at which the network follows the linear model on the retained rows."""
+        D_r, w, made = split.retain, trained.weights, {0.0: linear}
+        ridge = len(D_r) * trained.known_weight_decay
+        # The network's own objective on D_r, tilted so that it falls along b at w: what the step is to lower.
+        tilt = gradient(trained, D_r, ridge=ridge, batch_size=self.batch_size) + b
+
+        def height(at: Float[Tensor, " P"]) -> float:
+            return summed_objective(trained, D_r, at, ridge=ridge, tilt=tilt, batch_size=self.batch_size)
+
+        def step_at(damping: float) -> Float[Tensor, " P"]:
+            made.setdefault(damping, linear.damped(damping))
+            return made[damping].response(D_r, b)
+
+        begin = height(w)
+        first = max(trained.known_weight_decay, 1e-3 * linear.curvature_along(D_r, b))
+        found = least_trusted(
+            step_at,
+            lambda step, damping: made[damping].promise(D_r, b, step),
+            lambda step: begin - height(w + step),
+            # Without any decay the undamped system may be singular, so it is not tried.
+            dampings(first) if trained.known_weight_decay else dampings(first)[1:],
+        )
+        facts["trust"] = found.ratio
+        return found.step, made[found.damping]
+
+    def _published(
+        self, trained: Trained, split: Split, facts: dict[str, Any], notes: Notes
+    ) -> tuple[Float[Tensor, " P"], float]:
+        r"""$u(S) = -(J_S^\top J_S + |S|\lambda)^{-1} g_S$: without the decay's gradient, hence far too short."""
+        notes.assume(
+            "the published code's formula was followed, for comparison only",
+            "the step is not the retrained one even for a linear network",
+        )
+        linear = self._linear(trained, output="identity", damping=0.0, linearised="end")
+        u_r, u = (-linear.solve(data, linear.slope(data)) for data in (split.retain, split.whole))
+        _record(linear, facts, notes)
+        return u_r - u, published_scale(u_r - u, trained.weights - trained.anchor - u_r)
+
+    def _linear(
+        self,
+        trained: Trained,
+        *,
+        output: Literal["identity", "softmax", "exact"],
+        damping: float,
+        linearised: Literal["end", "start"] | None = None,
+    ) -> LinearTraining:
+        at_start = (linearised or self.linearised) == "start"
+        if at_start and trained.init is None:
+            raise NeedError(
+                '`NTK(linearised="start")` needs the weights training began with, but they are not known. Give '
+                "`start`, or linearise at the end."
+            )
+        return LinearTraining(
+            trained,
+            trained.anchor if at_start else trained.weights,
+            output=output,
+            damping=damping,
+            form=self.solution,
+            rank=self.rank,
+            seed=self.seed,
+            tolerance=max(self.tolerance, ROUNDING * torch.finfo(trained.dtype).eps),
+            max_iterations=self.max_iterations,
+            precondition=self.precondition,
+            batch_size=self.batch_size,
+        )
+
+    def _scale(
+        self, trained: Trained, split: Split, step: Float[Tensor, " P"], facts: dict[str, Any], notes: Notes
+    ) -> float:
+        if self.calibrate == "holdout":
+            match = holdout_scale(trained, split, step)
+            facts |= {"forget_loss": match.forget_loss, "holdout_loss": match.holdout_loss, "matched": match.meets}
+            if not match.meets:
+                notes.assume(
+                    "no length of the step between a quarter and twice met the held-out loss; it was left as it is",
+                    "the length of the step is that of the linear model",
+                )
+            return match.scale
+        scale = 1.0
+        if self.trapezium:
+            linear = self._linear(trained, output=self.output, damping=facts["damping"])
+            linear = replace(linear, minimum_norm="minimum norm" in facts["solved"])
+            found = trapezium_scale(step, trained.weights - linear.end(split.whole))
+            facts |= {"trapezium": found.used, "trapezium_unguarded": found.raw}
+            scale = found.used
+        return scale * self._searched(trained, split, scale * step, facts) if self.search else scale
+
+    def _searched(self, trained: Trained, split: Split, step: Float[Tensor, " P"], facts: dict[str, Any]) -> float:
+        r"""On $N_r L_{D_r}(\theta) - \tfrac{N_r}{N} G_D(w)^\top\theta$, whose minimum the step aims at."""
+        n, N = len(split.retain), len(split.retain) + len(split.forget)
+        ridge = n * trained.known_weight_decay
+        G_r = gradient(trained, split.retain, ridge=ridge, batch_size=self.batch_size)
+        G_D = G_r + gradient(
+            trained, split.forget, ridge=(N - n) * trained.known_weight_decay, batch_size=self.batch_size
+        )
+        slope = float((G_r - (n / N) * G_D).double() @ step.double())
+        facts["training_gradient"] = float(G_D.double().norm()) / N
+        if slope >= 0 or "minimum norm" in facts["solved"]:
+            # Not a way down at w, as may be when linearised elsewhere, or where retained rows see nothing of it.
+            facts["searched"] = False
+            return 1.0
+        found = backtrack(
+            trained, split.retain, step, slope, ridge=ridge, tilt=(n / N) * G_D, batch_size=self.batch_size
+        )
+        if not found.accepted:
+            raise NumericsError(
+                "The step must bring the network closer to where the retained rows lead, but no length of it does. "
+                f"Raise `NTK.damping` (now {self.damping})."
+            )
+        facts["searched"] = True
+        return found.scale
+
+    def _say_what_is_assumed(self, trained: Trained, notes: Notes) -> None:
+        if trained.weight_decay is None:
+            notes.assume(
+                "the decay is not known and was taken as zero; the damping stands in for it",
+                "the step is that of a network trained with the damping as its decay",
+            )
+        uses_anchor = self.residual == "solve" or self.trapezium or self.variant == "published"
+        if trained.init is None and trained.known_weight_decay and (uses_anchor or self.search):
+            notes.assume(
+                "the start is not known; the decay was taken to pull to zero",
+                "the length of the step rests on that guess",
+            )
+
+
+def _look_at_departure(
+    trained: Trained, forget: Data, step: Float[Tensor, " P"], facts: dict[str, Any], notes: Notes
+) -> None:
+    """How far the network's answers on the forgotten rows are from what the linear picture says of them."""
+    said = Jacobian(trained, forget).multiply(step)
+    moved = trained.at(trained.weights + step).predict(forget) - trained.predict(forget)
+    facts["drift"] = float((moved - said).norm() / said.norm().clamp(min=1e-30))
+    if facts["drift"] > BENT:
+        notes.assume(
+            f"the network departs by {facts['departure']:.0%} from the linear picture on the forgotten rows",
+            "the step is the linear picture's; how far it is from retraining is not known",
+        )
+
+
+def _record(linear: LinearTraining, facts: dict[str, Any], notes: Notes) -> None:
+    for answer in linear.answers:
+        if answer.failure:
+            notes.assume(answer.failure, f"the step solves its system only up to a residual of {answer.residual:.2g}")
+    facts |= {
+        "solved": [answer.form for answer in linear.answers],
+        "residual": max(answer.residual for answer in linear.answers),
+        "iterations": sum(answer.iterations for answer in linear.answers),
+    }
+    errors = [answer.error for answer in linear.answers]
+    if all(math.isfinite(error) for error in errors):
+        facts["error_at_most"] = max(errors)

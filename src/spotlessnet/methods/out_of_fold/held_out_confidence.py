@@ -1,0 +1,37 @@
+"""How sure a network may be of ordinary rows that it is to have never seen: as sure as of held-out ones."""
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from spotlessnet.core.data import Data
+from spotlessnet.core.errors import NeedError
+from spotlessnet.core.trained import Trained
+
+
+def match_held_out_confidence(
+    trained: Trained,
+    answers: Float[Tensor, "k C"],
+    labels: Int[Tensor, " k"],
+    ordinary: Bool[Tensor, " k"],
+    held: Data,
+) -> Float[Tensor, "k C"]:
+    """Answers with the margins of held-out rows of the same label, in the same order of sureness."""
+    known, answers = held.labels().cpu(), answers.clone()
+    for c in labels[ordinary].unique():
+        mine, alike = ordinary & (labels == c), (known == c).nonzero().squeeze(1)
+        if not len(alike):
+            raise NeedError(
+                f"`OutOfFoldDistillation` needs held-out rows of every forgotten class, but none has class {int(c)}."
+            )
+        now, unseen = margin(answers[mine], c), margin(trained.predict(held.select(alike)).cpu(), c)
+        rank = (now.argsort().argsort().to(unseen) + 0.5) / len(now)
+        answers[mine, c] += unseen.quantile(rank) - now
+    return answers
+
+
+def margin(answers: Float[Tensor, "k C"], label: Int[Tensor, ""]) -> Float[Tensor, " k"]:
+    """By how much the logit of one class exceeds all others together."""
+    others = answers.clone()
+    others[:, label] = -torch.inf
+    return answers[:, label] - others.logsumexp(dim=1)

@@ -1,0 +1,94 @@
+"""Respond and polish: a short solve on a coreset, then a short training on the retained rows."""
+
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from spotlessnet.core.damping import assume_anchor, ridge_of
+from spotlessnet.core.data import Data
+from spotlessnet.core.deprecated import OldName
+from spotlessnet.core.errors import check_not_negative, check_positive
+from spotlessnet.core.scrub import Notes
+from spotlessnet.core.split import Split
+from spotlessnet.core.trained import Trained
+from spotlessnet.methods.tuning import Tuning
+from spotlessnet.operators.gauss_newton import GaussNewton
+from spotlessnet.operators.gradient import gradient
+from spotlessnet.operators.linear_response import removal_gradient
+from spotlessnet.operators.solve import conjugate_gradient
+from spotlessnet.training.fit import fit
+
+
+@dataclass(frozen=True)
+class RespondAndPolish(Tuning):
+    r"""Move the weights as the retained data would ask for, then let a few epochs settle them.
+
+    $$w' = w_{start} + \rho\,(w + s\,\delta - w_{start}), \qquad H_c\,\delta = g_f - \tfrac kN g_D$$
+
+    with the Gauss-Newton matrix $H_c$ of a coreset, scaled up to $N_r$ rows, so that the cohort's own curvature is out.
+    A handful of conjugate-gradient steps is enough: they find the directions that the cohort shaped most, and stopping
+    early keeps saturated directions from running away. Then `epochs` of training on $D_r$ by the network's own recipe,
+    with the rate times `lr_scale`, falling to zero.
+
+    **Arguments** beside those of `Tuning`:
+
+    - `coreset`: retained rows that stand for all of them in the solve; `seed` chooses them.
+    - `iterations`: of conjugate gradients; zero leaves the step out.
+    - `length`: $s$, a factor of the step.
+    - `rewind`: $\rho$, how much of the way from the start is kept; one keeps all, zero begins anew.
+    - `lr_scale`: the polish's first rate, in units of the training's.
+    - `epoch_fraction`: the polish's epochs as a share of the training's; `epochs` counts where the recipe is not known.
+    """
+
+    epochs: int = 4
+    coreset: int = 200
+    iterations: int = 5
+    length: float = 1.0
+    rewind: float = 1.0
+    lr_scale: float = 2.0
+    epoch_fraction: float = 0.2
+
+    speed = OldName("lr_scale")
+    effort = OldName("epoch_fraction")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive("RespondAndPolish.coreset", self.coreset)
+        check_positive("RespondAndPolish.lr_scale", self.lr_scale)
+        check_positive("RespondAndPolish.epoch_fraction", self.epoch_fraction)
+        for name in ("iterations", "length", "rewind"):
+            check_not_negative(f"RespondAndPolish.{name}", getattr(self, name))
+
+    def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
+        w = trained.weights
+        if self.iterations:
+            w = w + self.length * self._step(trained, split, notes)
+        if self.rewind != 1:
+            assume_anchor(trained, notes)
+            w = trained.anchor + self.rewind * (w - trained.anchor)
+        recipe = self.recipe(trained, notes)
+        epochs = self.epochs if trained.recipe is None else max(1, round(self.epoch_fraction * trained.recipe.epochs))
+        recipe = recipe.but(lr=self.lr_scale * recipe.lr, schedule="cosine", epochs=epochs)
+        moved = replace(trained.at(w), init=trained.weights if trained.init is None else trained.init)
+        return fit(moved, split.retain, recipe, seed=self.seed, label="polishing").weights
+
+    def _step(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
+        n, k = len(split.retain), len(split.forget)
+        rows = self._chosen(split.retain)
+        scale = n / len(rows)
+        g_f, g_r = gradient(trained, split.forget), scale * gradient(trained, rows)
+        b = removal_gradient(g_f, g_f + g_r, k, n + k)
+        every = torch.full((len(rows),), scale, dtype=trained.dtype, device=trained.device)
+        H = GaussNewton(trained, rows, sample_weights=every, ridge=n * ridge_of(trained, None, notes))
+        solved = conjugate_gradient(H, b, tolerance=1e-3, max_iterations=self.iterations, on_failure="return")
+        step = solved.x
+        notes.fact(coreset=len(rows), residual=float(solved.residual), step=float(step.double().norm()))
+        return step
+
+    def _chosen(self, retain: Data) -> Data:
+        if self.coreset >= len(retain):
+            return retain
+        draw = torch.Generator().manual_seed(self.seed)
+        return retain.select(torch.randperm(len(retain), generator=draw)[: self.coreset].sort().values)

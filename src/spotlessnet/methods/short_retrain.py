@@ -1,0 +1,84 @@
+"""Short retraining: from the start again, in a fraction of the epochs. The default where start and recipe are known."""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from jaxtyping import Float
+from torch import Tensor
+
+from spotlessnet.core.data import Data
+from spotlessnet.core.deprecated import OldName
+from spotlessnet.core.errors import check_not_negative, check_positive
+from spotlessnet.core.scrub import Notes, Scrub
+from spotlessnet.core.split import Split
+from spotlessnet.core.trained import Trained
+from spotlessnet.methods.retrain import history_of
+from spotlessnet.training.fit import fit
+
+
+@dataclass(frozen=True)
+class ShortRetrain(Scrub):
+    """Train on the retained rows from the start, fast, until they are answered as well as before.
+
+    The forgotten rows never touch the weights, so nothing of them can be left, as after `Retrain`; what is given up is
+    being the very network that the recipe gives. Training goes in stages, each a share of the recipe's epochs in
+    smaller batches at a higher rate that falls to zero, and ends after the first stage that errs on the retained rows
+    hardly more than the original does. At worst it takes as long as retraining, and says so.
+
+    **Arguments:**
+
+    - `epoch_fraction`: the epochs of a stage, as a share of the recipe's.
+    - `batch_scale`: the size of a batch, as a share of the recipe's: more and noisier steps for the same work.
+    - `lr_scale`: a stage's first rate, in units of the recipe's.
+    - `error_tolerance`: how much larger the error on the retained rows may be than the original's.
+    - `seed`: of the order of the rows.
+    """
+
+    least_kept: ClassVar[float] = 0.0
+
+    epoch_fraction: float = 0.2
+    batch_scale: float = 0.5
+    lr_scale: float = 1.5
+    error_tolerance: float = 0.005
+    seed: int = 0
+
+    speed = OldName("lr_scale")
+    thin = OldName("batch_scale")
+    effort = OldName("epoch_fraction")
+    slack = OldName("error_tolerance")
+
+    def __post_init__(self) -> None:
+        for name in ("epoch_fraction", "batch_scale", "lr_scale"):
+            check_positive(f"ShortRetrain.{name}", getattr(self, name))
+        check_not_negative("ShortRetrain.error_tolerance", self.error_tolerance)
+        check_not_negative("ShortRetrain.seed", self.seed)
+
+    def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
+        recipe, start = history_of(trained, "A short retraining", "chain(NTK(), Finetune(epochs=3))")
+        stage = recipe.but(
+            epochs=max(1, round(self.epoch_fraction * recipe.epochs)),
+            lr=self.lr_scale * recipe.lr,
+            batch_size=max(1, round(self.batch_scale * recipe.batch_size)),
+            schedule="cosine",
+            patience=None,
+            # Only weights come back from a scrub, so statistics that moved would be lost.
+            freeze_statistics=True,
+        )
+        goal, network, epochs = _error(trained, split.retain) + self.error_tolerance, trained.at(start), 0
+        error = float("inf")
+        while error > goal and epochs < recipe.epochs:
+            fitted = fit(network, split.retain, stage, seed=self.seed + epochs, label="retraining in short")
+            network, epochs = replace(network, weights=fitted.weights), epochs + stage.epochs
+            error = _error(network, split.retain)
+        notes.fact(epochs=epochs, share_of_training=epochs / recipe.epochs, retained_error=error)
+        if error > goal:
+            notes.assume(
+                f"after as many epochs as the recipe has, the retained rows' error is {error:.3g}, not {goal:.3g}",
+                "the network answers the retained rows worse than the original; retrain by the recipe itself",
+            )
+        return network.weights
+
+
+def _error(network: Trained, data: Data) -> float:
+    mistakes = [network.loss.mistakes(network.outputs(one.x), one.y).detach() for one in network.batches(data, 256)]
+    return sum(float(part.sum()) for part in mistakes) / len(data)

@@ -1,0 +1,43 @@
+"""Selective synaptic dampening: shrink the weights that matter much more to the forgotten rows than to all.
+
+As defined by Foster, Schoepf and Brintrup (2024), *Fast Machine Unlearning Without Retraining Through Selective
+Synaptic Dampening*.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from spotlessnet.core.errors import check_positive
+from spotlessnet.core.scrub import Notes, Scrub
+from spotlessnet.core.split import Split
+from spotlessnet.core.trained import Trained
+from spotlessnet.operators.fisher import fisher_diagonal
+
+
+@dataclass(frozen=True)
+class SSD(Scrub):
+    r"""$w_i \leftarrow \min(\lambda F_{D,i} / F_{f,i},\, 1)\, w_i$ where $F_{f,i} > \alpha F_{D,i}$; no training.
+
+    **Arguments:**
+
+    - `alpha`: how much more a weight must matter to the forgotten rows; the published default is 10.
+    - `dampening`: $\lambda$, how strongly such weights shrink; the published default is 1.
+    """
+
+    alpha: float = 10.0
+    dampening: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_positive("SSD.alpha", self.alpha)
+        check_positive("SSD.dampening", self.dampening)
+
+    def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
+        F_D = fisher_diagonal(trained, split.whole, kind="empirical") / len(split.whole)
+        F_f = fisher_diagonal(trained, split.forget, kind="empirical") / len(split.forget)
+        chosen = F_f > self.alpha * F_D
+        factor = (self.dampening * F_D / F_f.clamp(min=1e-30)).clamp(max=1)
+        notes.fact(dampened=float(chosen.double().mean()))
+        return torch.where(chosen, factor, 1.0) * trained.weights

@@ -1,0 +1,60 @@
+"""Fold models on disk: one safetensors file, written whole."""
+
+from pathlib import Path
+
+import torch
+
+from spotlessnet.core.errors import DataError, NumericsError
+from spotlessnet.core.files import write_whole
+from spotlessnet.core.row_keys import WIDTH, RowKeys
+from spotlessnet.precomputed.fold_models import FoldModels
+from spotlessnet.store.checkpoints import read_metadata, read_weights
+from spotlessnet.store.tensor_bytes import to_bytes
+
+KIND, FORMAT = "spotlessnet fold models ", "spotlessnet fold models 3"
+NAMES = ("weights", "part", "scale", "origin", "lack")
+NEEDED = {"weights", "part", "scale", "keys"}
+
+
+def write_fold_models(path: str | Path, fold_models: FoldModels, *, replace: bool = False) -> str:
+    """Write fold models and give the file's SHA-256."""
+    named = {name: value for name in NAMES if (value := getattr(fold_models, name)) is not None}
+    wide = {name: torch.tensor(value, dtype=torch.float64) for name, value in named.items() if isinstance(value, float)}
+    every = named | wide | {"keys": fold_models.keys.digests}
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in every.items()}
+    if not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
+        raise NumericsError("A fold model's weights are not finite, so nothing was written. Check the training run.")
+    text = {"format": FORMAT, "salt": fold_models.keys.salt.hex()}
+    return write_whole(Path(path), to_bytes(tensors, text), replace=replace)
+
+
+def read_fold_models(path: str | Path) -> FoldModels:
+    """Read fold models; nothing in the file is executed."""
+    path = Path(path)
+    tensors = read_weights(path)
+    text = read_metadata(path) if path.suffix == ".safetensors" else {}
+    said = text.get("format", "")
+    if said.startswith(KIND) and said != FORMAT:
+        raise DataError(
+            f"{path} holds fold models of an earlier format ({said!r}), which knew rows by where they stand. "
+            "Train them anew."
+        )
+    if said != FORMAT or not tensors.keys() >= NEEDED:
+        raise DataError(
+            f"{path} must hold fold models, but does not say so. `spotless remember --folds 2` writes them."
+        )
+    weights, part, scale, keys = (tensors[name] for name in ("weights", "part", "scale", "keys"))
+    origin, lack = tensors.get("origin"), tensors.get("lack")
+    fits = weights.ndim == 2 and keys.ndim == 2 and keys.dtype == torch.uint8 and keys.shape[1] == WIDTH
+    fits = fits and part.ndim == 2 and part.dtype == torch.long and len(keys) == part.shape[1]
+    fits = fits and scale.numel() == 1 and float(scale) > 0 and (origin is None or origin.shape == weights.shape[1:])
+    fits = fits and (lack is None or (lack.numel() == 1 and float(lack) >= 0))
+    if not fits or not bool(((part >= 0) & (part < len(weights))).all()):
+        raise DataError(
+            f"The fold models in {path} are damaged: rows and parts do not belong together. Train them anew."
+        )
+    try:
+        known = RowKeys(bytes.fromhex(text["salt"]), keys)
+    except (KeyError, ValueError) as e:
+        raise DataError(f"The fold models in {path} are damaged: their salt is not there. Train them anew.") from e
+    return FoldModels(weights, known, part, float(scale), origin, None if lack is None else float(lack))

@@ -1,0 +1,164 @@
+"""Fold models: networks that each miss a part of the rows, so that for every row there is one that never saw it."""
+
+import warnings
+from dataclasses import dataclass, field, replace
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from spotlessnet.core.data import Data, evenly
+from spotlessnet.core.errors import MismatchError, NeedError, NumericsError, SettingError, check_positive
+from spotlessnet.core.row_keys import RowKeys
+from spotlessnet.core.trained import Trained
+from spotlessnet.training.fit import fit
+from spotlessnet.training.order import mixed
+
+WATCHED = 256
+"""Rows on which it is seen how far answers are from the network's own."""
+
+READ = 1024
+"""Rows that answers are read for at a time: on a GPU a few large batches take less time than many small ones."""
+
+ATTEMPTS = 3
+"""So many orders of the rows are tried before a fold model's training is given up."""
+
+
+@dataclass(frozen=True, eq=False)
+class FoldModels:
+    """Trained once, beside the network; asked at every request what a network says that never saw a row.
+
+    **Arguments:**
+
+    - `weights`: of each tutor.
+    - `keys`: of all rows, so that each is known again wherever it stands.
+    - `part`: for each of them, which fold model of every division never saw it. Copies of a row are in one part.
+    - `scale`: what their logits are multiplied by. Fold models have seen fewer rows, so they are less sure than the
+      network would be of a row that it has not seen either; on held-out rows it is known by how much.
+    - `origin`: the weights of the network itself when they were trained. What it said of retained rows then is what
+      they are held to at every request, so that many requests do not wear it away. `None` for fold models of networks
+      that have not been asked before, which are their own origin.
+    - `lack`: how far fold models are off, on rows that they never saw, from what the network says of them. `None`
+      where it was not measured.
+    """
+
+    weights: Float[Tensor, "K P"]
+    keys: RowKeys = field(repr=False)
+    part: Int64[Tensor, "D N"]
+    scale: float = 1.0
+    origin: Float[Tensor, " P"] | None = None
+    lack: float | None = None
+
+    def lacking(self, network: Trained, data: Data) -> float:
+        """How far off the fold models are on these rows."""
+        return off_by(self.answers(network, data), network.predict(data).cpu())
+
+    def check_belong_to(self, network: Trained, data: Data) -> None:
+        """Raise unless they are networks of this kind, trained beside these rows."""
+        if self.weights.shape[1] != network.size:
+            raise MismatchError(
+                f"The fold models have {self.weights.shape[1]} weights, the network {network.size}. Train fold "
+                f"models for it."
+            )
+        self.keys.check_hold(data, "the tutors")
+
+    def answers(self, network: Trained, data: Data) -> Float[Tensor, "n C"]:
+        """What is said of each row by the fold models that never saw it, in the mean over divisions, on the CPU."""
+        self.check_belong_to(network, data)
+        part = self.part[:, self.keys.find(data)]
+        found: Float[Tensor, "n C"] | None = None
+        for k, weights in enumerate(self.weights):
+            mine = (part == k).any(dim=0).nonzero().squeeze(1)
+            if len(mine):
+                said = network.at(weights.to(network.weights)).predict(data.select(mine), READ).cpu()
+                found = said.new_zeros(len(data), said.shape[1]) if found is None else found
+                found[mine] += self.scale / len(part) * said
+        assert found is not None  # every row has a fold model in every division
+        return found
+
+
+def begin_fold_models(network: Trained, data: Data, folds: int) -> Trained:
+    """Where every fold model's training begins; an error, before any work, where none can be trained."""
+    if network.recipe is None or network.init is None:
+        raise NeedError("Fold models are trained like the network, but its start or recipe is not known. Give both.")
+    if not network.loss.is_classification:
+        raise SettingError(
+            f"Fold models are asked for classes, but the loss {network.loss.name!r} has none. Train none."
+        )
+    if not 2 <= folds <= len(data):
+        raise SettingError(f"Fold models' `parts` must be at least 2 and at most one per row, but got {folds}.")
+    # Only weights are kept, so statistics that moved would be lost.
+    recipe = network.recipe.but(freeze_statistics=True, patience=None)
+    return replace(network.at(network.init), recipe=recipe)
+
+
+def train_fold_models(
+    network: Trained,
+    data: Data,
+    *,
+    folds: int = 2,
+    repeats: int = 1,
+    held: Data | None = None,
+    seed: int = 0,
+    salt: bytes | None = None,
+) -> FoldModels:
+    r"""Train fold models by the network's own recipe from its start, each without one of `parts` parts of the rows.
+
+    That takes as long as `parts - 1` trainings: with two parts, each fold model sees half of the rows. The mean of
+    several networks is surer than one: `divisions` divides the rows so many times anew, at that many times the price.
+
+    $$s = \frac{\overline{z_{(1)} - z_{(2)}}(w_0)}{\overline{z_{(1)} - z_{(2)}}(fold models)}$$
+
+    on `held`, rows that nobody was trained on, with $z_{(1)}$ and $z_{(2)}$ the two largest logits; 1 without them.
+    `salt` is that of the keys; a new one unless given.
+    """
+    begun = begin_fold_models(network, data, folds)
+    check_positive("divisions", repeats)
+    keys, drawn, weights = RowKeys.of(data, salt), [], []
+    place = keys.find(data)
+    for d in range(repeats):
+        draw = torch.Generator().manual_seed(seed if not d else mixed(seed, d, "division"))
+        drawn.append(_together(torch.randperm(len(data), generator=draw) % folds + d * folds, place))
+        for k in range(d * folds, (d + 1) * folds):
+            others = data.select((drawn[d] != k).nonzero().squeeze(1))
+            weights.append(_train(begun, others, seed + k, f"tutor {k + 1} of {folds * repeats}"))
+    W, part = torch.stack(weights), torch.zeros(repeats, len(data), dtype=torch.long)
+    part[:, place] = torch.stack(drawn)
+    scale = 1.0 if held is None else _scale(network, W.reshape(repeats, folds, -1), held)
+    made = FoldModels(W, keys, part, scale, network.weights.clone())
+    return replace(made, lack=made.lacking(network, data.select(evenly(len(data), WATCHED))))
+
+
+def _together(part: Int64[Tensor, " N"], place: Int64[Tensor, " N"]) -> Int64[Tensor, " N"]:
+    """The same division with copies of a row in the part of the first: no fold model that is asked saw the row's
+    twin.
+    """
+    of_key = part.new_zeros(len(place)).scatter(0, place.flip(0), part.flip(0))
+    return of_key[place]
+
+
+def off_by(answers: Float[Tensor, "n C"], others: Float[Tensor, "n C"]) -> float:
+    """The mean over rows of the L1 distance between what two networks answer."""
+    return float((answers.softmax(dim=1) - others.softmax(dim=1)).abs().sum(dim=1).mean())
+
+
+def _train(begun: Trained, data: Data, seed: int, label: str) -> Float[Tensor, " P"]:
+    """One tutor. A recipe that just holds for all rows may break on a part of them, so another order is tried."""
+    for attempt in range(ATTEMPTS - 1):
+        try:
+            return fit(begun, data, seed=seed if not attempt else mixed(seed, attempt, "again"), label=label).weights
+        except NumericsError as error:
+            warnings.warn(f"The training of {label} broke and begins again in another order. {error}", stacklevel=3)
+    return fit(begun, data, seed=mixed(seed, ATTEMPTS - 1, "again"), label=label).weights
+
+
+def _scale(network: Trained, weights: Float[Tensor, "D K P"], held: Data) -> float:
+    """By how much the network is surer of rows that nobody saw than fold models are, one of every division together."""
+    said = [torch.stack([network.at(w).predict(held) for w in each]).mean(dim=0) for each in weights.unbind(dim=1)]
+    return _lead(network.predict(held)) / _lead(torch.cat(said))
+
+
+def _lead(answers: Float[Tensor, "n C"]) -> float:
+    """By how much the largest logit exceeds the second, in the mean."""
+    first, second = answers.topk(2, dim=1).values.unbind(dim=1)
+    return float((first - second).mean())

@@ -1,0 +1,169 @@
+"""`Statistics`: what is kept at the end of training so that later requests need only the rows that must go."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Literal
+
+from jaxtyping import Float, UInt8
+from torch import Tensor
+
+from spotlessnet.core.covariance import Block, Kronecker
+from spotlessnet.core.data import Data
+from spotlessnet.core.errors import DataError, MismatchError, NeedError
+from spotlessnet.core.row_keys import WIDTH, RowKeys
+from spotlessnet.core.trained import Trained
+
+FORMAT = "3"
+
+
+@dataclass(frozen=True)
+class Written:
+    """How a memory was written, so that it can be written anew in the same way (see `precompute`)."""
+
+    rank: int = 200
+    diagonal: Literal["exact", "monte carlo", "empirical"] | None = "monte carlo"
+    kronecker: bool = False
+    sample: int | None = None
+    coreset: int = 0
+    seed: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Statistics:
+    r"""Sums over the training data at the network's weights; no row is kept.
+
+    A request leaves the memory of a network that never saw its rows: the one that retained rows write at the new
+    weights (`after_request` says what is left where none are at hand). Nothing of the weights before it stays, nor any
+    sum that its rows are in.
+
+    **Arguments:**
+
+    - `weights`: of the network that the memory belongs to; they move with each request.
+    - `gradient`: $g_D = \sum_{i \in D} \nabla \ell_i(w)$, without decay.
+    - `keys`: of the rows that the sums hold; rows that requests removed are absent.
+    - `weight_decay`: $\lambda$, as known when the memory was written.
+    - `basis`, `values`: the top eigenvectors and eigenvalues of the Gauss-Newton matrix $H_D$ (a sum, no ridge).
+    - `outside`, `error`: the mean and the largest eigenvalue of $H_D$ beyond the kept span, as estimated.
+    - `diagonal`: the Fisher diagonal, a sum.
+    - `kronecker`: Kronecker-factored curvature, a sum.
+    - `coreset`: keys of retained rows that a polish may read.
+    - `trained_on`: how many rows the network was trained on, before any request; 0 for as many as there are keys.
+    - `written`: how it was written.
+    - `since`: how many requests were served since without writing it anew.
+    """
+
+    weights: Float[Tensor, " P"]
+    gradient: Float[Tensor, " P"]
+    keys: RowKeys = field(repr=False)
+    weight_decay: float
+    basis: Float[Tensor, "P r"] | None = None
+    values: Float[Tensor, " r"] | None = None
+    outside: float = 0.0
+    error: float = 0.0
+    diagonal: Float[Tensor, " P"] | None = None
+    kronecker: Kronecker | None = None
+    coreset: UInt8[Tensor, "K w"] | None = None
+    trained_on: int = 0
+    written: Written = field(default_factory=Written)
+    since: int = 0
+
+    @property
+    def count(self) -> int:
+        """$N$, how many rows the sums hold."""
+        return len(self.keys)
+
+    def forgotten(self, more: int = 0) -> float:
+        """The share of the rows trained on that is gone, with so many more."""
+        first = self.trained_on or self.count
+        return (first - self.count + more) / first
+
+    def check_holds(self, forget: Data) -> None:
+        """Raise unless every row of a request is among those that the sums hold."""
+        self.keys.check_hold(forget, "the memory")
+
+    def check_belongs_to(self, trained: Trained) -> None:
+        """Raise unless the memory was written for these very weights."""
+        if self.weights.shape != trained.weights.shape:
+            raise MismatchError(
+                f"The memory is of a network with {self.weights.numel()} weights, this one has {trained.size}. "
+                "Write a memory for this network."
+            )
+        gap = float((self.weights.to(trained.weights) - trained.weights).norm())
+        if gap > 1e-5 * max(1.0, float(trained.weights.norm())):
+            raise MismatchError(
+                f"The memory was written at other weights (distance {gap:.3g}). Use the memory that belongs to this "
+                "checkpoint; each request writes a new pair."
+            )
+
+    def need(self, name: str) -> Tensor:
+        """A part that may be missing; an error that names the remedy when it is."""
+        value = getattr(self, name)
+        if value is None:
+            raise NeedError(f"The memory holds no {name}. Write it anew with `precompute(..., {name}=...)`.")
+        return value
+
+    def tensors(self) -> tuple[dict[str, Tensor], dict[str, str]]:
+        """Everything as named tensors and text, ready for a safetensors file."""
+        tensors = {"weights": self.weights, "gradient": self.gradient, "keys": self.keys.digests}
+        for name in ("basis", "values", "diagonal", "coreset"):
+            value = getattr(self, name)
+            if value is not None:
+                tensors[name] = value
+        if self.kronecker is not None:
+            for i, block in enumerate(self.kronecker.blocks):
+                factors = {"left": block.left, "right": block.right, "values": block.values}
+                tensors |= {f"kronecker.{i}.{name}": t for name, t in factors.items() if t is not None}
+        text = {
+            "format": f"spotlessnet memory {FORMAT}",
+            "salt": self.keys.salt.hex(),
+            "trained_on": str(self.trained_on),
+            "since": str(self.since),
+            "written": json.dumps(asdict(self.written), sort_keys=True),
+            **{name: repr(getattr(self, name)) for name in NUMBERS},
+        }
+        return {name: t.detach().cpu().contiguous() for name, t in tensors.items()}, text
+
+    @staticmethod
+    def from_tensors(tensors: Mapping[str, Tensor], text: Mapping[str, str]) -> "Statistics":
+        """The memory that `tensors` took apart."""
+        said = text.get("format")
+        if said != f"spotlessnet memory {FORMAT}":
+            old = str(said).startswith("spotlessnet memory ")
+            why = " Memories of earlier formats held what their requests had removed: destroy them." if old else ""
+            raise DataError(
+                f"A memory must say 'spotlessnet memory {FORMAT}' in its header, but says {said!r}.{why} "
+                "Write it anew with `precompute`."
+            )
+        missing = [name for name in ("weights", "gradient", "keys") if name not in tensors]
+        if missing:
+            raise DataError(f"The memory lacks {', '.join(missing)}. Write it anew with `precompute`.")
+        blocks: list[Block] = []
+        while f"kronecker.{len(blocks)}.values" in tensors:
+            i = len(blocks)
+            left, right = tensors.get(f"kronecker.{i}.left"), tensors.get(f"kronecker.{i}.right")
+            blocks.append(Block(left, right, tensors[f"kronecker.{i}.values"]))
+        try:
+            salt, written = bytes.fromhex(text["salt"]), Written(**json.loads(text["written"]))
+            numbers = {name: float(text[name]) for name in NUMBERS}
+            if tensors["keys"].ndim != 2 or tensors["keys"].shape[1] != WIDTH:
+                raise ValueError("its keys have another shape")
+            return Statistics(
+                weights=tensors["weights"],
+                gradient=tensors["gradient"],
+                keys=RowKeys(salt, tensors["keys"]),
+                basis=tensors.get("basis"),
+                values=tensors.get("values"),
+                diagonal=tensors.get("diagonal"),
+                kronecker=Kronecker(tuple(blocks)) if blocks else None,
+                coreset=tensors.get("coreset"),
+                trained_on=int(text["trained_on"]),
+                since=int(text["since"]),
+                written=written,
+                **numbers,
+            )
+        except (KeyError, ValueError, TypeError) as e:
+            raise DataError(f"The memory's header is damaged ({e}). Write it anew with `precompute`.") from e
+
+
+NUMBERS = ("weight_decay", "outside", "error")

@@ -1,0 +1,235 @@
+"""Serve a request from a memory: the rows that must go, and sums over the rest, are all it takes."""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from spotlessnet.core.covariance import LowRankPlusRidge
+from spotlessnet.core.data import Data
+from spotlessnet.core.errors import DataError
+from spotlessnet.core.scrub import Notes
+from spotlessnet.core.trained import Trained
+from spotlessnet.operators.fisher import fisher_diagonal, flat_loss
+from spotlessnet.operators.gradient import gradient
+from spotlessnet.operators.jacobian import Jacobian, jacobian_rows
+from spotlessnet.operators.kernel import kernel
+from spotlessnet.operators.linear_response import removal_gradient, respond
+from spotlessnet.operators.low_rank import LowRank, Removal, without_cohort
+from spotlessnet.operators.trust import dampings
+from spotlessnet.precomputed.statistics import Statistics
+
+WIDEST = 400
+"""The most directions of the cohort's own curvature that are taken out."""
+
+SEEN = 2000
+"""Rows times outputs of the cohort that its curvature is taken from; of a larger cohort some rows stand for all."""
+
+TOGETHER = 16
+"""Rows of the cohort whose Jacobian is held at once."""
+
+BENEATH = 0.1
+"""A cohort's directions below this share of the mean curvature that the memory left out are not looked at."""
+
+FAITHFUL = 0.2
+"""How far the network may depart from the linear picture, in units of what that picture says, before damping rises."""
+
+MOST = 0.25
+"""The share of the rows trained on that may go before the network must be retrained."""
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    r"""What a memory says about the rest of the data once a cohort is out of it.
+
+    **Arguments:**
+
+    - `step`: $\delta = H_r^{-1}(g_f - \tfrac kN g_D)$, from the weights before the request to those after it.
+    - `curvature`: $H_r$ plus its ridge, in low rank.
+    - `gradient`: $g_f$, the cohort's own sum.
+    """
+
+    step: Float[Tensor, " P"]
+    curvature: LowRankPlusRidge
+    gradient: Float[Tensor, " P"]
+
+
+def step_from_statistics(
+    memory: Statistics, trained: Trained, forget: Data, ridge: float, notes: Notes, *, seed: int = 0
+) -> Step:
+    r"""The step that the retained data would ask for, from the memory and $D_f$ alone.
+
+    Gradient and curvature of the cohort are both taken out: leaving its curvature in makes the step useless. Only what
+    this request asks for is solved for: what earlier ones did is in the weights, and is never asked for again.
+
+    **Arguments:**
+
+    - `ridge`: decay plus damping, **per row**; becomes $N_r$ times that.
+    - `notes`: records how much of the curvature was approximated.
+    """
+    notes.fact(statistics_ridge=ridge)
+    return _Request.of(memory, trained, forget, notes, seed).answer(ridge)
+
+
+def faithful_step(
+    memory: Statistics, trained: Trained, forget: Data, weight_decay: float, notes: Notes, *, seed: int = 0
+) -> Step:
+    """`step_from_statistics` with the least damping at which the network follows the linear picture on the rows that
+    must go.
+
+    No retained row is at hand to tell a wrecked network from a good one; the forgotten rows are moved furthest, so they
+    depart first. The notes say *retrain now* where no damping is enough, where a quarter of all rows is gone, and where
+    a request was served since the sums were written: the mean that others' rows leave is then not known, and steps
+    would push further where earlier ones went too far.
+    """
+    request = _Request.of(memory, trained, forget, notes, seed)
+    # Rounded, so that what is kept of it tells next to nothing of the rows.
+    first = 4.0 ** math.ceil(math.log(max(weight_decay, 1e-3 * request.curvature_along(), 1e-12), 4))
+    ridges = [weight_decay + d for d in dampings(first)]
+    for ridge in (r for r in ridges if r > 0):
+        found = request.answer(ridge)
+        error = request.drift(found.step)
+        if error <= FAITHFUL:
+            break
+    gone = memory.forgotten(len(forget))
+    why = []
+    if error > FAITHFUL:
+        why.append(f"the network departs by {error:.0%} from the linear picture of the memory at any damping")
+    if memory.since:
+        why.append("the memory was not written anew after the request before, for no retained rows were at hand")
+    if gone > MOST:
+        why.append(f"{gone:.0%} of the rows that the network was trained on are gone")
+    notes.fact(statistics_ridge=ridge, damping=ridge - weight_decay, drift=error, gone=gone, retrain_now=bool(why))
+    if why:
+        lost = "retrain now and write a new memory; how much this request forgot is not known"
+        notes.assume("; ".join(why), lost)
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class _Request:
+    """A memory with a cohort taken out of it."""
+
+    statistics: Statistics
+    trained: Trained
+    rows: Data
+    gradient: Float[Tensor, " P"]
+    removal: Removal
+
+    @staticmethod
+    def of(memory: Statistics, trained: Trained, forget: Data, notes: Notes, seed: int) -> "_Request":
+        memory.check_belongs_to(trained)
+        memory.check_holds(forget)
+        if not 1 <= len(forget) < memory.count:
+            raise DataError(
+                f"The memory holds {memory.count} rows and the request removes {len(forget)}: "
+                f"{'nothing would stay' if len(forget) else 'there is nothing to forget'}."
+            )
+        g_f = gradient(trained, forget)
+        removal = _removal(memory, trained, forget, seed)
+        notes.fact(
+            memory_rank=memory.need("values").numel(),
+            damped_directions=removal.damped,
+            dropped_curvature=removal.dropped,
+        )
+        return _Request(memory, trained, forget, g_f, removal)
+
+    @property
+    def left(self) -> int:
+        return self.statistics.count - len(self.rows)
+
+    @property
+    def b(self) -> Float[Tensor, " P"]:
+        r"""What training had left undone on all rows stays undone on the retained ones."""
+        g_f = self.gradient
+        return removal_gradient(g_f, self.statistics.gradient.to(g_f), len(self.rows), self.statistics.count)
+
+    def answer(self, ridge: float) -> Step:
+        found = self.removal.curvature
+        # Beyond the kept span, the mean of what was left out stands in, so no step runs away.
+        H_r = LowRankPlusRidge(found.basis, found.values, self.left * ridge + self.statistics.outside)
+        return Step(respond(H_r, self.b), H_r, self.gradient)
+
+    def curvature_along(self) -> float:
+        """The mean curvature of one retained row along what pulls."""
+        b = self.b
+        return float((b @ self.removal.curvature.multiply(b)) / (b @ b).clamp(min=1e-30)) / self.left
+
+    def drift(self, step: Float[Tensor, " P"]) -> float:
+        r"""$\|f_{w+\delta} - f_w - J\delta\| / \|J\delta\|$ on the rows that must go."""
+        linear = Jacobian(self.trained, self.rows).multiply(step)
+        now = self.trained.predict(self.rows)
+        moved = self.trained.at(self.trained.weights + step).predict(self.rows) - now
+        return float((moved - linear).norm() / linear.norm().clamp(min=1e-30))
+
+
+def _removal(memory: Statistics, trained: Trained, forget: Data, seed: int) -> Removal:
+    """`H_r` in the span of the kept directions and of the cohort's own; its ridge is not in it yet."""
+    basis, values = memory.need("basis").to(trained.weights), memory.need("values").to(trained.weights)
+    kept = LowRank(
+        basis=basis,
+        values=(values - memory.outside).clamp(min=0),
+        residuals=torch.zeros_like(values),
+        error=max(0.0, memory.error - memory.outside),
+        remainder=0.0,
+        products=0,
+    )
+    nothing = 1.0  # a ridge that `_Request.answer` replaces
+    # Directions far weaker than what the memory left out are beneath its resolution, and cost as much as strong ones.
+    root, dropped = own_root(trained, forget, WIDEST, beneath=BENEATH * memory.outside, seed=seed)
+    return replace(without_cohort(kept, root, ridge=nothing), dropped=dropped)
+
+
+def own_root(
+    then: Trained, rows: Data, most: int, *, beneath: float = 0.0, seed: int = 0
+) -> tuple[Float[Tensor, "P m"], float]:
+    r"""The strongest columns of $R$ with $R R^\top = H_f$, and the share of the trace that the others had.
+
+    With $S S^\top$ the output Hessians and $\Theta$ the kernel, $S^\top \Theta S = Y \Lambda Y^\top$ and
+    $R = J^\top S Y$: a pass through the network for the kernel and one for the columns, a few rows at a time. Products
+    alone would take one pass for every direction looked for.
+
+    **Arguments:**
+
+    - `most`: columns at most; the strongest, and at least one.
+    - `beneath`: columns with a curvature no larger than this are left out.
+    """
+    outputs = then.predict(rows.select([0]))[0]
+    few = max(1, SEEN // outputs.numel())
+    drawn = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:few].sort().values
+    seen, scale = rows.select(drawn), (len(rows) / len(drawn)) ** 0.5
+    loss = flat_loss(then.loss, outputs.shape)
+    with torch.no_grad():
+        S = [scale * loss.hessian_root(then.outputs(one.x).flatten(1), one.y) for one in then.batches(seen)]
+    roots = torch.cat(S)
+    n, C, r = roots.shape
+    theta = kernel(then, seen).reshape(n, C, n, C)
+    half = torch.einsum("ncmd,mds->ncms", theta, roots)
+    gram = torch.einsum("ncr,ncms->nrms", roots, half).reshape(n * r, n * r)
+    values, Y = torch.linalg.eigh(gram.double())
+    values, Y = values.flip(0).clamp(min=0), Y.flip(1)
+    columns = max(1, min(most, int((values > beneath).sum())))
+    u = torch.einsum("ncr,nrm->ncm", roots, Y[:, :columns].to(roots).reshape(n, r, columns))
+    root = torch.zeros(then.size, columns, dtype=then.dtype, device=then.device)
+    for one, part in zip(then.batches(seen, TOGETHER), u.split(TOGETHER), strict=True):
+        root.addmm_(jacobian_rows(then, one.x).detach().flatten(0, 1).T, part.flatten(0, 1))
+    return root, float(values[columns:].sum() / values.sum().clamp(min=1e-30))
+
+
+def fisher_after(memory: Statistics, trained: Trained, forget: Data) -> Float[Tensor, " P"]:
+    """The Fisher diagonal of the retained rows, as a sum: the memory's own less that of the cohort."""
+    memory.check_holds(forget)
+    whole, here = memory.need("diagonal").to(trained.weights), trained.at(memory.weights.to(trained.weights))
+    kind: Literal["exact", "empirical"] = "empirical" if memory.written.diagonal == "empirical" else "exact"
+    # A memory from Monte Carlo may hold less than the cohort's exact share; a sum of squares is never negative.
+    return (whole - fisher_diagonal(here, forget, kind=kind)).clamp(min=0)
+
+
+def curvature_after(memory: Statistics, trained: Trained, forget: Data, seed: int = 0) -> LowRankPlusRidge:
+    """`H_r` as `step_from_statistics` has it, less the mean of what the memory left out; its ridge stands for
+    nothing.
+    """
+    return _Request.of(memory, trained, forget, Notes(), seed).removal.curvature

@@ -1,0 +1,103 @@
+"""`AuditReport`: everything a report tells, as plain values; the page, the model card and the exports are made from
+it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from spotlessnet.report.rows import Row
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One comparison of the audit: what was compared, how it came out, and the numbers behind it."""
+
+    name: str
+    state: str
+    value: float
+    low: float
+    high: float
+    margin: float
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The audit's word, why, how finely it looked, and whether it passed its own two checks."""
+
+    word: str
+    reason: str
+    resolution: float
+    seeds: int
+    oracle: str
+    power: str
+    findings: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What something took, beside one retraining measured in the same run."""
+
+    what: str
+    seconds: float
+    memory: float = float("nan")
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Curves:
+    """What the figures show; an empty part is left out of the page.
+
+    **Arguments:**
+
+    - `trade_off`: per method, points of nats, error and its spread.
+    - `roc`: per network, false and true positive rates of the membership attack.
+    - `confidence`: per network, the probability given to the label of each forgotten row.
+    - `paths`: per network, the way of its weights in the plane of the two main directions.
+    - `leak`: per origin of the query, nats that a single answer can tell.
+    """
+
+    trade_off: Mapping[str, Sequence[tuple[float, float, float]]] = field(default_factory=dict)
+    roc: Mapping[str, tuple[Sequence[float], Sequence[float]]] = field(default_factory=dict)
+    confidence: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    paths: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
+    leak: Mapping[str, Sequence[float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class AuditReport:
+    """One request from the asking to the evidence.
+
+    **Arguments:**
+
+    - `method`: the name of the row that the verdict is about.
+    - `request`: what was asked for: counts and words, never ids.
+    - `limits`: what was not shown; printed as it stands.
+    - `again`: the command that makes this report once more.
+    - `made`: date, versions and machine, for the foot of the page.
+    """
+
+    title: str
+    method: str
+    rows: tuple[Row, ...]
+    judgement: Judgement | None = None
+    request: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    assumed: Sequence[str] = ()
+    lost: Sequence[str] = ()
+    curves: Curves = field(default_factory=Curves)
+    costs: Sequence[Cost] = ()
+    limits: Sequence[str] = ()
+    again: str = ""
+    made: Mapping[str, Any] = field(default_factory=dict)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the page itself, in a frame of its own so that its style stays inside."""
+        from html import escape
+
+        from spotlessnet.report.page import page  # the page is made from stories, so it comes second
+
+        return (
+            f'<iframe srcdoc="{escape(page(self))}" style="width:100%;height:45rem;border:0" title="report"></iframe>'
+        )

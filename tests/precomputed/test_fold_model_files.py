@@ -1,0 +1,59 @@
+"""Fold models come back from a file as they were, with what was not measured left out."""
+
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from spotlessnet.core.data import Data
+from spotlessnet.core.errors import DataError
+from spotlessnet.core.row_keys import RowKeys
+from spotlessnet.precomputed.fold_model_files import read_fold_models, write_fold_models
+from spotlessnet.precomputed.fold_models import FoldModels
+
+KEYS = RowKeys.of(Data.of((torch.arange(5.0).unsqueeze(1), torch.zeros(5))))
+WEIGHTS, PART = torch.randn(4, 7), torch.tensor([[0, 1, 0, 1, 0], [2, 2, 3, 3, 2]])
+
+
+@pytest.mark.parametrize(
+    "fold_models",
+    [
+        FoldModels(WEIGHTS, KEYS, PART),
+        FoldModels(WEIGHTS.double(), KEYS, PART, scale=1.3, origin=torch.ones(7), lack=0.0123),
+    ],
+)
+def test_round_trip(fold_models: FoldModels, tmp_path: Path) -> None:
+    write_fold_models(tmp_path / "fold-models.safetensors", fold_models)
+    found = read_fold_models(tmp_path / "fold-models.safetensors")
+    for field in fields(FoldModels):
+        was, now = getattr(fold_models, field.name), getattr(found, field.name)
+        if isinstance(was, torch.Tensor):
+            torch.testing.assert_close(now, was, rtol=0, atol=0)
+        elif isinstance(was, RowKeys):
+            assert (now.salt, now.listed) == (was.salt, was.listed)
+        else:
+            assert now == was, field.name
+
+
+def test_a_lack_that_cannot_be_is_refused(tmp_path: Path) -> None:
+    write_fold_models(tmp_path / "fold-models.safetensors", FoldModels(WEIGHTS, KEYS, PART, lack=-0.5))
+    with pytest.raises(DataError, match=r"tutors\.safetensors are damaged: rows and parts do not belong together"):
+        read_fold_models(tmp_path / "fold-models.safetensors")
+
+
+def test_keys_that_do_not_belong_to_the_parts_are_refused(tmp_path: Path) -> None:
+    fewer = RowKeys(KEYS.salt, KEYS.digests[:4])
+    write_fold_models(tmp_path / "fold-models.safetensors", replace(FoldModels(WEIGHTS, KEYS, PART), keys=fewer))
+    with pytest.raises(DataError, match="rows and parts do not belong together"):
+        read_fold_models(tmp_path / "fold-models.safetensors")
+
+
+def test_tutors_that_knew_rows_by_their_number_are_refused(tmp_path: Path) -> None:
+    old = {"weights": WEIGHTS, "rows": torch.arange(5), "part": PART, "scale": torch.ones(1)}
+    save_file(old, tmp_path / "old.safetensors", {"format": "spotlessnet fold models 2"})
+    with pytest.raises(
+        DataError, match=r"of an earlier format .* which knew rows by where they stand. Train them anew"
+    ):
+        read_fold_models(tmp_path / "old.safetensors")

@@ -1,0 +1,431 @@
+"""Requests served from a memory, against retraining where retraining has a closed form."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import float64, nn
+
+from spotlessnet.core.data import Data
+from spotlessnet.core.errors import DataError, MismatchError, NeedError, SettingError
+from spotlessnet.core.loss import SquaredError
+from spotlessnet.core.recipe import Recipe
+from spotlessnet.core.scrub import Notes
+from spotlessnet.core.split import Split
+from spotlessnet.core.trained import Trained
+from spotlessnet.methods import NTK, Fisher, Newton
+from spotlessnet.operators.gauss_newton import GaussNewton
+from spotlessnet.operators.gradient import gradient
+from spotlessnet.operators.jacobian import Jacobian
+from spotlessnet.precomputed import step as recalling
+from spotlessnet.precomputed.after_request import after_request
+from spotlessnet.precomputed.precompute import precompute
+from spotlessnet.precomputed.statistics import Statistics
+from spotlessnet.precomputed.step import faithful_step, fisher_after, own_root, step_from_statistics
+from spotlessnet.training.fit import fit
+
+DECAY = 0.1
+
+
+def problem(seed: int, n: int = 40, d: int = 5, c: int = 2) -> tuple[Trained, Data]:
+    """A linear network fitted to all rows, to the optimum."""
+    torch.manual_seed(seed)
+    data = Data.of((torch.randn(n, d, dtype=float64), torch.randn(n, c, dtype=float64)))
+    model = nn.Linear(d, c, bias=False).double()
+    start = torch.randn(d * c, dtype=float64)
+    trained = Trained.of(model, SquaredError(), weight_decay=DECAY, init=start)
+    return trained.at(ridge(trained, data)), data
+
+
+def ridge(trained: Trained, data: Data) -> torch.Tensor:
+    """The minimiser of the mean squared error plus the decay toward the start."""
+    batch = next(iter(data.batches(len(data))))
+    assert isinstance(batch.x, torch.Tensor)
+    n, d = batch.x.shape
+    centre = trained.anchor.reshape(-1, d)
+    gram = batch.x.T @ batch.x / n + DECAY * torch.eye(d, dtype=float64)
+    return torch.linalg.solve(gram, batch.x.T @ batch.y / n + DECAY * centre.T).T.reshape(-1)
+
+
+@given(st.integers(0, 10_000), st.integers(1, 15))
+@settings(max_examples=100, deadline=None)
+def test_a_request_from_memory_is_retraining_where_the_model_is_linear(seed, k):
+    trained, data = problem(seed)
+    memory = precompute(trained, data, rank=trained.size, diagonal=None)
+    forget = data.select(range(k))
+    found = step_from_statistics(memory, trained, forget, DECAY, Notes())
+    retrained = ridge(trained, data.without(forget))
+    torch.testing.assert_close(trained.weights + found.step, retrained, rtol=0, atol=1e-8)
+
+
+@given(st.integers(0, 10_000), st.integers(1, 8), st.integers(1, 8), st.booleans())
+@settings(max_examples=100, deadline=None)
+def test_two_requests_in_a_row_are_one_joint_request(seed, a, b, at_hand):
+    trained, data = problem(seed)
+    memory = precompute(trained, data, rank=trained.size, diagonal="exact")
+    A, B = data.select(range(a)), data.select(range(a, a + b))
+    first = trained.at(trained.weights + step_from_statistics(memory, trained, A, DECAY, Notes()).step)
+    rest = data.without(A) if at_hand else None
+    memory = after_request(memory, trained, A, first.weights, retain=rest)
+    second = first.weights + step_from_statistics(memory, first, B, DECAY, Notes()).step
+    torch.testing.assert_close(second, ridge(trained, data.without(A.join(B))), rtol=0, atol=1e-7)
+
+
+def every(memory: Statistics) -> dict[str, object]:
+    """All that is in a memory, by name; eigenvectors as the matrix that they make up."""
+    tensors, text = memory.tensors()
+    told = {name: value for name, value in text.items() if name != "trained_on"}
+    return {**tensors, **told}
+
+
+@given(st.integers(0, 10_000))
+@settings(max_examples=25, deadline=None)
+def test_with_the_retained_rows_it_is_bit_for_bit_the_memory_without_the_rows(seed):
+    trained, data = curved(seed)
+    memory = precompute(trained, data, rank=8, coreset=9, sample=30, seed=seed)
+    forget = data.select([3, 8, 20])
+    kept = data.without(forget)
+    moved = trained.weights + 0.1 * torch.randn_like(trained.weights)  # any weights, noise included
+    after = every(after_request(memory, trained, forget, moved, retain=kept))
+    afresh = every(precompute(trained.at(moved), kept, rank=8, coreset=9, sample=30, seed=seed, salt=memory.keys.salt))
+    assert after.keys() == afresh.keys()
+    for name, value in afresh.items():
+        found = after[name]
+        if isinstance(value, torch.Tensor) and isinstance(found, torch.Tensor):
+            assert torch.equal(found, value), name
+        else:
+            assert found == value, name
+
+
+@given(st.integers(0, 10_000))
+@settings(max_examples=50, deadline=None)
+def test_without_them_it_is_that_memory_to_rounding_where_the_model_is_linear(seed):
+    trained, data = problem(seed)
+    memory = precompute(trained, data, rank=trained.size, diagonal="exact")
+    forget = data.select(range(6))
+    kept = data.without(forget)
+    moved = trained.at(ridge(trained, kept))
+    after = after_request(memory, trained, forget, moved.weights)
+    afresh = precompute(moved, kept, rank=trained.size, diagonal="exact", salt=memory.keys.salt)
+    assert torch.equal(after.weights, moved.weights)
+    assert after.count == afresh.count == 34
+    assert torch.equal(after.keys.digests, afresh.keys.digests)
+    torch.testing.assert_close(after.gradient, afresh.gradient, rtol=1e-7, atol=1e-7)
+    assert after.diagonal is not None
+    assert afresh.diagonal is not None
+    torch.testing.assert_close(after.diagonal, afresh.diagonal, rtol=1e-7, atol=1e-7)
+    dense = [m.need("basis") @ m.need("values").diag() @ m.need("basis").T for m in (after, afresh)]
+    torch.testing.assert_close(dense[0], dense[1], rtol=1e-6, atol=1e-6)
+
+
+def test_what_nothing_can_be_taken_out_of_is_dropped():
+    trained, data = problem(1)
+    memory = precompute(trained, data, rank=4, diagonal="monte carlo")
+    after = after_request(memory, trained, data.select([0]), trained.weights)
+    assert memory.diagonal is not None
+    assert after.diagonal is None
+    rest = data.without(data.select([0]))
+    assert after_request(memory, trained, data.select([0]), trained.weights, retain=rest).diagonal is not None
+
+
+def test_some_of_the_retained_rows_stand_for_all():
+    trained, data = problem(4, n=400)
+    memory = precompute(trained, data, rank=trained.size, diagonal="exact", kronecker=False)
+    forget, some = data.select(range(6)), data.select(range(100, 300))
+    after = after_request(memory, trained, forget, trained.weights, retain=some)
+    afresh = precompute(trained, some, rank=trained.size, diagonal="exact")
+    assert after.count == 394
+    assert after.keys.are_those_of(data.without(forget))
+    for name in ("gradient", "values", "diagonal"):
+        torch.testing.assert_close(after.need(name), 394 / 200 * afresh.need(name))
+
+
+def test_a_memory_is_written_anew_from_rows_that_stay_alone():
+    trained, data = problem(1)
+    memory = precompute(trained, data, rank=4, diagonal=None)
+    for other in (data, data.select(range(5, 40)), data.without(data.select([1]))):
+        with pytest.raises(
+            MismatchError, match=r"holds 39 rows beside those of the request, .* but \d+ rows were given"
+        ):
+            after_request(memory, trained, data.select([0]), trained.weights, retain=other)
+
+
+def curved(seed: int, weight_decay: float = DECAY) -> tuple[Trained, Data]:
+    """A small network that is not linear, trained for a while; two of its labels are wrong."""
+    torch.manual_seed(seed)
+    x = torch.randn(60, 4, dtype=float64)
+    y = (x[:, 0] > 0).long() + (x[:, 1] > 0).long()
+    y[:10] = (y[:10] + 1) % 3
+    model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)).double()
+    recipe = Recipe(epochs=60, lr=0.1, batch_size=20, weight_decay=weight_decay)
+    trained = Trained.of(model, recipe=recipe)
+    data = Data.of((x, y))
+    return fit(replace(trained, init=trained.weights), data), data
+
+
+@given(st.integers(0, 10_000), st.sampled_from(["exact", "more damping"]))
+@settings(max_examples=25, deadline=None)
+def test_a_later_request_asks_for_its_own_rows_alone(seed, kind):
+    """Whatever the first request did, and with whatever damping, is never asked for again, nor taken back."""
+    trained, data = curved(seed)
+    A, B = data.select(range(5)), data.select(range(5, 9))
+    memory = precompute(trained, data, rank=trained.size, diagonal=None)
+    noise = 0.1 * torch.randn_like(trained.weights)
+    first = trained.at(trained.weights + step_from_statistics(memory, trained, A, DECAY, Notes()).step + noise)
+    memory = after_request(memory, trained, A, first.weights, retain=data.without(A))
+    later = DECAY if kind == "exact" else 50 * DECAY
+    found = step_from_statistics(memory, first, B, later, Notes()).step
+    rest, k = data.without(A), len(B)
+    H = dense(first, rest.without(B)) + (len(rest) - k) * later * torch.eye(first.size, dtype=float64)
+    b = gradient(first, B) - k / len(rest) * gradient(first, rest)
+    torch.testing.assert_close(found, torch.linalg.solve(H, b), rtol=1e-6, atol=1e-8)
+
+
+def test_the_damping_rises_until_the_network_follows_on_the_rows_that_must_go():
+    trained, data = curved(1, weight_decay=1e-4)
+    memory = precompute(trained, data, rank=trained.size, diagonal=None)
+    forget, notes = data.select(range(10)), Notes()
+    found = faithful_step(memory, trained, forget, 1e-4, notes)
+    wild = step_from_statistics(memory, trained, forget, 1e-4, Notes())
+    J, before = Jacobian(trained, forget), trained.predict(forget)
+    for step, least, most in ((found.step, 0.0, 0.2), (wild.step, 0.2, 1e9)):
+        linear = J.multiply(step)
+        drift = (trained.at(trained.weights + step).predict(forget) - before - linear).norm() / linear.norm()
+        assert least <= float(drift) <= most
+    assert notes.facts["statistics_ridge"] == 1e-4 + notes.facts["damping"] > 1e-4
+    assert notes.facts["retrain_now"] is False
+
+
+def test_a_linear_network_needs_no_damping():
+    trained, data = problem(11)
+    memory = precompute(trained, data, rank=trained.size, diagonal=None)
+    notes = Notes()
+    found = faithful_step(memory, trained, data.select(range(5)), DECAY, notes)
+    assert notes.facts["damping"] == 0
+    torch.testing.assert_close(trained.weights + found.step, ridge(trained, data.without(data.select(range(5)))))
+
+
+def test_a_memory_that_was_not_written_anew_says_that_it_is_time_to_retrain():
+    trained, data = curved(1)
+    memory = precompute(trained, data, rank=trained.size, diagonal=None)
+    A, B = data.select([30, 31]), data.select([32])
+    for rest, worn in ((None, True), (data.without(A), False)):
+        after, notes = after_request(memory, trained, A, trained.weights, retain=rest), Notes()
+        faithful_step(after, trained, B, DECAY, notes)
+        assert notes.facts["retrain_now"] is worn
+        assert bool(notes.lost) is worn
+    assert after_request(memory, trained, A, trained.weights).since == 1
+    assert notes.facts["drift"] <= 0.2
+
+
+def test_a_network_that_lost_many_rows_must_be_retrained_though_its_memory_is_new():
+    trained, data = problem(2)
+    memory = precompute(trained, data, rank=trained.size, diagonal=None)
+    told = []
+    for i in range(3):
+        forget, notes = data.select(range(4 * i, 4 * i + 4)), Notes()
+        faithful_step(memory, trained, forget, DECAY, notes)
+        told.append((notes.facts["gone"], notes.facts["retrain_now"]))
+        rest = data.select(range(4 * i + 4, 40))
+        memory = after_request(memory, trained, forget, trained.weights, retain=rest)
+    assert told == [(0.1, False), (0.2, False), (0.3, True)]
+    assert "30% of the rows that the network was trained on are gone" in notes.assumed[-1]
+
+
+@pytest.mark.parametrize("method", [Newton, NTK])
+def test_newton_and_ntk_work_from_the_forgotten_rows_alone(method):
+    trained, data = problem(7)
+    forget = data.select(range(5))
+    alone = Split(forget=forget)  # no retained row is at hand
+    memory = precompute(trained, data, rank=trained.size, diagonal="exact")
+    found = method(memory=memory)(trained, alone)
+    torch.testing.assert_close(found.mean, ridge(trained, data.without(forget)), rtol=0, atol=1e-8)
+    assert found.diagnostics["memory_rank"] == trained.size
+
+
+def test_fisher_and_newton_noise_from_memory_is_that_of_the_retained_rows():
+    trained, data = problem(8)
+    forget = data.select(range(5))
+    memory = precompute(trained, data, rank=trained.size, diagonal="exact")
+    alone, full = Split(forget=forget), Split(forget=forget, kept=data.without(forget))
+    for from_memory, from_rows in (
+        (Fisher(strength=1e-8, statistics=memory), Fisher(strength=1e-8)),
+        (Newton(strength=1e-8, statistics=memory), Newton(strength=1e-8)),
+    ):
+        # Gauss-Newton of a linear network does not depend on the weights, so the two must agree after the step too.
+        noise, expected = from_memory(trained, alone).covariance, from_rows(trained, full).covariance
+        torch.testing.assert_close(noise.diagonal(), expected.diagonal(), rtol=1e-6, atol=0)
+
+
+def test_what_a_memory_cannot_serve_is_refused():
+    trained, data = problem(9)
+    memory = precompute(trained, data, rank=2, diagonal=None)
+    with pytest.raises(SettingError, match=r"`Newton.memory` knows neither `time` nor `keep_residual=False`"):
+        Newton(statistics=memory, time=1.0)
+    with pytest.raises(SettingError, match=r"`NTK.memory` holds the loss's own curvature"):
+        NTK(statistics=memory, output="identity")
+
+
+def test_rows_forgotten_before_and_rows_that_were_never_there_are_refused():
+    trained, data = problem(0)
+    memory = precompute(trained, data, rank=trained.size, diagonal="exact")
+    forget = data.select(range(4))
+    memory = after_request(memory, trained, forget, trained.weights)
+    wrong = r"4 of 5 rows are not among the 36 rows of the memory: they were forgotten before, their contents have"
+    for ask in (
+        lambda rows: step_from_statistics(memory, trained, rows, DECAY, Notes()),
+        lambda rows: fisher_after(memory, trained, rows),
+        lambda rows: after_request(memory, trained, rows, trained.weights),
+    ):
+        with pytest.raises(MismatchError, match=wrong):
+            ask(data.select(range(5)))
+    changed = data.select([7]).relabel(torch.zeros(1, 2, dtype=float64))
+    with pytest.raises(MismatchError, match="1 of 1 rows are not among the 36"):
+        step_from_statistics(memory, trained, changed, DECAY, Notes())
+
+
+def test_rows_are_found_wherever_they_stand():
+    trained, data = problem(0)
+    memory = precompute(trained, data, rank=trained.size, diagonal="exact")
+    batch = next(iter(data.batches(40)))
+    turned = Data.of((torch.flip(batch.x, [0]), batch.y.flip(0)))  # type: ignore[arg-type]  # one tensor
+    steps = [
+        step_from_statistics(memory, trained, rows, DECAY, Notes()).step
+        for rows in (data.select([3, 5]), turned.select([36, 34]))
+    ]
+    torch.testing.assert_close(*steps)
+
+
+def test_a_rank_that_is_too_small_is_worse_but_still_helps():
+    trained, data = problem(1, n=60, d=12, c=1)
+    forget = data.select(range(10))
+    goal = ridge(trained, data.without(forget))
+    gaps = []
+    for rank in (4, 12):
+        memory = precompute(trained, data, rank=rank, diagonal=None)
+        found = step_from_statistics(memory, trained, forget, DECAY, Notes())
+        gaps.append(float((trained.weights + found.step - goal).norm() / (trained.weights - goal).norm()))
+    assert gaps[1] < 1e-7 < gaps[0] < 1
+
+
+def test_a_sample_scales_curvature_but_never_the_gradient():
+    trained, data = problem(2)
+    memory = precompute(trained, data, rank=trained.size, sample=20, diagonal="exact")
+    torch.testing.assert_close(memory.gradient, gradient(trained, data))
+    assert memory.values is not None
+    full = precompute(trained, data, rank=trained.size, diagonal=None).values
+    assert full is not None
+    assert 0.5 < float(memory.values.sum() / full.sum()) < 2
+
+
+def test_the_memory_of_another_network_is_refused():
+    trained, data = problem(3)
+    memory = precompute(trained, data, rank=2, diagonal=None)
+    with pytest.raises(MismatchError, match=r"written at other weights \(distance"):
+        step_from_statistics(memory, trained.at(trained.weights + 1), data.select([0]), DECAY, Notes())
+    other, _ = problem(3, d=4)
+    with pytest.raises(MismatchError, match=r"network with 10 weights, this one has 8"):
+        step_from_statistics(memory, other, data.select([0]), DECAY, Notes())
+
+
+def test_what_the_memory_lacks_is_named():
+    trained, data = problem(4)
+    memory = precompute(trained, data, rank=0, diagonal=None)
+    with pytest.raises(NeedError, match=r"The memory holds no basis\. Write it anew with `remember\(\.\.\., basis"):
+        step_from_statistics(memory, trained, data.select([0]), DECAY, Notes())
+    with pytest.raises(NeedError, match="The memory holds no diagonal"):
+        fisher_after(memory, trained, data.select([0]))
+
+
+def test_forgetting_everything_is_refused():
+    trained, data = problem(5)
+    memory = precompute(trained, data, rank=4, diagonal=None)
+    with pytest.raises(DataError, match=r"holds 40 rows and the request removes 40: nothing would stay"):
+        step_from_statistics(memory, trained, data, DECAY, Notes())
+
+
+def test_a_memory_survives_its_file(tmp_path):
+    from spotlessnet.precomputed.statistics_files import read_statistics, write_statistics
+
+    trained, data = problem(6)
+    memory = precompute(trained, data, rank=3, coreset=5)
+    write_statistics(tmp_path / "m.safetensors", memory)
+    back = read_statistics(tmp_path / "m.safetensors")
+    for name in ("weights", "gradient", "basis", "values", "diagonal", "coreset"):
+        assert torch.equal(getattr(back, name), getattr(memory, name))
+    assert torch.equal(back.keys.digests, memory.keys.digests)
+    later = after_request(memory, trained, data.select(range(3)), trained.weights + 1)
+    write_statistics(tmp_path / "later.safetensors", later)
+    read = read_statistics(tmp_path / "later.safetensors")
+    for a, b in ((back, memory), (read, later)):
+        numbers = [
+            (m.count, m.weight_decay, m.outside, m.error, m.trained_on, m.since, m.written, m.keys.salt) for m in (a, b)
+        ]
+        assert numbers[0] == numbers[1]
+    assert (read.count, read.trained_on, read.since) == (37, 40, 1)
+
+
+def test_a_file_that_is_no_memory_is_refused():
+    with pytest.raises(DataError, match="must say 'spotlessnet memory 3' in its header, but says None"):
+        Statistics.from_tensors({}, {})
+    old = {"format": "spotlessnet memory 2"}
+    with pytest.raises(
+        DataError, match=r"but says 'spotlessnet memory 2'. Memories of earlier formats held what their"
+    ):
+        Statistics.from_tensors({}, old)
+    tensors, text = precompute(*problem(6), rank=3).tensors()
+    with pytest.raises(DataError, match="lacks weights, gradient, keys"):
+        Statistics.from_tensors({}, text)
+    for spoilt in (
+        {"weight_decay": "x"},
+        {"salt": "zz"},
+        {"written": "[]"},
+        {"written": '{"lr_scale": 1}'},
+        {"trained_on": ""},
+    ):
+        with pytest.raises(DataError, match="header is damaged"):
+            Statistics.from_tensors(tensors, text | spoilt)
+    with pytest.raises(DataError, match=r"header is damaged \(its keys have another shape"):
+        Statistics.from_tensors(tensors | {"keys": tensors["keys"][0]}, text)
+
+
+def classifier(seed: int, rows: int) -> tuple[Trained, Data]:
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).double()
+    return Trained.of(model), Data.of((torch.randn(rows, 4, dtype=float64), torch.randint(3, (rows,))))
+
+
+def dense(trained: Trained, data: Data) -> torch.Tensor:
+    return GaussNewton(trained, data).multiply(torch.eye(trained.size, dtype=float64))
+
+
+@given(seed=st.integers(0, 10_000), rows=st.integers(1, 20))
+@settings(max_examples=25, deadline=None)
+def test_the_cohorts_root_squares_to_its_curvature(seed, rows):
+    trained, data = classifier(seed, rows)
+    root, dropped = own_root(trained, data, most=trained.size)
+    assert root.shape[1] <= min(trained.size, 2 * rows)
+    torch.testing.assert_close(root @ root.T, dense(trained, data), rtol=1e-9, atol=1e-9)
+    assert dropped < 1e-9
+
+
+def test_a_cut_root_keeps_the_strongest_directions_and_says_what_it_lost():
+    trained, data = classifier(0, 12)
+    H = dense(trained, data)
+    values, vectors = torch.linalg.eigh(H)
+    root, dropped = own_root(trained, data, most=3)
+    torch.testing.assert_close(root @ root.T, (vectors[:, -3:] * values[-3:]) @ vectors[:, -3:].T)
+    assert dropped == pytest.approx(float(values[:-3].sum() / values.sum()))
+    bar = float(values[-5])
+    assert own_root(trained, data, most=99, beneath=1.0001 * bar)[0].shape[1] == 4
+    assert own_root(trained, data, most=99, beneath=1e9)[0].shape[1] == 1
+
+
+def test_some_rows_of_a_large_cohort_stand_for_all(monkeypatch):
+    monkeypatch.setattr(recalling, "SEEN", 3 * 5)  # five rows of three outputs
+    trained, data = classifier(0, 20)
+    drawn = torch.randperm(20, generator=torch.Generator().manual_seed(7))[:5].sort().values
+    root, _ = own_root(trained, data, most=trained.size, seed=7)
+    torch.testing.assert_close(root @ root.T, 20 / 5 * dense(trained, data.select(drawn)))
