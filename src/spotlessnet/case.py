@@ -25,6 +25,7 @@ from spotlessnet.core.errors import (
     check_positive,
     shown,
 )
+from spotlessnet.core.old_names import FIELDS, field_now, methods_now, settings_now
 from spotlessnet.core.reading import read_whole
 from spotlessnet.core.recipe import Recipe, Schedule
 
@@ -87,6 +88,10 @@ class Case:
         """A case from a file, with whatever flags were given put over it."""
         values = {} if file is None else read_case(file)
         values |= {name: value for name, value in flags.items() if value is not None}
+        if values.get("method") is not None:
+            values["method"] = methods_now(values["method"])
+        if values.get("settings") is not None:
+            values["settings"] = settings_now(values["settings"])
         case = Case(**values)
         case.check()
         return case
@@ -134,7 +139,7 @@ class Case:
         lacking = [name for name in ("epochs", "lr") if name not in given]
         if lacking:
             raise NeedError(
-                f"A recipe needs at least epochs and rate, but {' and '.join(map(as_flag, lacking))} was not given."
+                f"A recipe needs at least epochs and lr, but {' and '.join(map(as_flag, lacking))} was not given."
             )
         return Recipe(weight_decay=self.weight_decay or 0.0, **given)
 
@@ -176,13 +181,19 @@ def read_case(path: Path) -> dict[str, Any]:
     known = kinds()
     values = {}
     for name, value in found.items():
-        plain = "settings" if name == "set" else name.replace("-", "_")
+        plain = field_now("settings" if name == "set" else name.replace("-", "_"))
         if plain not in known:
             near = difflib.get_close_matches(plain, known, n=1)
             hint = f"Did you mean {near[0]!r}?" if near else f"Known are {', '.join(known)}."
             raise DataError(f"The case file {path} has an unknown field {name[:60]!r}. {hint}")
+        if plain in values:
+            raise DataError(f"The case file {path} has {plain!r} twice, once by its old name {_old(plain)!r}.")
         values[plain] = _typed(path, name, value, known[plain])
     return values
+
+
+def _old(field: str) -> str:
+    return next((old for old, new in FIELDS.items() if new == field), field.replace("_", "-"))
 
 
 def _typed(path: Path, name: str, value: Any, allowed: tuple[Any, ...]) -> Any:

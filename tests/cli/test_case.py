@@ -59,7 +59,7 @@ def test_values_come_in_their_types(tmp_path):
         ({"seed": -1}, SettingError, r"`seed` must be a whole number from 0 below 2⁶³, but got -1"),
         ({"device": "tpu"}, SettingError, r"`device` must be auto, cpu or cuda, but got 'tpu'"),
         ({"weights": Path("no.pt")}, DataError, r"There is no file no\.pt for --weights\. Check the path\."),
-        ({"lr": 0.1}, NeedError, r"A recipe needs at least epochs and rate, but --epochs was not given\."),
+        ({"lr": 0.1}, NeedError, r"A recipe needs at least epochs and lr, but --epochs was not given\."),
         ({"epochs": 3, "lr": 0.1, "schedule": "x"}, SettingError, r"`schedule` must be one of 'constant', 'cosine'"),
     ],
 )
@@ -128,7 +128,7 @@ def test_methods_by_name_with_typed_settings():
     assert named("newton", {"damping": "none"}).damping is None  # type: ignore[attr-defined]
     both = named("ntk+fisher", {"ntk.damping": "0.1", "strength": "1e-3"})
     assert (both.links[0].damping, both.links[1].strength) == (0.1, 1e-3)  # type: ignore[attr-defined]
-    assert set(METHODS) >= {"ntk", "fisher", "retrain", "negative-gradient", "mixed-linear"}
+    assert set(METHODS) >= {"ntk", "fisher", "retrain", "gradient-ascent", "mixed-linear"}
 
 
 @pytest.mark.parametrize(

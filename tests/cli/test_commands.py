@@ -112,10 +112,10 @@ def test_compare_says_which_method_broke_down_and_shows_the_others(here):
 
 def test_list_shows_methods_with_settings_as_text_and_as_json():
     found = json.loads(spotless("list", "--json").out)
-    assert found["methods"]["ntk"]["settings"]["tolerance"] == 1e-4
+    assert found["methods"]["ntk"]["settings"]["tolerance"] == 1e-6
     assert "within-budget" not in found["methods"]
-    assert found["datasets"]["digits"]["diagnostics"] == "comes with scikit-learn"
-    assert "negative-gradient" in spotless("list", "methods").out
+    assert found["datasets"]["digits"]["about"] == "comes with scikit-learn"
+    assert "gradient-ascent" in spotless("list", "methods").out
     assert spotless("list", "nonsense").code == 2
 
 

@@ -14,7 +14,7 @@ from spotlessnet.core.damage import CHECKED, utility_of
 from spotlessnet.core.errors import DamageError
 from tests.cli.workshop import BASE, DATA, QUICK, spotless
 
-RUINOUS = ("--method", "negative-gradient", "--set", "rate=1e6")
+RUINOUS = ("--method", "gradient-ascent", "--set", "lr=1e6")
 NOISY = ("--method", "ntk", "--max-nats", "1")
 
 
@@ -36,7 +36,7 @@ def test_a_ruined_network_is_refused_and_nothing_is_written(here, how):
 def test_whoever_insists_gets_it_with_both_errors_in_the_receipt(here):
     ended = spotless("scrub", *BASE, *RUINOUS, "--accept-damage", "--test", "mydata.py:test", "--out", "run")
     assert ended.code == 0, ended.err
-    utility = json.loads((here / "run/receipt.json").read_text())["predicate"]["diagnostics"]["utility"]
+    utility = json.loads((here / "run/receipt.json").read_text())["predicate"]["about"]["utility"]
     assert utility["accepted_any"] is True
     kept, held_out = utility["measured"]
     assert (kept["on"], kept["rows"], kept["kind"]) == ("retained rows", 57, "error")
@@ -64,7 +64,7 @@ def test_the_limit_can_be_said(here):
     assert spotless(*asked, "0.99", "--out", "run").code == 0
     assert spotless(*asked, "0.01", "--out", "other").code == 9
     assert "`max-damage` must be positive, but got 0.0" in spotless(*asked, "0", "--out", "other").err
-    allowed = json.loads((here / "run/receipt.json").read_text())["predicate"]["diagnostics"]["utility"]
+    allowed = json.loads((here / "run/receipt.json").read_text())["predicate"]["about"]["utility"]
     assert allowed["limit"] == 0.99
     assert allowed["accepted_any"] is False
 
@@ -130,5 +130,5 @@ def test_answers_that_are_no_numbers_are_damage_and_few_rows_are_looked_at():
 
 def test_a_case_file_can_insist(here):
     lines = 'model = "nets.py:build"\nweights = "model.safetensors"\ndata = "mydata.py:train"\nforget = "forget.csv"\n'
-    (here / "case.toml").write_text(lines + 'method = "negative-gradient"\naccept_damage = true\n[set]\nrate = 1e6\n')
+    (here / "case.toml").write_text(lines + 'method = "gradient-ascent"\naccept_damage = true\n[set]\nlr = 1e6\n')
     assert spotless("scrub", "--case", "case.toml", "--out", "run").code == 0

@@ -182,7 +182,7 @@ def test_where_retained_rows_are_missing_the_receipt_says_what_to_destroy_and_th
     assert sorted(p.name for p in (here / "run").iterdir()) == ["private", "refusal.json"]
     told = json.loads((here / "run/refusal.json").read_text())
     assert told["subject"] == []
-    assert told["predicate"]["diagnostics"]["retrain_now"] is True
+    assert told["predicate"]["about"]["retrain_now"] is True
     assert told["predicate"]["limits"][0].startswith("Refused: nothing was forgotten, and no network was written.")
     assert not (here / "first/statistics.safetensors.next").exists()
     assert spotless(*again, "--out", "run", "--resume").code == 8

@@ -182,28 +182,26 @@ def test_tutors_are_trained_once_and_asked_by_every_request(here):
     ended = spotless(*asked, "--out", "first")
     assert ended.code == 0, ended.err
     receipt = json.loads((here / "first/receipt.json").read_text())["predicate"]
-    assert receipt["method"] == "unlabel"
+    assert receipt["method"] == "out-of-fold-distillation"
     assert receipt["inputs"]["fold_models"]["digest"]["sha256"] == sha256(here / "memory/fold-models.safetensors")
     assert any("The file of the fold models holds the network from before all" in limit for limit in receipt["limits"])
     (here / "forget.csv").write_text("id\nperson-2\n")
     second = [{"model.safetensors": "first/scrubbed.safetensors"}.get(word, word) for word in asked]
     assert spotless(*second, "--out", "second").code == 0
-    assert spotless(*asked, "--set", "cost=0.5", "--out", "cheap").code == 0
+    assert spotless(*asked, "--set", "compute_budget=0.5", "--out", "cheap").code == 0
     costs = [
-        json.loads((here / name / "receipt.json").read_text())["predicate"]["diagnostics"]["cost_in_trainings"]
+        json.loads((here / name / "receipt.json").read_text())["predicate"]["about"]["cost_in_trainings"]
         for name in ("first", "cheap")
     ]
     assert costs[1] <= 0.5 < costs[0]
-    plan = json.loads(spotless(*asked, "--set", "cost=0.5", "--dry-run", "--json").out)
+    plan = json.loads(spotless(*asked, "--set", "compute_budget=0.5", "--dry-run", "--json").out)
     looked = 2 / 3 / 5  # two networks answer the retained rows, a third of a gradient each; five epochs have one each
     assert plan["seconds"] / plan["retraining"] == pytest.approx(costs[1] * 60 / 59 + looked)  # which sees one row less
     ended = spotless("inspect", "memory/fold-models.safetensors", "--json")
     assert json.loads(ended.out)["kind"] == "fold_models"
     ended = spotless(*asked, "--method", "ntk", "--out", "x")
     assert ended.code == 2
-    assert (
-        "--fold-models was given, but no part of the method asks them. Name the method unlabel, or none." in ended.err
-    )
+    assert "no part of the method asks them. Name the method out-of-fold-distillation, or none." in ended.err
 
 
 def test_tutors_of_several_divisions_learn_from_held_out_rows_how_sure_to_be(here):

@@ -27,7 +27,7 @@ def pipe(flag: str, name: str, suffix: str = "") -> Make:
 def noted(folder: Path) -> tuple[str, ...]:
     (folder / "a.safetensors").write_bytes(b"a")
     os.mkfifo(folder / "a.safetensors.next")
-    return "--memory", "a.safetensors"
+    return "--statistics", "a.safetensors"
 
 
 def device(flag: str, name: str, to: str = "/dev/zero") -> Make:
@@ -258,8 +258,10 @@ STRANGE = [
     Attack("a decay of 400 digits", cased(b"decay = " + b"9" * 400), 3, "'decay' of the case file case.toml must be a"),
     Attack("a decay in 9000 hexadecimals", cased(b"decay = 0x" + b"f" * 9000), 3, "a value too long to show"),
     Attack("a seed in 9000 hexadecimals", cased(b"seed = 0x" + b"f" * 9000), 2, "a value too long to show"),
-    Attack("epochs of 400 digits", cased(b"rate = 1.0\nepochs = " + b"9" * 400), 2, "--epochs must be a whole number"),
-    Attack("a batch of 400 digits", cased(b"batch = " + b"9" * 400), 2, "--batch-size must be a whole number below"),
+    Attack("epochs of 400 digits", cased(b"lr = 1.0\nepochs = " + b"9" * 400), 2, "--epochs must be a whole number"),
+    Attack(
+        "a batch of 400 digits", cased(b"batch_size = " + b"9" * 400), 2, "--batch-size must be a whole number below"
+    ),
     Attack("a setting of 400 digits", lambda folder: ("--set", "seed=" + "9" * 400), 2, "must be a number below 2⁶³"),
     Attack("a data set that raises late", own_code(RAISES_LATE), 3, "theirs.py, line 8, in __getitem__: KeyError"),
     Attack(

@@ -14,9 +14,10 @@ from spotlessnet.cli.methods import METHODS, named
 from spotlessnet.cli.opening import open_case
 from spotlessnet.cli.options import AsJson, Debug, Quiet, Wish, takes_case
 from spotlessnet.core.errors import NeedError
+from spotlessnet.core.old_names import methods_now
 from spotlessnet.core.progress import quiet as no_bars
 
-METHOD_LIST = "ntk,newton,fisher,finetune,negative-gradient,random-labels"
+METHOD_LIST = "ntk,newton,fisher,finetune,gradient-ascent,random-labels"
 
 Methods = Annotated[str, typer.Option("--methods", help="Names with commas between; a + joins several into one.")]
 Seeds = Annotated[int, typer.Option("--seeds", help="Trainings to look at.", min=1, max=1000)]
@@ -47,7 +48,7 @@ def compare(
     from spotlessnet.report.page import number
 
     console, case = Console(json, quiet), replace(wish.case, method=None)
-    scrubs = {name.strip(): named(name, _own(case.settings or {}, name)) for name in methods.split(",")}
+    scrubs = {name.strip(): named(name, _own(case.settings or {}, name)) for name in methods_now(methods).split(",")}
     if case.init is None or case.recipe() is None:
         raise NeedError("Comparing needs --init, --epochs and --lr, so that networks can be trained again.")
     with no_bars() if quiet or json else nullcontext():

@@ -21,7 +21,9 @@ import typer
 
 from spotlessnet.case import raised_by_own
 from spotlessnet.cli.console import DEBUG, printable
+from spotlessnet.core.deprecated import GOES
 from spotlessnet.core.errors import SpotlessError
+from spotlessnet.core.old_names import arguments_now
 
 WORDS = {
     2: "usage",
@@ -43,7 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with warnings.catch_warnings():
             if not DEBUG.get():
                 warnings.simplefilter("ignore")
-            return _told(_run(given))
+            _say_old_names()
+            return _told(_run(arguments_now(given)))
     except Exception as error:
         return _told(_failed(*_meaning(error), error))
     except KeyboardInterrupt:
@@ -57,6 +60,22 @@ def _command() -> Any:
     from spotlessnet.cli.app import app
 
     return typer.main.get_command(app)
+
+
+def _say_old_names() -> None:
+    """One line for each old name that was used; whatever else warns goes on as it did."""
+    show, said = warnings.showwarning, set[str]()
+    warnings.filterwarnings("always", message=f".*{GOES}", category=DeprecationWarning)
+
+    def shown(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+        text = str(message)
+        if not (issubclass(category, DeprecationWarning) and text.endswith(GOES)):
+            show(message, category, *where, **more)
+        elif text not in said:
+            said.add(text)
+            print(f"warning: {printable(text)}", file=sys.stderr)
+
+    warnings.showwarning = shown
 
 
 def _run(given: list[str]) -> int:

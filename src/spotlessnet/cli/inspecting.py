@@ -14,6 +14,10 @@ SHOWN = 40
 Thing = Annotated[Path, typer.Argument(help="A checkpoint, a memory, a receipt, or the folder of a request.")]
 
 
+MADE = {"memory": "statistics", "statistics": "statistics", "fold models": "fold_models"}
+"""What the header of a file says, and what kind of file that is."""
+
+
 def inspect(path: Thing, json: AsJson = False, quiet: Quiet = False, debug: Debug = False) -> int:
     """Say what is in a checkpoint, a memory or a receipt; nothing in it is run.
 
@@ -48,7 +52,7 @@ def _tensors(path: Path) -> dict[str, Any]:
     text = read_metadata(path) if path.suffix == ".safetensors" else {}
     floating = [value for value in tensors.values() if value.is_floating_point()]
     said = text.get("format", "")
-    kinds = [kind for kind in ("statistics", "fold_models") if said.startswith(f"spotlessnet {kind}")]
+    kinds = [kind for word, kind in MADE.items() if said.startswith(f"spotlessnet {word} ")]
     return {
         "kind": kinds[0] if kinds else "checkpoint",
         "tensors": len(tensors),

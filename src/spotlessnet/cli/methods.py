@@ -9,7 +9,9 @@ from dataclasses import fields, replace
 from typing import Any
 
 from spotlessnet.case import Case
+from spotlessnet.core.deprecated import OldName
 from spotlessnet.core.errors import NeedError, SettingError, shown
+from spotlessnet.core.old_names import methods_now, setting_now, settings_now
 from spotlessnet.core.scrub import Scrub, chain
 from spotlessnet.methods import SCRUBS, Fisher, OutOfFoldDistillation, WithinBudget
 from spotlessnet.precomputed.fold_models import FoldModels
@@ -22,20 +24,26 @@ attacker could find is left, for a fraction of a retraining (`docs/which_method_
 FALLBACK = "ntk+finetune"
 """The method otherwise: the step that retraining would take, then a polish."""
 
-TAUGHT = "unlabel"
+TAUGHT = "out-of-fold-distillation"
 """The method if fold models are given, for nothing else can ask them."""
 
 POLISH = 3
 """Epochs of that polish."""
 
 
+SPELLED = {"SalUn": "salun", "L1Sparse": "l1-sparse"}
+"""Names of the field that capitals would divide elsewhere."""
+
+
 def name_of(kind: type[Scrub]) -> str:
     """A method's name on the command line.
 
-    >>> from spotlessnet.methods import NTK, NegativeGradient
-    >>> name_of(NTK), name_of(NegativeGradient)
-    ('ntk', 'negative-gradient')
+    >>> from spotlessnet.methods import NTK, GradientAscent, SalUn
+    >>> name_of(NTK), name_of(GradientAscent), name_of(SalUn)
+    ('ntk', 'gradient-ascent', 'salun')
     """
+    if kind.__name__ in SPELLED:
+        return SPELLED[kind.__name__]
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", kind.__name__).lower()
 
 
@@ -75,7 +83,7 @@ def named(text: str, settings: Mapping[str, Any], *, is_default: bool = False) -
     0.1
     """
     kinds = {}
-    for name in (part.strip() for part in text.split("+")):
+    for name in (part.strip() for part in methods_now(text).split("+")):
         if name not in METHODS:
             near = difflib.get_close_matches(name, METHODS, n=1)
             hint = f"Did you mean {near[0]!r}?" if near else f"Known are {', '.join(METHODS)}."
@@ -86,8 +94,12 @@ def named(text: str, settings: Mapping[str, Any], *, is_default: bool = False) -
     given: dict[str, dict[str, Any]] = {name: {} for name in kinds}
     if is_default and "finetune" in given:
         given["finetune"]["epochs"] = POLISH
-    for key, value in settings.items():
+    said = set()
+    for key, value in settings_now(settings).items():
         owner, name = _owner(key, kinds)
+        if (owner, name) in said:
+            raise SettingError(f"The setting {name!r} was given twice. Give it once.")
+        said.add((owner, name))
         given[owner][name] = typed(kinds[owner], name, value)
     links = [kind(**given[name]) for name, kind in kinds.items()]
     return links[0] if len(links) == 1 else chain(*links)
@@ -100,17 +112,23 @@ def _owner(key: str, kinds: Mapping[str, type[Scrub]]) -> tuple[str, str]:
     if dot:
         if owner not in kinds:
             raise SettingError(f"--set {key[:60]}: {owner[:40]!r} is not among the methods {', '.join(kinds)}.")
-        owners = [owner] if name in settable(kinds[owner]) else []
+        owners = [owner] if _has(kinds[owner], name) else []
     else:
-        owners = [method for method, kind in kinds.items() if name in settable(kind)]
+        owners = [method for method, kind in kinds.items() if _has(kind, name)]
     if len(owners) > 1:
         raise SettingError(f"--set {key}: {' and '.join(owners)} both have it. Say which: --set {owners[0]}.{key}=...")
     if owners:
-        return owners[0], name
+        return owners[0], setting_now(kinds[owners[0]], name)
     known = [n for method, kind in kinds.items() if not dot or method == owner for n in settable(kind)]
     near = difflib.get_close_matches(name, known, n=1)
     hint = f"Did you mean {near[0]!r}?" if near else f"It has {', '.join(known) or 'none'}."
     raise SettingError(f"There is no setting {key[:60]!r} for {owner or '+'.join(kinds)}. {hint}")
+
+
+def _has(kind: type[Scrub], name: str) -> bool:
+    """Whether a method has a setting, by its name or its old one."""
+    former = getattr(kind, name, None)
+    return (former.new if isinstance(former, OldName) else name) in settable(kind)
 
 
 def settable(kind: type[Scrub]) -> dict[str, Any]:
@@ -184,7 +202,7 @@ def _with_fold_models(scrub: Scrub, fold_models: FoldModels | None) -> Scrub:
     links = getattr(scrub, "links", (scrub,))
     if not any(isinstance(link, OutOfFoldDistillation) for link in links):
         raise NeedError(
-            "--fold-models was given, but no part of the method asks them. Name the method unlabel, or none."
+            f"--fold-models was given, but no part of the method asks them. Name the method {TAUGHT}, or none."
         )
     fed = [
         replace(link, fold_models=fold_models) if isinstance(link, OutOfFoldDistillation) else link for link in links

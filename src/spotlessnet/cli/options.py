@@ -38,8 +38,8 @@ GROUPS = {
         "max_damage": "Refuse a network whose error on rows that stay rose by more than this share. Unless said: 0.05.",
         "accept_damage": "Write the network however much worse it answers.",
         "reference": "Weights retrained without the rows, to measure the nats against.",
-        "statistics": "A memory that `spotless remember` wrote for these weights.",
-        "fold_models": "Fold models that `spotless remember --folds 2` trained, for the method unlabel.",
+        "statistics": "Statistics that `spotless precompute` wrote for these weights.",
+        "fold_models": "Fold models that `spotless precompute --folds 2` trained, for out-of-fold-distillation.",
         "seed": "FOR EXPERIMENTS ONLY: a seed that can be run again protects nobody.",
     },
     "how it was trained": {

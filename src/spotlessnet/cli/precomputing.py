@@ -1,4 +1,4 @@
-"""`spotless remember`: keep what later requests need, so that they can do without the retained rows."""
+"""`spotless precompute`: keep what later requests need, so that they can do without the retained rows."""
 
 from contextlib import nullcontext
 from typing import Annotated
@@ -41,7 +41,7 @@ def precompute(
 ) -> int:
     """Write a memory of a trained network: sums over its data and keyed digests of its rows, no row itself.
 
-    [bold]spotless remember --model nets.py:build --weights model.safetensors --data mydata.py:train
+    [bold]spotless precompute --model nets.py:build --weights model.safetensors --data mydata.py:train
     --out memory/[/bold]
 
     Your own modules are imported, so their code runs.

@@ -9,12 +9,12 @@ from typing import Any, ParamSpec, TypeVar
 P = ParamSpec("P")
 R = TypeVar("R")
 
+GOES = "the old name goes with version 0.3."
+
 
 def warn_old(old: str, new: str, level: int = 3) -> None:
     """Say, at the caller's line, what a name is called now."""
-    warnings.warn(
-        f"{old} is now called {new}; the old name goes with version 0.3.", DeprecationWarning, stacklevel=level + 1
-    )
+    warnings.warn(f"{old} is now called {new}; {GOES}", DeprecationWarning, stacklevel=level + 1)
 
 
 class OldName:

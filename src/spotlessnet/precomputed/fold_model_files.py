@@ -41,7 +41,7 @@ def read_fold_models(path: str | Path) -> FoldModels:
         )
     if said != FORMAT or not tensors.keys() >= NEEDED:
         raise DataError(
-            f"{path} must hold fold models, but does not say so. `spotless remember --folds 2` writes them."
+            f"{path} must hold fold models, but does not say so. `spotless precompute --folds 2` writes them."
         )
     weights, part, scale, keys = (tensors[name] for name in ("weights", "part", "scale", "keys"))
     origin, lack = tensors.get("origin"), tensors.get("lack")
