@@ -123,11 +123,38 @@ def test_what_one_side_alone_can_do_is_infinite(seed, d, what, size):
     assert fine.is_bound
 
 
+@pytest.mark.parametrize("order", range(6, 31, 2))
+@pytest.mark.parametrize("where", ["mean", "wider", "narrower"])
+def test_variances_of_very_different_size_never_read_too_low(order, where):
+    """Half a nat was read, and called a bound, where the closed form has two million million."""
+    v = 10.0**-order
+    S0 = torch.diag(torch.tensor([1.0, v], dtype=float64))
+    S, gap = S0.clone(), torch.tensor([1.0, 0.0], dtype=float64)
+    if where == "mean":
+        gap[1] = 2e-9
+    else:
+        S[1, 1] = v * (1e4 if where == "wider" else 1e-4)
+    ratios = S.diagonal() / S0.diagonal()
+    truth = 0.5 * float((gap.square() / S0.diagonal() + ratios - 1 - ratios.log()).sum())
+    found = dense_kl(gap, S, S0)
+    assert not found.is_bound or found.nats >= truth * (1 - 1e-9)
+    assert found.is_bound
+    if order < 14 and S[1, 1] > 1e-13:
+        assert found.nats == pytest.approx(truth)
+    # Turned by an orthogonal map nothing changes but rounding, which now hides more.
+    Q = torch.linalg.qr(torch.randn(2, 2, generator=torch.Generator().manual_seed(order), dtype=float64))[0]
+    turned = dense_kl(Q @ gap, Q @ S @ Q.T, Q @ S0 @ Q.T)
+    if where == "mean":
+        assert not turned.is_bound or turned.nats >= truth * (1 - 1e-2)
+
+
 def test_what_rounding_may_hide_is_said():
-    """A shift where the reference's noise is too small to be told from none, but not more than the one inside."""
-    S0 = torch.diag(torch.tensor([1.0, 1e-17], dtype=float64))
-    found = dense_kl(torch.tensor([1.0, 1e-8], dtype=float64), S0, S0)
-    assert found.rank == 1
+    """A shift outside the support, but within the error that its maker knows of."""
+    S0 = torch.diag(torch.tensor([1.0, 1e-30], dtype=float64))
+    gap = torch.tensor([1.0, 2e-9], dtype=float64)
+    assert math.isinf(dense_kl(gap, S0, S0, gap_error=1e-9).nats)
+    found = dense_kl(gap, S0, S0, gap_error=1e-8)
+    assert found.nats == pytest.approx(0.5)
     assert not found.is_bound
     assert "rounding may hide" in found.note
     assert "not a bound" in found.note

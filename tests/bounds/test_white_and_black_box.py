@@ -69,6 +69,29 @@ def test_black_is_at_most_white_and_monotone_in_the_queries(seed, dense, shared)
         before = black.value
 
 
+@pytest.mark.parametrize("order", range(6, 31, 4))
+def test_noise_of_very_different_size_is_never_read_too_low(order):
+    """Half a nat was read where one output's noise is many orders below the other's and the truth is thousands."""
+    g, v = torch.Generator().manual_seed(order), 10.0**-order
+    trained, split = linear(order), split_of(g)
+    head = torch.cat(
+        [torch.tensor([1.0, v], dtype=float64).repeat_interleave(D), torch.tensor([1.0, v], dtype=float64)]
+    )
+    shift = torch.where(head == 1, 1.0, 1e-9).double()
+    a, b = Gaussian(trained.weights + shift, Diagonal(head)), Gaussian(trained.weights, Diagonal(head))
+    one = chosen(split.forget, 1)
+    inputs = one.fetch(one.rows).x
+    assert isinstance(inputs, torch.Tensor)
+    x = torch.cat([inputs.flatten(), torch.ones(1, dtype=float64)])
+    # By hand: both outputs are x·w + b, independent, with shifts (1, 1e-9)·Σx and variances (1, v)·|x|².
+    truth = 0.5 * float(x.sum() ** 2 / x.square().sum()) * (1 + 1e-18 / v)
+    read = BlackBox(1)(a, b, trained, split).value
+    assert read >= truth * (1 - 1e-6)
+    assert float(per_query(a, b, trained, one)) >= truth * (1 - 1e-6)
+    if order < 12:
+        assert read == pytest.approx(truth, rel=1e-4)
+
+
 def test_enough_queries_of_a_linear_model_give_the_white_box():
     g = torch.Generator().manual_seed(0)
     trained, split = linear(0), split_of(g)

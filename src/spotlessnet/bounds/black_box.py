@@ -22,6 +22,9 @@ from spotlessnet.operators.precision import in_format
 ENTRIES = 2**27
 """Entries of a Jacobian held at once; more queries are worked off in blocks."""
 
+ANSWERS_ERR = 16 * torch.finfo(torch.float64).eps
+"""Relative error of answers computed in float64: a few roundings per layer."""
+
 
 @dataclass(frozen=True)
 class BlackBox(Bound):
@@ -63,12 +66,14 @@ class BlackBox(Bound):
         data = chosen(data_of(split, self.on), self.queries, self.seed)
         exact = in_format(trained, torch.float64)
         here, there = exact.at(scrubbed.mean), exact.at(reference.mean)
-        gap = (here.predict(data) - there.predict(data)).flatten()
+        answers = here.predict(data).flatten(), there.predict(data).flatten()
+        gap = answers[0] - answers[1]
         if scrubbed.is_noiseless or reference.is_noiseless:
             still = scrubbed.is_noiseless and reference.is_noiseless and not bool(gap.any())
             return Reading(0.0 if still else math.inf, note=f"{len(data)} queries, logits; no noise")
         S, S0 = output_covariance(scrubbed, here, data), output_covariance(reference, there, data)
-        found, most = dense_kl(gap, S, S0), white_box_nats(scrubbed, reference)
+        found = dense_kl(gap, S, S0, gap_error=gap_error(*answers))
+        most = white_box_nats(scrubbed, reference)
         capped = "" if found.nats <= most else f"; capped at the white box, {most:.3g}: no answer tells more"
         return Reading(min(found.nats, most), note=f"{len(data)} queries, logits, linearised; {found.note}{capped}")
 
@@ -78,6 +83,11 @@ def white_box_nats(scrubbed: Gaussian, reference: Gaussian) -> float:
     sides = (Gaussian(side.mean.double(), side.covariance.double()) for side in (scrubbed, reference))
     first, second = sides
     return max(0.0, first.kl(second))
+
+
+def gap_error(here: Float[Tensor, " M"], there: Float[Tensor, " M"]) -> float:
+    """How far rounding may move the difference of two answers, as a length: answers err by a share of themselves."""
+    return ANSWERS_ERR * float(torch.cat([here, there]).double().norm())
 
 
 def data_of(split: Split, on: str) -> Data:

@@ -12,6 +12,9 @@ from spotlessnet.core.errors import check_finite
 NEGLIGIBLE = 0.01
 """Share of the means' nats that rounding may hide while the number is still called a bound."""
 
+ROUNDINGS = 4
+"""Roundings behind one entry, times their number: what leaves the support by less may be no more than that."""
+
 
 @dataclass(frozen=True)
 class DenseKL:
@@ -23,6 +26,7 @@ class DenseKL:
     - `rank`, `size`: dimensions in which the reference has noise, and dimensions in all.
     - `outside`: share of the squared shift where the reference has no noise; beyond rounding, `nats` is infinite.
     - `hidden`: nats of the shift that rounding may hide in dimensions without noise, which were left out.
+    - `is_unsure`: the shift leaves the support by less than its own error: it may, or may not, really do so.
     """
 
     nats: float
@@ -32,11 +36,12 @@ class DenseKL:
     size: int
     outside: float = 0.0
     hidden: float = 0.0
+    is_unsure: bool = False
 
     @property
     def is_bound(self) -> bool:
         """Whether the divergence of these two Gaussians cannot be above it: infinite, or with nothing left out."""
-        return math.isinf(self.nats) or self.hidden <= NEGLIGIBLE * self.moved
+        return math.isinf(self.nats) or (not self.is_unsure and self.hidden <= NEGLIGIBLE * self.moved)
 
     @property
     def note(self) -> str:
@@ -47,7 +52,7 @@ class DenseKL:
         if self.rank < self.size:
             parts.append(f"on the {self.rank} of {self.size} dimensions where the reference has noise")
         if not self.is_bound:
-            parts.append(f"rounding may hide {self.hidden:.3g} nats in the others: an estimate, not a bound")
+            parts.append(f"rounding may hide {self.hidden:.3g} nats or more in the others: an estimate, not a bound")
         return "; ".join(parts)
 
 
@@ -57,6 +62,7 @@ def dense_kl(
     reference: Float[Tensor, "M M"],
     *,
     rounding: float = torch.finfo(torch.float64).eps,
+    gap_error: float = 0.0,
 ) -> DenseKL:
     r"""$KL(N(\mu, \Sigma) \| N(\mu_0, \Sigma_0))$ with $\Delta = \mu - \mu_0$, in float64.
 
@@ -65,13 +71,15 @@ def dense_kl(
 
     `W` whitens the reference on its support, `r` dimensions: all of them unless it is singular. The divergence is
     **infinite** where the shift or the noise leaves that support, and where the noise has a smaller one: outputs that
-    are certain on one side only tell the two apart at once. What cannot be told from zero counts as zero, so that a
-    number may be infinite without need but is never too small.
+    are certain on one side only tell the two apart at once. Variances below rounding count as zero, and only what is
+    within its own rounding may leave the support: so a number may be infinite without need (variances that differ by
+    sixteen orders) but is never too small.
 
     **Arguments:**
 
     - `gap`: $\Delta$.
     - `rounding`: relative error of the entries; eigenvalues of the reference below it count as zero.
+    - `gap_error`: absolute error of the shift, as a length, where it is more than that of its own entries.
     """
     M = gap.numel()
     for name, tensor in (("shift", gap), ("covariance", covariance), ("reference covariance", reference)):
@@ -85,20 +93,72 @@ def dense_kl(
     if not r:
         same = not bool(delta.any()) and not bool(S.any())
         return DenseKL(0.0 if same else math.inf, 0.0, 0.0, 0, M)
-    W, rest = vectors[:, kept] / values[kept].sqrt(), vectors[:, ~kept]
+    V, rest = vectors[:, kept], vectors[:, ~kept]
+    W = V / values[kept].sqrt()
     m, A = W.T @ delta, _symmetric(W.T @ S @ W)
     moved, total = 0.5 * float(m.square().sum()), float(delta.square().sum())
     missed = float((rest.T @ delta).square().sum())
     outside = missed / total if total else 0.0
-    # Rounding turns the support by a hair, so a little shift seems to leave it. It really does where the least noise
-    # that could be told from none would still give more nats there than all that lies inside.
+    # Where the least noise that could be told from none would give more nats than all that lies inside, it is infinite.
     hidden = 0.5 * missed / least
+    eps = ROUNDINGS * M * rounding
+    turn, beyond = _turn(S0, V, values[kept], rest, eps), (rest.T @ delta).abs()
+    own = _shift_error(delta, V, rest, turn, eps)
+    leaves = bool((beyond > own + gap_error).any()) or _noise_differs(S, S0, V, rest, turn, eps)
     noise = float((rest.T @ S @ rest).diagonal().sum())
     logdet = _logdet(A, M * rounding)
-    if hidden > moved or noise > least * max(float(A.trace()), 1.0) or logdet is None:
+    if leaves or hidden > moved or noise > least * max(float(A.trace()), 1.0) or logdet is None:
         return DenseKL(math.inf, moved, math.inf, r, M, outside, hidden)
     spread = max(0.0, 0.5 * (float(A.trace()) - logdet - r))  # negative only by rounding
-    return DenseKL(moved + spread, moved, spread, r, M, outside, hidden)
+    return DenseKL(moved + spread, moved, spread, r, M, outside, hidden, is_unsure=bool((beyond > own).any()))
+
+
+def _turn(
+    S0: Float[Tensor, "M M"],
+    V: Float[Tensor, "M r"],
+    values: Float[Tensor, " r"],
+    rest: Float[Tensor, "M s"],
+    eps: float,
+) -> Float[Tensor, "s r"]:
+    """By how much rounding may turn each direction of the support towards each one outside.
+
+    An entry of a covariance is a sum of products, so it errs by a share of the two standard deviations that it belongs
+    to; what eigenvectors miss is measured.
+    """
+    missed = (rest.T @ (S0 @ V - V * values)).abs()
+    return (eps * torch.outer(_deviations(S0, rest), _deviations(S0, V)) + missed) / values
+
+
+def _deviations(S: Float[Tensor, "M M"], directions: Float[Tensor, "M k"]) -> Float[Tensor, " k"]:
+    """The standard deviation along each direction, were the entries independent."""
+    return (directions.square().T @ S.diagonal().clamp(min=0)).sqrt()
+
+
+def _shift_error(
+    delta: Float[Tensor, " M"],
+    V: Float[Tensor, "M r"],
+    rest: Float[Tensor, "M s"],
+    turn: Float[Tensor, "s r"],
+    eps: float,
+) -> Float[Tensor, " s"]:
+    """How much shift may seem to leave the support though it does not: that of rounded entries, and of turned axes."""
+    return eps * (rest.square().T @ delta.square()).sqrt() + turn @ (V.T @ delta).abs()
+
+
+def _noise_differs(
+    S: Float[Tensor, "M M"],
+    S0: Float[Tensor, "M M"],
+    V: Float[Tensor, "M r"],
+    rest: Float[Tensor, "M s"],
+    turn: Float[Tensor, "s r"],
+    eps: float,
+) -> bool:
+    """Whether the two noises differ outside the support by more than rounding: one of them is then not as certain."""
+    inside = (V.T @ S @ V).abs() + (V.T @ S0 @ V).abs()
+    across = (rest.T @ (S.abs() + S0.abs()) @ V).abs() @ turn.T
+    deviations = _deviations(S, rest) + _deviations(S0, rest)
+    error = eps * torch.outer(deviations, deviations) + across + across.T + turn @ inside @ turn.T
+    return bool(((rest.T @ (S - S0) @ rest).abs() > error).any())
 
 
 def _symmetric(matrix: Tensor) -> Float[Tensor, "M M"]:

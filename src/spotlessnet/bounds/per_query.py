@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from spotlessnet.bounds.black_box import chosen, data_of, jacobian_of, white_box_nats
+from spotlessnet.bounds.black_box import chosen, data_of, gap_error, jacobian_of, white_box_nats
 from spotlessnet.bounds.dense_kl import dense_kl
 from spotlessnet.core.data import Data
 from spotlessnet.core.gaussian import Gaussian
@@ -25,7 +25,8 @@ def per_query(scrubbed: Gaussian, reference: Gaussian, trained: Trained, data: D
     """
     exact = in_format(trained, torch.float64)
     here, there = exact.at(scrubbed.mean), exact.at(reference.mean)
-    gaps = (here.predict(data) - there.predict(data)).flatten(1)
+    answers = here.predict(data).flatten(1), there.predict(data).flatten(1)
+    gaps = answers[0] - answers[1]
     if scrubbed.is_noiseless or reference.is_noiseless:
         same = (gaps == 0).all(dim=1) & (scrubbed.is_noiseless and reference.is_noiseless)
         return torch.where(same, 0.0, math.inf).cpu()
@@ -38,7 +39,8 @@ def per_query(scrubbed: Gaussian, reference: Gaussian, trained: Trained, data: D
         one = data.select([i])
         S = covariances[0].pushforward(jacobian_of(here, one))
         S0 = covariances[1].pushforward(jacobian_of(there, one))
-        nats.append(min(dense_kl(gaps[i], S, S0).nats, most))
+        found = dense_kl(gaps[i], S, S0, gap_error=gap_error(answers[0][i], answers[1][i]))
+        nats.append(min(found.nats, most))
     return torch.tensor(nats, dtype=torch.float64)
 
 
