@@ -270,7 +270,7 @@ def test_of_two_requests_at_once_one_is_served(here):
     ("moment", "is_served"),
     [
         ("forgetting.write_weights", False),
-        ("forgetting.write_memory", False),
+        ("forgetting.write_statistics", False),
         ("forgetting.write_receipt", False),
         ("lineage.Lineage", True),  # see below: between the receipt and the note
     ],

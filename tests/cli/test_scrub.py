@@ -39,7 +39,7 @@ def test_the_command_of_the_readme_works_and_leaves_inputs_alone(here):
 
 
 def test_the_receipt_tells_what_was_run_and_names_nobody(here):
-    assert spotless("scrub", *BASE, *QUICK, "--out", "run").code == 0
+    assert spotless("scrub", *BASE, *QUICK, "--init", "start.safetensors", "--out", "run").code == 0
     text = (here / "run/receipt.json").read_text()
     body = json.loads(text)["predicate"]
     assert not any(name in text for name in FORGET)
@@ -47,7 +47,7 @@ def test_the_receipt_tells_what_was_run_and_names_nobody(here):
     assert sha256(here / "forget.csv") not in text
     assert body["method"] == "fisher"
     assert body["settings"]["fisher"]["strength"] == 1e-8
-    assert body["inputs"]["weights"]["digest"]["sha256"] == sha256(here / "model.safetensors")
+    assert body["inputs"]["init"]["digest"]["sha256"] == sha256(here / "start.safetensors")
     assert body["request"]["matched"] == 3
     assert body["request"]["kept"] == 57
     assert body["noise"]["kind"] == "secret, not kept"
@@ -183,7 +183,7 @@ def test_tutors_are_trained_once_and_asked_by_every_request(here):
     assert ended.code == 0, ended.err
     receipt = json.loads((here / "first/receipt.json").read_text())["predicate"]
     assert receipt["method"] == "out-of-fold-distillation"
-    assert receipt["inputs"]["fold_models"]["digest"]["sha256"] == sha256(here / "memory/fold-models.safetensors")
+    assert len(receipt["inputs"]["fold_models"]["commitment"]) == 64
     assert any("The file of the fold models holds the network from before all" in limit for limit in receipt["limits"])
     (here / "forget.csv").write_text("id\nperson-2\n")
     second = [{"model.safetensors": "first/scrubbed.safetensors"}.get(word, word) for word in asked]

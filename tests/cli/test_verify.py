@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from spotlessnet.cli import forgetting, opening
+from spotlessnet.cli.inputs import keyed
 from spotlessnet.core.files import sha256
 from spotlessnet.store.receipts import seals
 from tests.cli.test_commands import report
@@ -160,7 +161,9 @@ def test_a_digest_is_of_what_was_read(here, monkeypatch):
         between(patch, forgetting, "check_unchanged", exchange)
         assert spotless("scrub", *BASE, *QUICK, "--out", "run").code == 0
     receipt = json.loads((here / "run/receipt.json").read_text())["predicate"]
-    assert receipt["inputs"]["weights"]["digest"]["sha256"] == before != sha256(here / "model.safetensors")
+    salt = (here / "run/private/salt").read_bytes()
+    assert receipt["inputs"]["weights"]["commitment"] == keyed(salt, "file", before)
+    assert before != sha256(here / "model.safetensors")
 
 
 @pytest.mark.parametrize("back", [False, True], ids=["exchanged", "and put back"])
@@ -207,11 +210,16 @@ def test_folders_of_weights_have_digests(here):
     places = {n: "ab"[i >= 2] + ".safetensors" for i, n in enumerate(names)}
     (here / "sharded/model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
     swapped = [{"model.safetensors": "sharded"}.get(word, word) for word in BASE]
-    assert spotless("scrub", *swapped, *QUICK, "--out", "run").code == 0
-    told = json.loads((here / "run/receipt.json").read_text())["predicate"]["inputs"]["weights"]
-    assert set(told["files"]) == {"a.safetensors", "b.safetensors", "model.safetensors.index.json"}
-    assert told["files"]["b.safetensors"] == sha256(here / "sharded/b.safetensors")
-    assert len(told["digest"]["sha256"]) == 64
+    told = []
+    for out in "ab":
+        (here / out / "private").mkdir(parents=True, mode=0o700)
+        (here / out / "private/salt").write_bytes(bytes(32))
+        assert spotless("scrub", *swapped, *QUICK, "--resume", "--out", out).code == 0
+        told.append(json.loads((here / out / "receipt.json").read_text())["predicate"]["inputs"]["weights"])
+        save_file({n: tensors[n] + 1e-6 for n in names[2:]}, here / "sharded/b.safetensors")
+    assert [set(one) for one in told] == [{"name", "commitment"}] * 2
+    assert told[0]["name"] == "weights"
+    assert told[0]["commitment"] != told[1]["commitment"]
 
 
 def test_no_path_no_name_and_no_command_betrays_who_asked(here, monkeypatch):
@@ -234,7 +242,7 @@ def test_no_path_no_name_and_no_command_betrays_who_asked(here, monkeypatch):
         text = path.read_bytes().decode(errors="replace")
         assert not any(word in text for word in ("home-of-otto", "sam@mail.org", str(here), *FORGET)), path.name
     page = (here / "for-sam@mail.org/report.html").read_text()
-    assert "spotless audit --model nets.py:build --weights model.safetensors --data mydata.py:train" in page
+    assert "spotless audit --model model.py:build --weights weights.safetensors --data data.py:train" in page
     assert "--forget FORGET" in page
 
 

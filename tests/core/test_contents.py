@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from spotlessnet.core.contents import contents_of
 from spotlessnet.core.data import Data
+from spotlessnet.core.row_keys import RowKeys
 
 X = torch.arange(12.0).reshape(6, 2)
 Y = torch.arange(6) % 3
@@ -49,3 +50,16 @@ def test_copies_are_those_that_a_plain_comparison_finds(values, data):
     rows = Data.of((x, torch.randint(3, (len(values),), generator=torch.Generator().manual_seed(0))))
     wanted = sum(i not in gone and any(values[i] == values[j] for j in gone) for i in range(len(values)))
     assert contents_of(rows, rows.select(sorted(gone))).copies == wanted
+
+
+def test_minus_zero_is_zero():
+    """A copy of a row whose zeros have another sign is the same row."""
+    x = torch.tensor([[0.0, 1.0], [-0.0, 1.0], [0.0, -1.0]], dtype=torch.float64)
+    y = torch.zeros(3, 1)
+    y[1] = -0.0
+    data = Data.of((x, y))
+    assert contents_of(data, data.select([0])).copies == 1
+    assert contents_of(data.select([0])).sha256 == contents_of(data.select([1])).sha256
+    keys = RowKeys.of(data)
+    assert keys.find(data)[0] == keys.find(data)[1] != keys.find(data)[2]
+    assert x[1, 0].signbit()  # the rows themselves are left as they are

@@ -1,9 +1,12 @@
 """Protective noise: Gaussian, and out of reach of whoever knows less than the whole key."""
 
 import copy
+import dataclasses
 import hashlib
 import math
+import os
 import pickle
+import warnings
 
 import pytest
 import torch
@@ -164,3 +167,40 @@ def test_weights_on_a_gpu_get_the_same_secret_noise():
         there = Gaussian(torch.ones(9, device="cuda"), far).draw(SecretNoise(KEY))
         assert there.device.type == "cuda"
         assert torch.allclose(there.cpu(), here, rtol=0, atol=1e-6)
+
+
+def test_a_secret_seed_is_not_copied_stored_or_listed():
+    seed = NoiseSeed.secret()
+    for way in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(SettingError, match="cannot be copied or stored"):
+            way(seed)
+    for one in (seed, seed.generator()):
+        with pytest.raises(TypeError):
+            vars(one)
+    with pytest.raises(TypeError):
+        dataclasses.asdict(seed)  # type: ignore[call-overload]  # it is no data class, on purpose
+    again = copy.deepcopy(NoiseSeed.for_experiments(7))
+    assert again.record() == NoiseSeed.for_experiments(7).record()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+def test_a_fork_cannot_draw_the_same_noise():
+    seed = NoiseSeed.secret()
+    source = seed.generator()
+    assert isinstance(source, SecretNoise)
+
+    def refused(act) -> bool:
+        try:
+            act()
+        except SettingError as e:
+            return "belongs to the process that made it" in str(e)
+        return False
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of threads, which the child does not use
+        child = os.fork()
+    if child == 0:
+        # Nothing of pytest may run twice.
+        os._exit(0 if refused(seed.generator) and refused(lambda: source.unit(3, HERE)) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert len(source.unit(3, HERE)) == 3

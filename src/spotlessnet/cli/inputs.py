@@ -17,6 +17,11 @@ DATA = ("data", "test", "validation", "core")
 OF_ONE_REQUEST = ("forget", "reference", "statistics", "fold_models", "out")
 """Whose names may tell who asked; they are never printed."""
 
+KNOW_THE_ROWS = ("weights", "reference", "statistics", "fold_models")
+"""Made from the rows: whoever can make them anew with a guess could confirm it by a plain digest."""
+
+SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".npz", ".py")
+
 
 @dataclass(frozen=True)
 class Look:
@@ -44,12 +49,20 @@ class Look:
         return hashlib.sha256(json.dumps(dict(self.digests), sort_keys=True).encode()).hexdigest()
 
     def record(self, name: str, salt: bytes) -> dict[str, Any]:
-        """What a receipt says of it: no name that may tell who asked, no digest that could confirm a guess."""
-        named = {} if name in OF_ONE_REQUEST else {"name": self.path.name}
-        if name in DATA and self.path.suffix == ".npz":
+        """What a receipt says of it: no name that a person gave, no digest that could confirm a guess."""
+        named = {} if name in OF_ONE_REQUEST else {"name": neutral(name, self.path)}
+        if name in KNOW_THE_ROWS or (name in DATA and self.path.suffix == ".npz"):
             return {**named, "commitment": keyed(salt, "file", self.sha256)}
-        files = {"files": dict(self.digests)} if self.path.is_dir() else {}
-        return {**named, "digest": {"sha256": self.sha256}, **files}
+        return {**named, "digest": {"sha256": self.sha256}}
+
+
+def neutral(name: str, path: Path) -> str:
+    """A name for a file that says what it is for and of which kind it is, and nothing that its own name may betray.
+
+    >>> neutral("weights", Path("without-jane@mail.org.safetensors")), neutral("weights", Path("shards-of-jane"))
+    ('weights.safetensors', 'weights')
+    """
+    return name + (path.suffix if path.suffix in SUFFIXES else "")
 
 
 def looks_at(inputs: Mapping[str, Path]) -> dict[str, Look]:

@@ -34,18 +34,23 @@ class Lineage:
 
     @property
     def note(self) -> Path:
-        """Beside the memory, and about the file with this very digest."""
-        return self.memory.with_name(self.memory.name + SUFFIX)
+        """Beside the file itself, wherever a symbolic link to it lies, and about the file with this very digest."""
+        return self._real.with_name(self._real.name + SUFFIX)
+
+    @property
+    def _real(self) -> Path:
+        return self.memory.resolve()
 
     def check_free(self, out: Path) -> None:
         """Raise if a request other than the one of `out` has used the memory, or if it is half of an unfinished one."""
+        self._check_one_name()
         found = self._noted()
         if found is not None and self._is_used_up(found, out):
             raise DataError(
                 f"The memory {self.memory} was used by a request before, and serves one only. Go on from the network "
-                f"and the memory in {self._folder(found)}."
+                f"and the memory in {_from_here(self._folder(found))}."
             )
-        beside = self.memory.parent
+        beside = self._real.parent
         if (beside / "scrubbed.safetensors").is_file() and not (beside / RECEIPT).is_file():
             raise DataError(
                 f"The memory {self.memory} belongs to a request that did not finish, for there is no receipt beside "
@@ -58,7 +63,6 @@ class Lineage:
         handle = os.open(self.memory, os.O_RDONLY)
         try:
             _lock(handle, self.memory)
-            sweep(self.memory.parent)
             self.check_free(out)
             self._write(out, PENDING)
             try:
@@ -71,6 +75,16 @@ class Lineage:
                     self.note.unlink(missing_ok=True)
         finally:
             os.close(handle)
+
+    def _check_one_name(self) -> None:
+        # A killed writer leaves a second name too, its temporary one.
+        sweep(self._real.parent)
+        names = os.stat(self._real).st_nlink
+        if names > 1:
+            raise DataError(
+                f"The memory {self.memory} must have one name, but {names} names (hard links) lead to it, and the note "
+                "of who used it lies beside one of them. Remove the others."
+            )
 
     def _noted(self) -> dict[str, Any] | None:
         if not self.note.exists():
@@ -89,7 +103,7 @@ class Lineage:
         return found if about == sha256(self.memory) and state in (PENDING, DONE) else None
 
     def _folder(self, found: dict[str, Any]) -> Path:
-        return Path(os.path.normpath(self.memory.parent / found["folder"]))
+        return Path(os.path.normpath(self._real.parent / found["folder"]))
 
     def _is_used_up(self, found: dict[str, Any], out: Path) -> bool:
         folder = self._folder(found)
@@ -99,9 +113,15 @@ class Lineage:
 
     def _write(self, out: Path, state: str) -> None:
         # From where the memory lies, so that both may move together.
-        folder = os.path.relpath(out.resolve(), self.memory.parent.resolve())
+        folder = os.path.relpath(out.resolve(), self._real.parent)
         told = {"statistics": sha256(self.memory), "folder": folder, "state": state}
         write_whole(self.note, json.dumps(told, sort_keys=True).encode() + b"\n", replace=True)
+
+
+def _from_here(path: Path) -> Path:
+    """As a person would name it: from the current folder where it lies in there."""
+    here = Path.cwd().resolve()
+    return path.relative_to(here) if path.is_relative_to(here) else path
 
 
 def _lock(handle: int, path: Path) -> None:

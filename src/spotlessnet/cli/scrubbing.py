@@ -5,14 +5,15 @@ from contextlib import nullcontext
 from dataclasses import fields, replace
 from functools import cache
 from math import isfinite
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
 from spotlessnet.case import Case, as_flag
 from spotlessnet.cli.console import Console
 from spotlessnet.cli.forgetting import SCRUBBED, Plan, Result, plan_of, serve
-from spotlessnet.cli.inputs import OF_ONE_REQUEST
+from spotlessnet.cli.inputs import OF_ONE_REQUEST, neutral
 from spotlessnet.cli.options import AsJson, Debug, Quiet, Wish, takes_case
 from spotlessnet.core.progress import quiet as no_bars
 from spotlessnet.core.trained import Trained
@@ -95,7 +96,7 @@ def command_of(case: Case, command: str = "audit") -> str:
 
     >>> from pathlib import Path
     >>> command_of(Case(data="home/sam/mydata.py:train", forget=Path("sam@mail.org.csv")))
-    'spotless audit --data mydata.py:train --forget FORGET'
+    'spotless audit --data data.py:train --forget FORGET'
     """
     words = []
     for name, value in case.given().items():
@@ -106,9 +107,20 @@ def command_of(case: Case, command: str = "audit") -> str:
         elif value is True:
             words.append(as_flag(name))
         elif value != usual_fields().get(name):
-            shown = re.split(r"[/\\]", value)[-1] if isinstance(value, str) else value
-            words.append(f"{as_flag(name)} {shown}")
+            words.append(f"{as_flag(name)} {_without_names(name, value)}")
     return f"spotless {command} {' '.join(words)}"
+
+
+def _without_names(name: str, value: Any) -> Any:
+    """A value fit to be shown: files by what they are for, modules and data sets by their own names."""
+    if name in ("weights", "init"):
+        return neutral(name, Path(value))
+    place, colon, inside = value.rpartition(":") if isinstance(value, str) else ("", "", "")
+    if colon and place.endswith(".py"):
+        return f"{neutral(name, Path(place))}:{inside}"
+    if isinstance(value, str) and (value.endswith(".npz") or re.search(r"[/\\]", value)):
+        return neutral(name, Path(value))
+    return value
 
 
 @cache

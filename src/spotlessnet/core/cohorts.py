@@ -280,6 +280,11 @@ def _matched(
             f"({_some(missing)}), {len(duplicates)} duplicates{f' ({_some(duplicates)})' if duplicates else ''}. "
             "Correct the list, or allow missing ids."
         )
+    if wanted and not matched:
+        raise DataError(
+            f"None of {len(counts)} {what} matched a row ({_some(missing)}), so there is nothing to forget. Check the "
+            "list and the column."
+        )
     return Request(what, matched, len(missing), sum(counts.values()) - len(counts), mislabelled)
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
+from jaxtyping import UInt8
 from torch import Tensor
 
 from spotlessnet.core.data import Batch, Data
@@ -58,5 +59,17 @@ def _digests(batch: Batch) -> Iterator[tuple[bytes, bytes]]:
 def _bytes(value: Tensor) -> Iterator[bytes]:
     if not value[0].numel():
         return iter([b""] * len(value))
-    flat = value.detach().cpu().contiguous().reshape(len(value), -1).view(torch.uint8).numpy()
+    flat = as_bytes(value).numpy()
     return (row.tobytes() for row in flat)
+
+
+def as_bytes(value: Tensor) -> UInt8[Tensor, "n b"]:
+    """The bytes of each row; minus zero is zero, for both are the same number.
+
+    >>> as_bytes(torch.tensor([[0.0], [-0.0]])).unique(dim=0).shape[0]
+    1
+    """
+    told = value.detach().cpu()
+    if told.is_floating_point() or told.is_complex():
+        told = torch.where(told == 0, torch.zeros_like(told), told)
+    return told.contiguous().reshape(len(value), -1).view(torch.uint8)

@@ -6,6 +6,7 @@ can try every seed; and the state of a Mersenne Twister can be read off its outp
 
 import hashlib
 import math
+import os
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -54,6 +55,9 @@ class SecretNoise:
     secure mode). Numbers are made on the processor and then moved to where the weights are.
     """
 
+    # No dictionary: what lists an object's variables would list the key.
+    __slots__ = ("_chunks", "_prefix", "_process")
+
     def __init__(self, key: bytes, stream: int = 0) -> None:
         """Begin the stream of this number under this key."""
         if len(key) != KEY_BYTES:
@@ -62,6 +66,7 @@ class SecretNoise:
             )
         self._prefix = b"spotlessnet noise" + key + stream.to_bytes(8, "big")
         self._chunks = 0
+        self._process = os.getpid()
 
     def __repr__(self) -> str:
         return "SecretNoise(key not shown)"
@@ -77,6 +82,7 @@ class SecretNoise:
 
     def unit(self, count: int, like: Tensor) -> Float64[Tensor, " count"]:
         """Draws of $N(0, 1)$ in float64, whatever the format of `like`."""
+        check_same_process(self._process)
         out = torch.empty(count, dtype=torch.float64)
         for piece in out.split(CHUNK):
             piece.copy_(self._chunk(len(piece)))
@@ -94,6 +100,15 @@ class SecretNoise:
         angle = second.double().mul_(math.pi * 2.0**-63)
         both = torch.cat([(radius * angle.cos()).sum(dim=0), (radius * angle.sin()).sum(dim=0)])
         return both[:count] / math.sqrt(TERMS)
+
+
+def check_same_process(process: int) -> None:
+    """Raise in a process other than this: a fork holds the key too, and both would draw the same noise."""
+    if os.getpid() != process:
+        raise SettingError(
+            "Secret noise belongs to the process that made it: a fork would draw the same noise again, which whoever "
+            "holds both results could take away. Call `NoiseSeed.secret()` in each process."
+        )
 
 
 class RepeatableNoise:

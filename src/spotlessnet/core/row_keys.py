@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Int64, UInt8
 from torch import Tensor
 
+from spotlessnet.core.contents import as_bytes
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import DataError, MismatchError
 
@@ -113,5 +114,5 @@ def digests(data: Data, salt: bytes) -> list[bytes]:
 def _rows(t: Tensor) -> Iterator[bytes]:
     if not t[0].numel():
         return iter([b""] * len(t))
-    flat = t.detach().cpu().contiguous().reshape(len(t), -1).view(torch.uint8).numpy()
+    flat = as_bytes(t).numpy()
     return (row.tobytes() for row in flat)

@@ -3,10 +3,11 @@
 import hashlib
 import hmac
 import json
+import os
 import platform
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, is_dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, is_dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from itertools import count
@@ -16,9 +17,9 @@ from typing import Any
 import torch
 
 from spotlessnet.core.cohorts import spelled
-from spotlessnet.core.errors import DataError, IntegrityError
+from spotlessnet.core.errors import DataError, IntegrityError, SettingError
 from spotlessnet.core.files import sha256, write_whole
-from spotlessnet.core.noise import KEY_BYTES, SecretNoise
+from spotlessnet.core.noise import KEY_BYTES, SecretNoise, check_same_process
 from spotlessnet.core.reading import read_whole
 from spotlessnet.store.schema import mistakes
 
@@ -35,19 +36,29 @@ LIMITS = (
 )
 
 
-@dataclass(frozen=True, repr=False)
 class NoiseSeed:
     """Where the protective noise came from. A published seed would let anyone subtract the noise again.
+
+    A secret one can be neither copied nor stored, and serves the process that made it: a copy would draw the same
+    noise again.
 
     **Arguments:**
 
     - `value`: 256 random bits where the noise must protect, a small number where it must only repeat.
     """
 
-    value: int
-    is_secret: bool
-    salt: bytes
-    _streams: Iterator[int] = field(default_factory=count, compare=False)
+    # No dictionary: what lists an object's variables would list the key.
+    __slots__ = ("_process", "_streams", "_value", "is_secret", "salt")
+
+    def __init__(self, value: int, is_secret: bool, salt: bytes) -> None:
+        """Take `secret()` or `for_experiments(value)` instead."""
+        self._value, self.is_secret, self.salt = value, is_secret, salt
+        self._streams, self._process = count(), os.getpid()
+
+    @property
+    def value(self) -> int:
+        """The key or the seed."""
+        return self._value
 
     @staticmethod
     def secret() -> "NoiseSeed":
@@ -62,6 +73,11 @@ class NoiseSeed:
     def __repr__(self) -> str:
         return "NoiseSeed.secret()" if self.is_secret else f"NoiseSeed.for_experiments({self.value})"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.is_secret:
+            raise SettingError("A secret seed cannot be copied or stored. Draw from it where it was made.")
+        return NoiseSeed.for_experiments, (self.value,)
+
     def generator(self, device: torch.device | str = "cpu") -> SecretNoise | torch.Generator:
         """What to draw from: a secret stream, another one at each call; or, for experiments, torch's generator.
 
@@ -70,6 +86,7 @@ class NoiseSeed:
         - `device`: of torch's generator; a secret stream runs on the processor, and its numbers are moved.
         """
         if self.is_secret:
+            check_same_process(self._process)
             # One stream twice would be the same noise twice, which whoever holds both results could take away.
             return SecretNoise(self._key, next(self._streams))
         return torch.Generator(device).manual_seed(self.value)
