@@ -104,13 +104,13 @@ def measure(
         clock = perf_counter()
         gaussian = NTK(statistics=memory)(network, Split(forget=forget))
         about = gaussian.diagnostics
-        first = first or about["memory_ridge"]
+        first = first or about["statistics_ridge"]
         memory = after_request(memory, network, forget, gaussian.mean, retain=kept)
         spent.append(perf_counter() - clock)
         network = network.at(gaussian.mean)
         called = min(called, i) if about["retrain_now"] else called
         if i in LOOK:
-            yield row(ONE_BY_ONE, f"wear after {i}", about["memory_ridge"] / first)
+            yield row(ONE_BY_ONE, f"wear after {i}", about["statistics_ridge"] / first)
             split = rows(chosen[: i * EACH], mislabelled=kind == WRONG)(train, test)
             joint = original.at(NTK(statistics=written)(original, Split(forget=split.forget)).mean)
             retrained = fit(start, split.retain, seed=seed, order_of=train)

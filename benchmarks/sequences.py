@@ -115,7 +115,7 @@ def networks(method: str, original: Trained, data: Data, cohorts: list[list[int]
         network, before = network.at(done.mean), network
         if method == JOINT and written is not None:
             # As requests once were served: all of them at the first weights, with the largest damping so far.
-            ridge = max(ridge, done.diagnostics["memory_ridge"])
+            ridge = max(ridge, done.diagnostics["statistics_ridge"])
             together = rows([row for part in cohorts[: i + 1] for row in part])(data).forget
             network = original.at(
                 original.weights + step_from_statistics(written, original, together, ridge, Notes()).step

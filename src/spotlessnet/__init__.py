@@ -274,9 +274,8 @@ _OLD = {
 def __getattr__(name: str) -> Any:
     """A public name, imported from its home."""
     if name in _OLD:
-        from spotlessnet.core.deprecated import warn_old
-
-        warn_old(f"`spotlessnet.{name}`", f"`spotlessnet.{_OLD[name]}`", level=2)
+        deprecated = importlib.import_module("spotlessnet.core.deprecated")
+        deprecated.warn_old(f"`spotlessnet.{name}`", f"`spotlessnet.{_OLD[name]}`", level=2)
         return __getattr__(_OLD[name])
     if name not in _HOME:
         raise AttributeError(f"spotlessnet has no name {name!r}.")

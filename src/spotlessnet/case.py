@@ -102,7 +102,7 @@ class Case:
             value = getattr(self, name)
             if value is not None and abs(value) >= 2**63:
                 raise SettingError(f"{as_flag(name)} must be a whole number below 2⁶³, but got {shown(value)}.")
-        for name in ("max_nats", "max_error_increase", "max_damage", "lr", "batch_size", "memory_limit"):
+        for name in ("max_nats", "max_error_increase", "max_damage", "epochs", "lr", "batch_size", "memory_limit"):
             value = getattr(self, name)
             if value is not None:
                 check_positive(name.replace("_", "-"), value)

@@ -101,7 +101,7 @@ def test_compare_lines_methods_up_and_goes_on_where_it_stopped(here):
 
 def test_compare_says_which_method_broke_down_and_shows_the_others(here):
     asked = ("compare", *BASE, *RECIPE, "--methods", "finetune,fisher", "--seeds", "2", "--out", "compared")
-    ended = spotless(*asked, "--set", "finetune.rate=1e30")
+    ended = spotless(*asked, "--set", "finetune.lr=1e30")
     assert ended.code == 0, ended.err
     assert "finetune: 2 of 2 trainings gave no number: The training loss must be finite" in ended.err
     [own] = [line for line in ended.out.splitlines() if line.startswith("finetune")]

@@ -264,7 +264,7 @@ def test_tutors_that_do_not_fit_are_refused_before_any_work(here):
     )
     ended = spotless(*asked, "few.safetensors")
     assert ended.code == 3
-    assert "56 of 60 rows are not among the 4 rows of the tutors" in ended.err
+    assert "56 of 60 rows are not among the 4 rows of the fold models" in ended.err
     sn.write_fold_models(here / "broken.safetensors", FoldModels(torch.zeros(2, 51), rows, part + 1))
     assert "rows and parts do not belong together" in spotless(*asked, "broken.safetensors").err
     sn.write_fold_models(here / "turned.safetensors", FoldModels(torch.zeros(2, 51), rows, part, scale=-1.0))

@@ -82,7 +82,7 @@ SURE = {
     "dampening": lambda: sn.SSD(),
     "respond and polish": lambda: sn.RespondAndPolish(),
     "respond alone": lambda: sn.RespondAndPolish(iterations=40, epoch_fraction=0.01),
-    "unlabel": lambda: sn.OutOfFoldDistillation(),
+    "out-of-fold-distillation": lambda: sn.OutOfFoldDistillation(),
     "variational": lambda: sn.Variational(steps=30),
     "fisher": lambda: sn.Fisher(),
     "fisher, drawn labels": lambda: sn.Fisher(kind="monte carlo"),
@@ -147,7 +147,7 @@ def test_a_polish_is_a_share_of_the_recipe_however_long_that_is():
     assert work_of(scrub, long, split).usual == pytest.approx(counted(scrub, long, split), rel=0.1)
 
 
-@pytest.mark.parametrize("scrub", [sn.Hiding(), sn.OutOfFoldDistillation()], ids=["hiding", "unlabel"])
+@pytest.mark.parametrize("scrub", [sn.Hiding(), sn.OutOfFoldDistillation()], ids=["hiding", "out-of-fold-distillation"])
 def test_a_whole_class(scrub):
     trained, split = problem(whole_class=True)
     guess, truth = work_of(scrub, trained, split).usual, counted(scrub, trained, split)

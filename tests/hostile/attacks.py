@@ -244,8 +244,8 @@ CASES = [
     Attack("an unknown field", cased(b'modell = "x"'), 3, "Did you mean 'model'?"),
     Attack("a date as a number", cased(b"max_nats = 1979-05-27"), 3, "must be a number"),
     Attack("not a number of nats", cased(b"max_nats = nan"), 2, "`max-nats` must be positive, but got nan"),
-    Attack("an endless rate", cased(b"rate = inf"), 2, "`lr` must be positive, but got inf"),
-    Attack("a path with a zero byte", cased(b'start = "a\\u0000b"'), 3, "must be a path"),
+    Attack("an endless rate", cased(b"lr = inf"), 2, "`lr` must be positive, but got inf"),
+    Attack("a path with a zero byte", cased(b'init = "a\\u0000b"'), 3, "must be a path"),
     Attack("a seed beyond all", cased(b"seed = 99999999999999999999"), 2, "`seed` must be a whole number from 0"),
     Attack("too long", cased(b"#" * (2**20 + 1)), 3, "is longer than"),
 ]

@@ -27,7 +27,7 @@ def pipe(flag: str, name: str, suffix: str = "") -> Make:
 def noted(folder: Path) -> tuple[str, ...]:
     (folder / "a.safetensors").write_bytes(b"a")
     os.mkfifo(folder / "a.safetensors.next")
-    return "--statistics", "a.safetensors"
+    return "--memory", "a.safetensors"
 
 
 def device(flag: str, name: str, to: str = "/dev/zero") -> Make:
@@ -255,10 +255,16 @@ STRANGE = [
     Attack("other byte order", arrays(id_train=np.full(9, 0x7FFFFFFF, ">u4").view(">U1")), 3, "that no text has"),
     Attack("structures", arrays(extra=np.zeros(9, [("a", "<f4"), ("b", "<U3")])), 3, "holds no numbers"),
     Attack("entries of no size", arrays(extra=np.zeros(9, "V0")), 3, "holds no numbers"),
-    Attack("a decay of 400 digits", cased(b"decay = " + b"9" * 400), 3, "'decay' of the case file case.toml must be a"),
-    Attack("a decay in 9000 hexadecimals", cased(b"decay = 0x" + b"f" * 9000), 3, "a value too long to show"),
+    Attack(
+        "a decay of 400 digits",
+        cased(b"weight_decay = " + b"9" * 400),
+        3,
+        "'weight_decay' of the case file case.toml must be a",
+    ),
+    Attack("a decay in 9000 hexadecimals", cased(b"weight_decay = 0x" + b"f" * 9000), 3, "a value too long to show"),
     Attack("a seed in 9000 hexadecimals", cased(b"seed = 0x" + b"f" * 9000), 2, "a value too long to show"),
     Attack("epochs of 400 digits", cased(b"lr = 1.0\nepochs = " + b"9" * 400), 2, "--epochs must be a whole number"),
+    Attack("no epochs", cased(b"lr = 1.0\nepochs = 0"), 2, "`epochs` must be positive, but got 0"),
     Attack(
         "a batch of 400 digits", cased(b"batch_size = " + b"9" * 400), 2, "--batch-size must be a whole number below"
     ),

@@ -27,16 +27,16 @@ forget = "forget.csv"
 id_column = "id"
 method = "fisher"
 seed = 1
-decay = 0.001
+weight_decay = 0.001
 epochs = 5
-rate = 0.05
+lr = 0.05
 
 [set]
 strength = 1e-8
 cap = 0.03
 """
 
-NOTE = "memory.safetensors.next"
+NOTE = "statistics.safetensors.next"
 
 USUAL = {
     "--model": "nets.py:build",
@@ -169,7 +169,7 @@ def _made_by_commands(folder: Path) -> list[Target]:
         for name in ("done/receipt.json", "kept/statistics.safetensors", "kept/fold-models.safetensors")
     )
     shutil.rmtree("kept")
-    with_memory = scrub(memory="statistics.safetensors")
+    with_memory = scrub(statistics="statistics.safetensors")
     with_tutors = (*scrub(fold_models="fold-models.safetensors", method=None), *RECIPE, "--dry-run")
     check = ("verify", "done", "--forget", "forget.csv")
     # The one file beside --out that a request writes: which request used the memory.

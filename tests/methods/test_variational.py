@@ -33,7 +33,9 @@ def test_on_a_quadratic_the_optimum_is_known(seed: int, weight_decay: float, str
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("how", [{"steps": 100}, {"steps": 100, "batch": 8}, {"steps": 60, "lr": 0.2, "initial": 0.05}])
+@pytest.mark.parametrize(
+    "how", [{"steps": 100}, {"steps": 100, "batch_size": 8}, {"steps": 60, "lr": 0.2, "initial": 0.05}]
+)
 def test_converged_is_not_said_of_what_is_a_fifth_away(seed, how):
     """It once was, of variances 17 % off: the noise of the gradient was taken off before it was looked at."""
     trained, split = ridge_problem(seed, n=40, k=8, d=3, outputs=2, weight_decay=0.1)

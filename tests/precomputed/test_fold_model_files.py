@@ -39,7 +39,7 @@ def test_round_trip(fold_models: FoldModels, tmp_path: Path) -> None:
 
 def test_a_lack_that_cannot_be_is_refused(tmp_path: Path) -> None:
     write_fold_models(tmp_path / "fold-models.safetensors", FoldModels(WEIGHTS, KEYS, PART, lack=-0.5))
-    with pytest.raises(DataError, match=r"tutors\.safetensors are damaged: rows and parts do not belong together"):
+    with pytest.raises(DataError, match=r"fold-models\.safetensors are damaged: rows and parts do not belong together"):
         read_fold_models(tmp_path / "fold-models.safetensors")
 
 

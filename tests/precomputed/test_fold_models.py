@@ -117,7 +117,7 @@ def test_strangers_are_refused():
     made = train_fold_models(network, data.select(range(6)))
     with pytest.raises(MismatchError, match=r"1 of 2 rows are not among the 6 rows of the fold models: .* other data"):
         made.answers(network, data.select([3, 7]))
-    with pytest.raises(MismatchError, match="1 of 1 rows are not among the 6 rows of the tutors"):
+    with pytest.raises(MismatchError, match="1 of 1 rows are not among the 6 rows of the fold models"):
         made.answers(network, data.select([3]).relabel((data.labels()[3:4] + 1) % 3))
 
 

@@ -240,7 +240,7 @@ def test_newton_and_ntk_work_from_the_forgotten_rows_alone(method):
     forget = data.select(range(5))
     alone = Split(forget=forget)  # no retained row is at hand
     memory = precompute(trained, data, rank=trained.size, diagonal="exact")
-    found = method(memory=memory)(trained, alone)
+    found = method(statistics=memory)(trained, alone)
     torch.testing.assert_close(found.mean, ridge(trained, data.without(forget)), rtol=0, atol=1e-8)
     assert found.diagnostics["memory_rank"] == trained.size
 
@@ -333,7 +333,7 @@ def test_the_memory_of_another_network_is_refused():
 def test_what_the_memory_lacks_is_named():
     trained, data = problem(4)
     memory = precompute(trained, data, rank=0, diagonal=None)
-    with pytest.raises(NeedError, match=r"The memory holds no basis\. Write it anew with `remember\(\.\.\., basis"):
+    with pytest.raises(NeedError, match=r"The memory holds no basis\. Write it anew with `precompute\(\.\.\., basis"):
         step_from_statistics(memory, trained, data.select([0]), DECAY, Notes())
     with pytest.raises(NeedError, match="The memory holds no diagonal"):
         fisher_after(memory, trained, data.select([0]))

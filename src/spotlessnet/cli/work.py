@@ -160,7 +160,7 @@ def _of_short_retrain(scrub: ShortRetrain, trained: Trained, split: Split) -> Wo
     return Work((stage + 2 * READ) * n, (stages * stage + (stages + 1) * READ) * n)
 
 
-def _of_unlabel(scrub: OutOfFoldDistillation, trained: Trained, split: Split) -> Work:
+def _of_distillation(scrub: OutOfFoldDistillation, trained: Trained, split: Split) -> Work:
     return Work.sure(scrub.price(split).of(scrub.rows_in_a_round(trained, split)) / THERE_AND_BACK)
 
 
@@ -354,7 +354,7 @@ COUNTS: dict[type[Scrub], Callable[[Any, Trained, Split], Work]] = {
     MixedLinear: _of_mixed_linear,
     Retrain: _of_retrain,
     ShortRetrain: _of_short_retrain,
-    OutOfFoldDistillation: _of_unlabel,
+    OutOfFoldDistillation: _of_distillation,
     RespondAndPolish: _of_respond_and_polish,
     Finetune: _of_finetune,
     L1Sparse: _of_finetune,

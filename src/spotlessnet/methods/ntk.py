@@ -333,7 +333,7 @@ def _look_at_departure(
     facts["drift"] = float((moved - said).norm() / said.norm().clamp(min=1e-30))
     if facts["drift"] > BENT:
         notes.assume(
-            f"the network departs by {facts['departure']:.0%} from the linear picture on the forgotten rows",
+            f"the network departs by {facts['drift']:.0%} from the linear picture on the forgotten rows",
             "the step is the linear picture's; how far it is from retraining is not known",
         )
 

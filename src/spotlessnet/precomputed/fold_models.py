@@ -30,7 +30,7 @@ class FoldModels:
 
     **Arguments:**
 
-    - `weights`: of each tutor.
+    - `weights`: of each fold model.
     - `keys`: of all rows, so that each is known again wherever it stands.
     - `part`: for each of them, which fold model of every division never saw it. Copies of a row are in one part.
     - `scale`: what their logits are multiplied by. Fold models have seen fewer rows, so they are less sure than the
@@ -60,7 +60,7 @@ class FoldModels:
                 f"The fold models have {self.weights.shape[1]} weights, the network {network.size}. Train fold "
                 f"models for it."
             )
-        self.keys.check_hold(data, "the tutors")
+        self.keys.check_hold(data, "the fold models")
 
     def answers(self, network: Trained, data: Data) -> Float[Tensor, "n C"]:
         """What is said of each row by the fold models that never saw it, in the mean over divisions, on the CPU."""
@@ -121,7 +121,7 @@ def train_fold_models(
         drawn.append(_together(torch.randperm(len(data), generator=draw) % folds + d * folds, place))
         for k in range(d * folds, (d + 1) * folds):
             others = data.select((drawn[d] != k).nonzero().squeeze(1))
-            weights.append(_train(begun, others, seed + k, f"tutor {k + 1} of {folds * repeats}"))
+            weights.append(_train(begun, others, seed + k, f"fold model {k + 1} of {folds * repeats}"))
     W, part = torch.stack(weights), torch.zeros(repeats, len(data), dtype=torch.long)
     part[:, place] = torch.stack(drawn)
     scale = 1.0 if held is None else _scale(network, W.reshape(repeats, folds, -1), held)
@@ -143,7 +143,7 @@ def off_by(answers: Float[Tensor, "n C"], others: Float[Tensor, "n C"]) -> float
 
 
 def _train(begun: Trained, data: Data, seed: int, label: str) -> Float[Tensor, " P"]:
-    """One tutor. A recipe that just holds for all rows may break on a part of them, so another order is tried."""
+    """One fold model. A recipe that just holds for all rows may break on a part of them, so another order is tried."""
     for attempt in range(ATTEMPTS - 1):
         try:
             return fit(begun, data, seed=seed if not attempt else mixed(seed, attempt, "again"), label=label).weights

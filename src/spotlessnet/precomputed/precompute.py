@@ -40,8 +40,8 @@ def precompute(
     - `coreset`: remember the keys of this many retained rows for a later polish.
     - `salt`: of the keys by which rows are known again; a new one unless given.
     """
-    check_not_negative("remember.rank", rank)
-    check_not_negative("remember.coreset", coreset)
+    check_not_negative("precompute.rank", rank)
+    check_not_negative("precompute.coreset", coreset)
     draw = torch.Generator().manual_seed(seed)
     N = len(data)
     seen = (

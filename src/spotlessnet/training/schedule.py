@@ -14,7 +14,7 @@ def lr_at(recipe: Recipe, step: int, total: int) -> float:
     Constant: $\eta$. Cosine: $\tfrac\eta2(1 + \cos\frac{\pi t}{T})$. Step: a tenth from half, a hundredth from three
     quarters. One-cycle: a cosine climb from $\eta / 25$ over the first 30 %, then a cosine fall to $\eta / 250000$.
 
-    >>> [rate_at(Recipe(lr=1.0, schedule="step"), t, 8) for t in (0, 3, 4, 6)]
+    >>> [lr_at(Recipe(lr=1.0, schedule="step"), t, 8) for t in (0, 3, 4, 6)]
     [1.0, 1.0, 0.1, 0.01]
     """
     lr = recipe.lr

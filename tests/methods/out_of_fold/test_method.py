@@ -47,7 +47,7 @@ def slope(trained: Trained, data: Data, answers: torch.Tensor, T: float = 1.0) -
 
 
 @pytest.mark.parametrize(("T", "lift"), [(1.0, 0.0), (3.0, 0.0), (2.0, 1.5)])
-@pytest.mark.parametrize("kind", ["wrong", "class", "ordinary", "fold_models", "tutors, wrong"])
+@pytest.mark.parametrize("kind", ["wrong", "class", "ordinary", "fold_models", "fold_models, wrong"])
 def test_one_epoch_is_one_step_toward_the_untold_answers(kind: str, T: float, lift: float) -> None:
     trained, split = problem(mislabelled="wrong" in kind, whole=kind == "class")
     labels = split.forget.labels()
@@ -187,7 +187,7 @@ def test_a_network_that_has_lost_more_than_tutors_lack_must_be_retrained():
         .mean()
     )
     assert old["wear"] == pytest.approx(float(moved / off))
-    assert any("retrain now and train new tutors" in text for text in facts["lost"])
+    assert any("retrain now and train new fold models" in text for text in facts["lost"])
 
 
 @pytest.mark.parametrize(
@@ -309,7 +309,9 @@ def test_the_margin_is_that_of_the_readout():
 
 def test_what_it_cannot_do_is_said():
     trained, split = problem()
-    with pytest.raises(NeedError, match=r"neither. Give the split `validation`, or the method `tutors=train_tutors"):
+    with pytest.raises(
+        NeedError, match=r"neither. Give the split `validation`, or the method `fold_models=train_fold_models"
+    ):
         OutOfFoldDistillation()(trained, replace(split, validation=None))
     assert split.validation is not None
     ones = (split.validation.labels() == 1).nonzero().squeeze(1)

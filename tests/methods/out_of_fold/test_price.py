@@ -84,7 +84,9 @@ def test_a_counter_of_operations_agrees(whole: bool, mislabelled: bool, taught: 
 
 def test_what_must_hold_is_said():
     trained, split = problem(whole=False, mislabelled=True)
-    with pytest.raises(SettingError, match=r"says how many rows are visited, but `rows` does too. Give one of them."):
+    with pytest.raises(
+        SettingError, match=r"says how many rows are visited, but `examples_per_epoch` does too. Give one of them."
+    ):
         OutOfFoldDistillation(compute_budget=0.1, examples_per_epoch=3)
     with pytest.raises(SettingError, match=r"`OutOfFoldDistillation.compute_budget` must be positive"):
         OutOfFoldDistillation(compute_budget=0.0)

@@ -220,7 +220,7 @@ class OutOfFoldDistillation(Tuning):
         moved = min(off_by(now, each[at]) for each in told)
         off = self.fold_models.lack if self.fold_models.lack is not None else self.fold_models.lacking(before, some)
         worn = moved > off
-        notes.fact(drift=moved, departure_unit=UNIT, wear=moved / max(off, 1e-30), retrain_now=worn)
+        notes.fact(drift=moved, drift_unit=UNIT, wear=moved / max(off, 1e-30), retrain_now=worn)
         if worn:
             notes.assume(
                 f"retained rows have moved by {moved:.2g} from what was said of them first; fold models that never "
@@ -282,7 +282,7 @@ class OutOfFoldDistillation(Tuning):
             raise NeedError(
                 "`OutOfFoldDistillation` learns from fold models or from held-out rows how sure it may be of "
                 "ordinary rows, but there are "
-                "neither. Give the split `validation`, or the method `tutors=train_tutors(...)`."
+                "neither. Give the split `validation`, or the method `fold_models=train_fold_models(...)`."
             )
         return match_held_out_confidence(trained, answers, labels, held_out, split.validation)
 
