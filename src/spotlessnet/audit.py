@@ -273,7 +273,7 @@ def _ways(
     for method, data in ((ORIGINAL, split.whole), (RETRAINED, split.retain)):
         way = [start.weights]
         with Meter(first.device) as meters[method]:
-            fit(start, data, first.recipe, seed=seed, order_of=split.whole, watch=_remembering(way))
+            fit(start, data, first.recipe, seed=seed, order_of=split.first_trained_on, watch=_remembering(way))
         ways[method] = way
     ways[name] = [ways[ORIGINAL][-1], found.gaussians[name][0].mean]
     points = torch.cat([torch.stack(way) for way in ways.values()]).double()

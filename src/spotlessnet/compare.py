@@ -160,13 +160,15 @@ def original_of(original: Origin, split: Split, seed: int) -> Trained:
     if not isinstance(original, Trained):
         return original(seed)
     start, recipe = _history(original)
-    return fit(original.at(start), split.whole, recipe, seed=seed, label="training the original")
+    order = split.first_trained_on
+    return fit(original.at(start), split.whole, recipe, seed=seed, order_of=order, label="training the original")
 
 
 def retrained_of(original: Trained, split: Split, seed: int) -> Trained:
     """Its coupled partner: the same start, recipe, seed and order, with the forgotten rows left out."""
     start, recipe = _history(original)
-    return fit(original.at(start), split.retain, recipe, seed=seed, order_of=split.whole, label="retraining")
+    order = split.first_trained_on
+    return fit(original.at(start), split.retain, recipe, seed=seed, order_of=order, label="retraining")
 
 
 def reference_of(scrub: Scrub, gaussian: Gaussian, context: Context) -> Gaussian:

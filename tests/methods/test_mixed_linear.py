@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, float64, nn
+from torch.distributions import MultivariateNormal, kl_divergence
 
 from spotlessnet.core.cohorts import rows, whole_class
 from spotlessnet.core.covariance import Diagonal
@@ -19,6 +20,7 @@ from spotlessnet.core.scrub import Notes
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.methods.mixed_linear import MixedLinear
+from spotlessnet.methods.within_budget import WithinBudget
 from spotlessnet.operators import linear_response
 from spotlessnet.operators.kernel import kernel
 from spotlessnet.training.mixed import CentredTargets, fit_mixed, fit_users, settle, user_network
@@ -139,6 +141,28 @@ def check_certificate(seed: int, weight_decay: float, tolerance: float, gone: in
     assert facts["residual"] == pytest.approx(float(r.norm()), rel=1e-6, abs=1e-9)
     assert facts["distance"] == pytest.approx(facts["residual"] / (n * weight_decay))
     assert facts["nats"] == pytest.approx(facts["residual"] ** 2 / (2 * 0.1**2 * (n * weight_decay) ** 2))
+
+
+@given(
+    seed=seeds,
+    weight_decay=st.sampled_from([1e-2, 1.0]),
+    tolerance=st.sampled_from([0.5, 1e-2]),
+    max_nats=st.sampled_from([1e-3, 1.0, 50.0]),
+    known=st.booleans(),
+)
+@settings(max_examples=15, deadline=None)
+def test_the_certificate_is_that_of_the_noise_a_budget_chose(seed, weight_decay, tolerance, max_nats, known):
+    """It stayed that of the unscaled noise, and below the true divergence where the budget asked for less noise."""
+    core, users = core_and_users(seed)
+    trained = user_network(core, weight_decay=weight_decay).at(dense_optimum(core, users, weight_decay))
+    split = rows([0, 3, 5, 8])(users)
+    true = dense_optimum(core, split.retain, weight_decay)
+    scrub = MixedLinear(noise=1.0, tolerance=tolerance)
+    made = WithinBudget(scrub, max_nats=max_nats, reference=true if known else None)(trained, split)
+    facts, S = made.diagnostics["mixed_linear"], made.covariance.multiply(torch.eye(len(true), dtype=float64))
+    dense = kl_divergence(MultivariateNormal(made.mean, S), MultivariateNormal(true, S))
+    assert float(dense) <= facts["nats"] * (1 + 1e-8) + 1e-9
+    assert facts["nats"] == pytest.approx(0.5 * facts["distance"] ** 2 / float(S[0, 0]))
 
 
 @given(seed=seeds)

@@ -87,6 +87,14 @@ class Split:
         return joined(self.retain, self.forget)
 
     @cached_property
+    def first_trained_on(self) -> Data:
+        """All rows that the original training saw, those of earlier requests too: the order that a coupled one follows.
+
+        A permutation of fewer rows is another permutation, so `whole` gives that order for a first request only.
+        """
+        return self.whole if self.gone is None or not len(self.gone) else self.whole.join(self.gone)
+
+    @cached_property
     def forgotten(self) -> Bool[Tensor, " N"]:
         """For each row of `whole`, whether it must go."""
         if self.retain.source is self.forget.source:

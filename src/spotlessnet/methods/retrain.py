@@ -20,8 +20,9 @@ class Retrain(Scrub):
 
     **Arguments:**
 
-    - `coupled`: visit the rows in the order of the training with this seed, the forgotten ones left out of their
-      batches, so that the two trainings differ by the forgotten rows and nothing else; `False` shuffles anew.
+    - `coupled`: visit the rows in the order of the training with this seed, the forgotten ones (and those of earlier
+      requests) left out of their batches, so that the two trainings differ by those rows and nothing else; `False`
+      shuffles anew.
     - `seed`: for `coupled`, that of the original training.
     """
 
@@ -40,7 +41,7 @@ class Retrain(Scrub):
                 "BatchNorm statistics of the retrained network are left behind; only weights come back",
                 "the answer is that of retrained weights under the original's statistics",
             )
-        order = split.whole if self.coupled else None
+        order = split.first_trained_on if self.coupled else None
         return fit(trained.at(start), split.retain, recipe, seed=self.seed, order_of=order, label="retraining").weights
 
 

@@ -136,6 +136,7 @@ class WithinBudget(Scrub):
         costs = NoiseCost(trained.at(mean), covariance, _judging_rows(split, notes), self.draws, self.seed)
         alpha, cost = self._level(unit_nats, costs)
         nats = unit_nats / alpha
+        _rescale_certificates(notes, alpha)
         notes.fact(
             noise_scale=alpha,
             nats=nats,
@@ -169,6 +170,13 @@ class WithinBudget(Scrub):
 def _nats(gap: Float[Tensor, " P"], covariance: Covariance) -> float:
     """`½ Δᵀ Σ⁻¹ Δ`."""
     return 0.5 * float((gap.double() * covariance.solve(gap).double()).sum())
+
+
+def _rescale_certificates(notes: Notes, alpha: float) -> None:
+    """Nats that a method certified (`facts[method]["nats"]`) are of its own noise: of `α Σ` they are one `α`th."""
+    for fact in notes.facts.values():
+        if isinstance(fact, dict) and "nats" in fact:
+            fact["nats"] /= alpha
 
 
 def _estimated_nats(

@@ -61,7 +61,7 @@ def _begin(network: Trained) -> Trained:
 
 def _train_one_by_one(begun: Mapping[int, Trained], split: Split, seeds: Sequence[int], without: bool) -> list[Trained]:
     data = split.retain if without else split.whole
-    return [fit(begun[seed], data, seed=seed, order_of=split.whole) for seed in track(seeds, "training")]
+    return [fit(begun[seed], data, seed=seed, order_of=split.first_trained_on) for seed in track(seeds, "training")]
 
 
 def _train_together(
@@ -69,11 +69,13 @@ def _train_together(
 ) -> list[list[Trained]]:
     """All groups as one program: a step costs little more for three times the networks."""
     seeds = [seed for which, _ in groups for seed in which]
-    rows = {False: torch.ones_like(split.forgotten), True: ~split.forgotten}
+    data = split.first_trained_on
+    place = torch.isin(data.rows, split.whole.rows)  # what earlier requests removed keeps its place, and is never read
+    rows = {False: place, True: place.clone().masked_scatter_(place, ~split.forgotten)}
     keep = torch.stack([rows[without] for which, without in groups for _ in which])
     starts = torch.stack([begun[seed].weights for seed in seeds])
     first = begun[seeds[0]]
-    weights = fit_many(first, split.whole, first.recipe, seeds=seeds, keep=keep, starts=starts)
+    weights = fit_many(first, data, first.recipe, seeds=seeds, keep=keep, starts=starts)
     networks = [begun[seed].at(w) for seed, w in zip(seeds, weights, strict=True)]
     cuts = [sum(len(which) for which, _ in groups[:i]) for i in range(len(groups) + 1)]
     return [networks[a:b] for a, b in pairwise(cuts)]
