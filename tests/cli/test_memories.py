@@ -163,30 +163,40 @@ def test_rows_forgotten_before_must_be_out_of_the_data(here):
         assert not (here / "second").exists()
 
 
-def test_where_retained_rows_are_missing_the_receipt_says_what_to_destroy_and_the_next_step_is_refused(here):
+def test_where_retained_rows_are_missing_no_statistics_are_left(here):
+    """Made of the old ones, they would spell the rows of the request."""
     assert spotless("precompute", *ROWS, "--rank", "20", "--out", "memory").code == 0
     take_out(here, *(f"person-{i}" for i in range(20, 60)))
     asked = ("scrub", *BASE, "--method", "ntk", "--statistics", STATISTICS)
     ended = spotless(*asked, "--out", "first")
     assert ended.code == 0, ended.err
-    limits = receipt(here / "first")["limits"]
-    assert any("Hardly any retained row was at hand, so the new statistics.safetensors" in text for text in limits)
-    left = sn.read_statistics(here / "first/statistics.safetensors")
-    assert (left.count, left.trained_on, left.since, left.diagonal) == (57, 60, 1, None)
+    told = "No statistics were written for the next request: that takes 57 retained rows, but 17 were at hand."
+    assert told in re.sub(r"\s+", " ", ended.err)
+    assert any(told in limit for limit in receipt(here / "first")["limits"])
+    assert not (here / "first/statistics.safetensors").exists()
     take_out(here, "person-1", "person-5", "person-7")
     (here / "forget.csv").write_text("id\nperson-2\n")
-    again = second(asked)
-    ended = spotless(*again, "--out", "run")
-    assert ended.code == 8
-    assert "error[retrain now]: What was kept for requests no longer serves: " in ended.err
-    assert "was not written anew after the request before, for no retained rows were at hand" in ended.err
-    assert sorted(p.name for p in (here / "run").iterdir()) == ["private", "refusal.json"]
-    told = json.loads((here / "run/refusal.json").read_text())
-    assert told["subject"] == []
-    assert told["predicate"]["about"]["retrain_now"] is True
-    assert told["predicate"]["limits"][0].startswith("Refused: nothing was forgotten, and no network was written.")
-    assert not (here / "first/statistics.safetensors.next").exists()
-    assert spotless(*again, "--out", "run", "--resume").code == 8
+    swapped = ["first/scrubbed.safetensors" if word == "model.safetensors" else word for word in asked]
+    ended = spotless(*swapped, "--out", "run")  # the statistics of the network before it
+    assert ended.code == 3
+
+
+def test_a_network_that_lost_a_quarter_of_its_rows_is_refused_in_writing(here):
+    assert spotless("precompute", *ROWS, "--rank", "20", "--out", "memory").code == 0
+    (here / "forget.csv").write_text("id\n" + "".join(f"person-{i}\n" for i in range(16)))
+    for method in ("ntk", "newton"):
+        asked = ("scrub", *BASE, "--method", method, "--statistics", STATISTICS, "--out", method)
+        ended = spotless(*asked)
+        assert ended.code == 8
+        assert "error[retrain now]: What was kept for requests no longer serves: " in ended.err
+        assert "27% of the rows that the network was trained on are gone" in ended.err
+        assert sorted(p.name for p in (here / method).iterdir()) == ["private", "refusal.json"]
+        told = json.loads((here / method / "refusal.json").read_text())
+        assert told["subject"] == []
+        assert told["predicate"]["about"]["retrain_now"] is True
+        assert told["predicate"]["limits"][0].startswith("Refused: nothing was forgotten, and no network was written.")
+        assert not (here / f"{STATISTICS}.next").exists()
+        assert spotless(*asked, "--resume").code == 8
 
 
 def test_memories_of_earlier_formats_are_refused(here):

@@ -144,10 +144,10 @@ PLANTED = (
         "precomputed/test_step.py::test_a_later_request_asks_for_its_own_rows_alone",
     ),
     Planted(
-        "the next memory pulls away from the start",
+        "the next statistics are of the weights before",
         "precomputed/after_request.py",
-        "gradient=-len(keys) * memory.weight_decay * (moved.weights - moved.anchor),",
-        "gradient=len(keys) * memory.weight_decay * (moved.weights - moved.anchor),",
+        "anew = precompute(trained.at(weights), retain,",
+        "anew = precompute(trained, retain,",
         "precomputed/test_step.py::test_two_requests_in_a_row_are_one_joint_request",
     ),
     Planted(

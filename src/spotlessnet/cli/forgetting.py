@@ -27,7 +27,7 @@ from spotlessnet.core.meter import Meter
 from spotlessnet.core.scrub import Scrub
 from spotlessnet.core.split import Request
 from spotlessnet.core.trained import Trained
-from spotlessnet.precomputed.after_request import LEAST, after_request
+from spotlessnet.precomputed.after_request import after_request
 from spotlessnet.precomputed.statistics_files import write_statistics
 from spotlessnet.report.audit_report import AuditReport
 from spotlessnet.store.checkpoints import write_weights
@@ -170,7 +170,7 @@ def _write(folder: Folder, plan: Plan, binding: dict[str, Any], began: datetime,
     utility = measured_utility(opened, weights)
     written = write_weights(folder.path / SCRUBBED, opened.trained.module(weights), replace=folder.again)
     subjects = {SCRUBBED: written}
-    if opened.statistics is not None:
+    if opened.statistics is not None and opened.may_write_statistics:
         subjects[STATISTICS] = _write_statistics(folder, opened, weights)
     report = None if audit is None else audit(plan, opened.trained.at(weights))
     if report is not None:
@@ -240,8 +240,8 @@ def _refuse(folder: Folder, plan: Plan, binding: dict[str, Any], began: datetime
 def _write_statistics(folder: Folder, opened: LoadedRequest, weights: Float[Tensor, " P"]) -> str:
     """The memory that the next request finds, written with the network that it belongs to; its SHA-256."""
     assert opened.statistics is not None
-    retain = opened.split.retain if len(opened.split.retain) >= min(LEAST, opened.left) else None
-    memory = after_request(opened.statistics, opened.trained, opened.split.forget, weights, retain=retain)
+    split = opened.split
+    memory = after_request(opened.statistics, opened.trained, split.forget, weights, retain=split.retain)
     return write_statistics(folder.path / STATISTICS, memory, replace=folder.again)
 
 
@@ -276,12 +276,8 @@ def limits_of(opened: LoadedRequest, gaussian: Gaussian, report: AuditReport | N
             "The network and the memory that were given to this request know the forgotten rows: destroy both. Whoever "
             "keeps them can read rows back from what changed."
         )
-    if opened.statistics is not None and len(opened.split.retain) < min(LEAST, opened.left):
-        limits.append(
-            "Hardly any retained row was at hand, so the new statistics.safetensors keeps curvature from before the "
-            "request, in which whoever has all of them might find the forgotten rows. It serves noise alone: destroy "
-            "it when it was used, at the latest when a network was retrained."
-        )
+    if opened.statistics is not None and not opened.may_write_statistics:
+        limits.append(opened.no_statistics)
     if opened.fold_models is not None:
         limits.append(
             "The file of the fold models holds the network from before all requests, and fold models that were "

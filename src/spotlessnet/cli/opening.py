@@ -16,6 +16,7 @@ from spotlessnet.core.errors import DataError, MismatchError, ResourceError, Spo
 from spotlessnet.core.loss import BinaryCrossEntropy, CrossEntropy, Loss, SquaredError
 from spotlessnet.core.split import Request, Split
 from spotlessnet.core.trained import Trained
+from spotlessnet.precomputed.after_request import LEAST
 from spotlessnet.precomputed.fold_model_files import read_fold_models
 from spotlessnet.precomputed.fold_models import FoldModels
 from spotlessnet.precomputed.statistics import Statistics
@@ -55,6 +56,19 @@ class LoadedRequest:
     def left(self) -> int:
         """How many rows the memory will hold when those of the request are gone."""
         return 0 if self.statistics is None else self.statistics.count - len(self.split.forget)
+
+    @property
+    def may_write_statistics(self) -> bool:
+        """Whether enough retained rows are at hand to write statistics anew."""
+        return len(self.split.retain) >= min(LEAST, self.left)
+
+    @property
+    def no_statistics(self) -> str:
+        """What is said where they are not."""
+        return (
+            f"No statistics were written for the next request: that takes {min(LEAST, self.left)} retained rows, but "
+            f"{len(self.split.retain)} were at hand. Precompute new ones from the retained rows before it."
+        )
 
 
 def open_case(case: Case, *, needs_forget: bool = True) -> LoadedRequest:

@@ -33,9 +33,9 @@ class Written:
 class Statistics:
     r"""Sums over the training data at the network's weights; no row is kept.
 
-    A request leaves the memory of a network that never saw its rows: the one that retained rows write at the new
-    weights (`after_request` says what is left where none are at hand). Nothing of the weights before it stays, nor any
-    sum that its rows are in.
+    A request leaves the statistics of a network that never saw its rows: those that retained rows write at the new
+    weights, and none where hardly any are at hand. Nothing of the weights before it stays, nor any sum that its rows
+    are in.
 
     **Arguments:**
 
@@ -50,7 +50,6 @@ class Statistics:
     - `coreset`: keys of retained rows that a polish may read.
     - `trained_on`: how many rows the network was trained on, before any request; 0 for as many as there are keys.
     - `written`: how it was written.
-    - `since`: how many requests were served since without writing it anew.
     """
 
     weights: Float[Tensor, " P"]
@@ -66,7 +65,6 @@ class Statistics:
     coreset: UInt8[Tensor, "K w"] | None = None
     trained_on: int = 0
     written: Written = field(default_factory=Written)
-    since: int = 0
 
     @property
     def count(self) -> int:
@@ -118,7 +116,6 @@ class Statistics:
             "format": f"spotlessnet memory {FORMAT}",
             "salt": self.keys.salt.hex(),
             "trained_on": str(self.trained_on),
-            "since": str(self.since),
             "written": json.dumps(asdict(self.written), sort_keys=True),
             **{name: repr(getattr(self, name)) for name in NUMBERS},
         }
@@ -145,10 +142,10 @@ class Statistics:
             blocks.append(Block(left, right, tensors[f"kronecker.{i}.values"]))
         try:
             salt, written = bytes.fromhex(text["salt"]), Written(**json.loads(text["written"]))
-            numbers = {name: float(text[name]) for name in NUMBERS}
+            numbers, since = {name: float(text[name]) for name in NUMBERS}, int(text.get("since", 0))
             if tensors["keys"].ndim != 2 or tensors["keys"].shape[1] != WIDTH:
                 raise ValueError("its keys have another shape")
-            return Statistics(
+            found = Statistics(
                 weights=tensors["weights"],
                 gradient=tensors["gradient"],
                 keys=RowKeys(salt, tensors["keys"]),
@@ -158,12 +155,18 @@ class Statistics:
                 kronecker=Kronecker(tuple(blocks)) if blocks else None,
                 coreset=tensors.get("coreset"),
                 trained_on=int(text["trained_on"]),
-                since=int(text["since"]),
                 written=written,
                 **numbers,
             )
         except (KeyError, ValueError, TypeError) as e:
             raise DataError(f"The memory's header is damaged ({e}). Write it anew with `precompute`.") from e
+        if since:
+            # An earlier version took the rows of a request out of a low rank, and so left them in its directions.
+            raise DataError(
+                "Statistics must be written anew from retained rows after every request, but these were not: what "
+                "their last request removed can be read from them. Destroy them, and write new ones with `precompute`."
+            )
+        return found
 
 
 NUMBERS = ("weight_decay", "outside", "error")

@@ -63,15 +63,18 @@ def step_from_statistics(
     r"""The step that the retained data would ask for, from the memory and $D_f$ alone.
 
     Gradient and curvature of the cohort are both taken out: leaving its curvature in makes the step useless. Only what
-    this request asks for is solved for: what earlier ones did is in the weights, and is never asked for again.
+    this request asks for is solved for: what earlier ones did is in the weights, and is never asked for again. The
+    notes say *retrain now* where the network does not follow the linear picture at this ridge, and where a quarter of
+    all rows is gone.
 
     **Arguments:**
 
     - `ridge`: decay plus damping, **per row**; becomes $N_r$ times that.
     - `notes`: records how much of the curvature was approximated.
     """
-    notes.fact(statistics_ridge=ridge)
-    return _Request.of(memory, trained, forget, notes, seed).answer(ridge)
+    request = _Request.of(memory, trained, forget, notes, seed)
+    found = request.answer(ridge)
+    return _judged(request, found, request.drift(found.step), ridge, notes)
 
 
 def faithful_step(
@@ -81,9 +84,7 @@ def faithful_step(
     must go.
 
     No retained row is at hand to tell a wrecked network from a good one; the forgotten rows are moved furthest, so they
-    depart first. The notes say *retrain now* where no damping is enough, where a quarter of all rows is gone, and where
-    a request was served since the sums were written: the mean that others' rows leave is then not known, and steps
-    would push further where earlier ones went too far.
+    depart first. The notes say *retrain now* where no damping is enough, and where a quarter of all rows is gone.
     """
     request = _Request.of(memory, trained, forget, notes, seed)
     # Rounded, so that what is kept of it tells next to nothing of the rows.
@@ -94,17 +95,21 @@ def faithful_step(
         error = request.drift(found.step)
         if error <= FAITHFUL:
             break
-    gone = memory.forgotten(len(forget))
+    notes.fact(damping=ridge - weight_decay)
+    return _judged(request, found, error, ridge, notes)
+
+
+def _judged(request: "_Request", found: Step, error: float, ridge: float, notes: Notes) -> Step:
+    """The step, and in the notes whether it may be taken. Every step from statistics comes through here."""
+    gone = request.statistics.forgotten(len(request.rows))
     why = []
-    if error > FAITHFUL:
-        why.append(f"the network departs by {error:.0%} from the linear picture of the memory at any damping")
-    if memory.since:
-        why.append("the memory was not written anew after the request before, for no retained rows were at hand")
+    if not error <= FAITHFUL:  # what is not a number is not faithful
+        why.append(f"the network departs by {error:.0%} from the linear picture of the statistics")
     if gone > MOST:
         why.append(f"{gone:.0%} of the rows that the network was trained on are gone")
-    notes.fact(statistics_ridge=ridge, damping=ridge - weight_decay, drift=error, gone=gone, retrain_now=bool(why))
+    notes.fact(statistics_ridge=ridge, drift=error, gone=gone, retrain_now=bool(why))
     if why:
-        lost = "retrain now and write a new memory; how much this request forgot is not known"
+        lost = "retrain now and precompute new statistics; how much this request forgot is not known"
         notes.assume("; ".join(why), lost)
     return found
 
@@ -226,10 +231,3 @@ def fisher_after(memory: Statistics, trained: Trained, forget: Data) -> Float[Te
     kind: Literal["exact", "empirical"] = "empirical" if memory.written.diagonal == "empirical" else "exact"
     # A memory from Monte Carlo may hold less than the cohort's exact share; a sum of squares is never negative.
     return (whole - fisher_diagonal(here, forget, kind=kind)).clamp(min=0)
-
-
-def curvature_after(memory: Statistics, trained: Trained, forget: Data, seed: int = 0) -> LowRankPlusRidge:
-    """`H_r` as `step_from_statistics` has it, less the mean of what the memory left out; its ridge stands for
-    nothing.
-    """
-    return _Request.of(memory, trained, forget, Notes(), seed).removal.curvature
