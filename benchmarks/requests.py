@@ -102,7 +102,7 @@ def measure(
         forget = rows(chosen[(i - 1) * EACH : i * EACH])(train, test).forget
         kept = kept.without(forget)
         clock = perf_counter()
-        gaussian = NTK(statistics=memory)(network, Split(forget=forget))
+        gaussian = NTK(statistics=memory)(network, Split(forget=forget, kept=kept))
         about = gaussian.diagnostics
         first = first or about["statistics_ridge"]
         memory = after_request(memory, network, forget, gaussian.mean, retain=kept)

@@ -109,7 +109,7 @@ def networks(method: str, original: Trained, data: Data, cohorts: list[list[int]
             if fold_models is None
             else OutOfFoldDistillation(fold_models=fold_models, epochs=3, examples_per_epoch=60, seed=i)
         )
-        done = scrub(network, Split(forget=forget, kept=kept if method == FOLD_MODELS else None))
+        done = scrub(network, Split(forget=forget, kept=kept))
         if done.diagnostics["retrain_now"] and method != JOINT:
             return
         network, before = network.at(done.mean), network

@@ -200,9 +200,9 @@ def test_a_network_that_lost_many_rows_must_be_retrained_though_its_memory_is_ne
     told = []
     for i in range(3):
         forget, notes = data.select(range(4 * i, 4 * i + 4)), Notes()
-        faithful_step(memory, trained, forget, DECAY, notes)
-        told.append((notes.facts["gone"], notes.facts["retrain_now"]))
         rest = data.select(range(4 * i + 4, 40))
+        faithful_step(memory, trained, forget, DECAY, notes, retain=rest)
+        told.append((notes.facts["gone"], notes.facts["retrain_now"]))
         memory = after_request(memory, trained, forget, trained.weights, retain=rest)
     assert told == [(0.1, False), (0.2, False), (0.3, True)]
     assert "30% of the rows that the network was trained on are gone" in notes.assumed[-1]

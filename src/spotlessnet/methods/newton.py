@@ -121,7 +121,8 @@ class Newton(Scrub):
     def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
         ridge = ridge_of(trained, self.damping, notes)
         if self.statistics is not None:
-            return trained.weights + step_from_statistics(self.statistics, trained, split.forget, ridge, notes).step
+            found = step_from_statistics(self.statistics, trained, split.forget, ridge, notes, retain=split.kept)
+            return trained.weights + found.step
         assume_anchor(trained, notes)
         n, k = len(split.retain), len(split.forget)
         g_r = gradient(trained, split.retain, ridge=n * trained.known_weight_decay).double() / n

@@ -76,7 +76,8 @@ class NTK(Scrub):
     - `tolerance`: what a solution may leave of the right-hand side, or what rounding leaves if that is more. The facts
       say how far the step can at most be from the true one, `error_at_most`, for the ridge limits that.
     - `memory`: the sums that `precompute` kept; only $D_f$ is then read, and the kept directions stand for $H_D$. The
-      automatic damping is then the least at which the network follows the linear model on $D_f$.
+      automatic damping is then the least at which the network follows the linear model on $D_f$. From the second
+      request on $D_r$ is read too, to see that the step takes nothing back.
     """
 
     output: Literal["identity", "softmax", "exact"] = "softmax"
@@ -143,10 +144,10 @@ class NTK(Scrub):
         """The same system in the low rank that was kept; trust is measured on the rows that must go."""
         if self.damping == "auto":
             weight_decay = ridge_of(trained, 0.0, notes)
-            found = faithful_step(memory, trained, split.forget, weight_decay, notes, seed=self.seed)
+            found = faithful_step(memory, trained, split.forget, weight_decay, notes, retain=split.kept, seed=self.seed)
         else:
             ridge = ridge_of(trained, float(self.damping), notes)
-            found = step_from_statistics(memory, trained, split.forget, ridge, notes, seed=self.seed)
+            found = step_from_statistics(memory, trained, split.forget, ridge, notes, retain=split.kept, seed=self.seed)
         notes.fact(ntk={"variant": "from memory", "step": float(found.step.double().norm())})
         return trained.weights + found.step
 

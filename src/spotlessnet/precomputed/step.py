@@ -20,6 +20,7 @@ from spotlessnet.operators.kernel import kernel
 from spotlessnet.operators.linear_response import removal_gradient, respond
 from spotlessnet.operators.low_rank import LowRank, Removal, without_cohort
 from spotlessnet.operators.trust import dampings
+from spotlessnet.precomputed.others import ENOUGH, FURTHEST, Others
 from spotlessnet.precomputed.statistics import Statistics
 
 WIDEST = 400
@@ -58,33 +59,49 @@ class Step:
 
 
 def step_from_statistics(
-    memory: Statistics, trained: Trained, forget: Data, ridge: float, notes: Notes, *, seed: int = 0
+    memory: Statistics,
+    trained: Trained,
+    forget: Data,
+    ridge: float,
+    notes: Notes,
+    *,
+    retain: Data | None = None,
+    seed: int = 0,
 ) -> Step:
     r"""The step that the retained data would ask for, from the memory and $D_f$ alone.
 
     Gradient and curvature of the cohort are both taken out: leaving its curvature in makes the step useless. Only what
     this request asks for is solved for: what earlier ones did is in the weights, and is never asked for again. The
-    notes say *retrain now* where the network does not follow the linear picture at this ridge, and where a quarter of
-    all rows is gone.
+    notes say *retrain now* where the network does not follow the linear picture at this ridge, where a quarter of all
+    rows is gone, and after the first request where the step may take back what earlier ones did.
 
     **Arguments:**
 
     - `ridge`: decay plus damping, **per row**; becomes $N_r$ times that.
     - `notes`: records how much of the curvature was approximated.
+    - `retain`: rows that stay, or some of them. From the second request on they stand in for the rows of earlier ones,
+      which nobody has any more: what moves rows that stay moves those back too.
     """
     request = _Request.of(memory, trained, forget, notes, seed)
     found = request.answer(ridge)
-    return _judged(request, found, request.drift(found.step), ridge, notes)
+    return _judged(request, found, request.drift(found.step), _moved(request, found, retain), ridge, notes)
 
 
 def faithful_step(
-    memory: Statistics, trained: Trained, forget: Data, weight_decay: float, notes: Notes, *, seed: int = 0
+    memory: Statistics,
+    trained: Trained,
+    forget: Data,
+    weight_decay: float,
+    notes: Notes,
+    *,
+    retain: Data | None = None,
+    seed: int = 0,
 ) -> Step:
     """`step_from_statistics` with the least damping at which the network follows the linear picture on the rows that
-    must go.
+    must go, and at which others hardly move.
 
-    No retained row is at hand to tell a wrecked network from a good one; the forgotten rows are moved furthest, so they
-    depart first. The notes say *retrain now* where no damping is enough, and where a quarter of all rows is gone.
+    The forgotten rows are moved furthest, so they depart first. The notes say *retrain now* where no damping is enough
+    that leaves half of what the first faithful step does to them, and where a quarter of all rows is gone.
     """
     request = _Request.of(memory, trained, forget, notes, seed)
     # Rounded, so that what is kept of it tells next to nothing of the rows.
@@ -95,14 +112,39 @@ def faithful_step(
         error = request.drift(found.step)
         if error <= FAITHFUL:
             break
+    moved, own = _moved(request, found, retain), request.own_movement(found.step)
+    first_found = (found, error, moved, ridge)
+    for more in ridges[ridges.index(ridge) + 1 :]:
+        if moved is None or (moved <= FURTHEST and error <= FAITHFUL):
+            break
+        found, ridge = request.answer(more), more
+        error, moved = request.drift(found.step), _moved(request, found, retain)
+        if request.own_movement(found.step) < ENOUGH * own:
+            found, error, moved, ridge = first_found  # refused, and told as it was
+            break
     notes.fact(damping=ridge - weight_decay)
-    return _judged(request, found, error, ridge, notes)
+    return _judged(request, found, error, moved, ridge, notes)
 
 
-def _judged(request: "_Request", found: Step, error: float, ridge: float, notes: Notes) -> Step:
+def _moved(request: "_Request", found: Step, retain: Data | None) -> float | None:
+    """How far rows move that are no part of the request: infinitely far if nobody can see. `None` for a first request,
+    which has nothing to take back.
+    """
+    if not request.statistics.forgotten():
+        return None
+    return Others.of(request.trained, retain).moved(found.step) if retain is not None and len(retain) else math.inf
+
+
+def _judged(request: "_Request", found: Step, error: float, moved: float | None, ridge: float, notes: Notes) -> Step:
     """The step, and in the notes whether it may be taken. Every step from statistics comes through here."""
     gone = request.statistics.forgotten(len(request.rows))
     why = []
+    if moved == math.inf:
+        why.append("no retained row is at hand to see whether the step takes back what earlier requests did")
+    elif moved is not None:
+        notes.fact(others_moved=moved)
+        if not moved <= FURTHEST:
+            why.append(f"the step moves other rows by {moved:.2g}, and may so take back what earlier requests did")
     if not error <= FAITHFUL:  # what is not a number is not faithful
         why.append(f"the network departs by {error:.0%} from the linear picture of the statistics")
     if gone > MOST:
@@ -162,6 +204,11 @@ class _Request:
         """The mean curvature of one retained row along what pulls."""
         b = self.b
         return float((b @ self.removal.curvature.multiply(b)) / (b @ b).clamp(min=1e-30)) / self.left
+
+    def own_movement(self, step: Float[Tensor, " P"]) -> float:
+        """How far the outputs of the rows that must go move, in the root mean square."""
+        moved = self.trained.at(self.trained.weights + step).predict(self.rows) - self.trained.predict(self.rows)
+        return float(moved.flatten(1).norm(dim=1).square().mean().sqrt())
 
     def drift(self, step: Float[Tensor, " P"]) -> float:
         r"""$\|f_{w+\delta} - f_w - J\delta\| / \|J\delta\|$ on the rows that must go."""
