@@ -114,6 +114,23 @@ def rows_before() -> tuple[torch.Tensor, torch.Tensor]:
     return x, y
 
 
+def test_rows_forgotten_before_are_unknown_to_the_fold_models_of_the_next_request(here):
+    """Left in the data, they would be taught again."""
+    assert spotless("precompute", *ROWS, *RECIPE, "--rank", "0", "--folds", "2", "--out", "memory").code == 0
+    old, new = "memory/fold-models.safetensors", "first/fold-models.safetensors"
+    asked = ("scrub", *BASE, *RECIPE, "--fold-models", old)
+    assert spotless(*asked, "--out", "first").code == 0
+    (here / "forget.csv").write_text("id\nperson-8\n")
+    again = second(asked, **{old: new})
+    ended = spotless(*again, "--out", "second")
+    assert ended.code == 3
+    assert "3 of 60 rows are not among the 57 rows of" in ended.err
+    take_out(here, "person-1", "person-5", "person-7")
+    ended = spotless(*again, "--out", "second")
+    assert ended.code == 0, ended.err
+    assert len(sn.read_fold_models(here / "second/fold-models.safetensors").keys) == 56
+
+
 def test_tutors_are_found_by_content_when_rows_were_taken_out(here):
     assert spotless("precompute", *ROWS, *RECIPE, "--rank", "0", "--folds", "2", "--out", "memory").code == 0
     asked = ("scrub", *BASE, *RECIPE, "--fold-models", "memory/fold-models.safetensors")

@@ -28,13 +28,14 @@ from spotlessnet.core.scrub import Scrub
 from spotlessnet.core.split import Request
 from spotlessnet.core.trained import Trained
 from spotlessnet.precomputed.after_request import after_request
+from spotlessnet.precomputed.fold_model_files import write_fold_models
 from spotlessnet.precomputed.statistics_files import write_statistics
 from spotlessnet.report.audit_report import AuditReport
 from spotlessnet.store.checkpoints import write_weights
 from spotlessnet.store.receipts import COMMITMENT, NoiseSeed, commit_to, plain, statement, write_receipt
 
 SCRUBBED, STATISTICS, REFUSAL = "scrubbed.safetensors", "statistics.safetensors", "refusal.json"
-VERDICT = "verdict.json"
+VERDICT, FOLD_MODELS = "verdict.json", "fold-models.safetensors"
 REPORT = ("report.html", "rows.jsonl", "rows.csv", "model-card.md", VERDICT)
 """The files that an audit writes; a receipt with a verdict binds them all."""
 
@@ -172,6 +173,9 @@ def _write(folder: Folder, plan: Plan, binding: dict[str, Any], began: datetime,
     subjects = {SCRUBBED: written}
     if opened.statistics is not None and opened.may_write_statistics:
         subjects[STATISTICS] = _write_statistics(folder, opened, weights)
+    if opened.fold_models is not None:
+        left = opened.fold_models.without(split.forget)
+        subjects[FOLD_MODELS] = write_fold_models(folder.path / FOLD_MODELS, left, replace=folder.again)
     report = None if audit is None else audit(plan, opened.trained.at(weights))
     if report is not None:
         subjects |= write_report(folder.path, report, replace=folder.again)
@@ -283,6 +287,8 @@ def limits_of(opened: LoadedRequest, gaussian: Gaussian, report: AuditReport | N
             "The file of the fold models holds the network from before all requests, and fold models that were "
             "trained on "
             "forgotten rows, each on a part of them: destroy it once a network was retrained, and guard it until then. "
+            "Give the next request the fold models that lie beside the new network: they no longer know the rows of "
+            "this one, so that none left in the data is taught again. "
             "A request from fold models may take back some of what an earlier one did; nothing here has looked for it."
         )
     if opened.case.seed is not None and not gaussian.is_noiseless:

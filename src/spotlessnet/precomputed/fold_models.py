@@ -1,6 +1,7 @@
 """Fold models: networks that each miss a part of the rows, so that for every row there is one that never saw it."""
 
 import warnings
+from collections import Counter
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from spotlessnet.core.data import Data, evenly
 from spotlessnet.core.errors import MismatchError, NeedError, NumericsError, SettingError, check_positive
-from spotlessnet.core.row_keys import RowKeys
+from spotlessnet.core.row_keys import RowKeys, digests
 from spotlessnet.core.trained import Trained
 from spotlessnet.training.fit import fit
 from spotlessnet.training.order import mixed
@@ -61,6 +62,17 @@ class FoldModels:
                 f"models for it."
             )
         self.keys.check_hold(data, "the fold models")
+
+    def without(self, forget: Data) -> "FoldModels":
+        """Those that the next request finds: the rows of this one are unknown to them, so none is taught again."""
+        self.keys.check_hold(forget, "the fold models")
+        gone, stay = Counter(digests(forget, self.keys.salt)), []
+        for i, key in enumerate(self.keys.listed):
+            if gone[key]:
+                gone[key] -= 1
+            else:
+                stay.append(i)
+        return replace(self, keys=self.keys.without(forget), part=self.part[:, stay])
 
     def answers(self, network: Trained, data: Data) -> Float[Tensor, "n C"]:
         """What is said of each row by the fold models that never saw it, in the mean over divisions, on the CPU."""
