@@ -258,7 +258,7 @@ def _noise(seed: NoiseSeed, gaussian: Gaussian) -> dict[str, Any]:
 def _figures(report: AuditReport) -> list[dict[str, Any]]:
     judgement = report.judgement
     if judgement is None:
-        return [{"verdict": "not judged"}]
+        return [{"verdict": "not judged", "reason": "; ".join(report.limits[:1])}]
     head = {"verdict": judgement.word, "reason": judgement.reason, "seeds": judgement.seeds}
     return [head, *(vars(finding) for finding in judgement.findings)]
 

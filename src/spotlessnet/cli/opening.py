@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from spotlessnet.case import Case, as_flag, made, resolve
-from spotlessnet.core.cohorts import ids, read_ids, rows
+from spotlessnet.core.cohorts import ids, read_ids, read_list, rows, spelled
 from spotlessnet.core.contents import Contents, contents_of
 from spotlessnet.core.data import Arrays, Data, HasLabels
 from spotlessnet.core.errors import DataError, MismatchError, ResourceError, SpotlessError
@@ -100,7 +100,11 @@ def open_case(case: Case, *, needs_forget: bool = True) -> LoadedRequest:
         fold_models.check_belong_to(trained, train)
     contents = {} if cohort is None else _contents({"data": train, "test": test, **others}, split)
     if cohort is not None:
-        split = replace(split, request=replace(split.request, copies=contents["data"].copies))
+        listing = read_list(case.forget, case.id_column or "id")  # type: ignore[arg-type]  # `need` has looked
+        found = replace(split.request, copies=contents["data"].copies, comments=listing.comments)
+        split = replace(split, request=found)
+        if case.id_column != "row":
+            wanted = frozenset(listing.without_header(set(spelled(train.column(case.id_column or "id")))))
     return LoadedRequest(case, trained, split, wanted, memory, reference, fold_models, contents)
 
 
@@ -168,7 +172,7 @@ def _rows(case: Case, name: str) -> tuple[Data, Data | None]:
 
         pair = load(spec)
         return (pair.test, None) if name == "test" else (pair.train, pair.test if len(pair.test) else None)
-    return as_data(made(spec, name), name), None
+    return as_data(made(spec, name), name, case.id_column), None
 
 
 def rows_of(case: Case, name: str) -> Data:
@@ -176,11 +180,17 @@ def rows_of(case: Case, name: str) -> Data:
     return _rows(case, name)[0]
 
 
-def as_data(found: Any, name: str) -> Data:
-    """Rows from what a person's function gave: anything `Data.of` takes, or inputs, labels and ids."""
+def as_data(found: Any, name: str, column: str | None = None) -> Data:
+    """Rows from what a person's function gave: anything `Data.of` takes, or inputs, labels and ids.
+
+    **Arguments:**
+
+    - `column`: what the case calls the ids, which have no name of their own there.
+    """
+    called = column if column not in (None, "row") else "id"
     try:
         if isinstance(found, tuple) and len(found) == 3:
-            return Data.of(found[:2], columns={"id": list(found[2])})
+            return Data.of(found[:2], columns={called: list(found[2])})
         return Data.of(found)
     except SpotlessError as e:
         raise DataError(f"{as_flag(name)}: {e}") from e

@@ -12,7 +12,7 @@ import typer
 
 from spotlessnet.case import Case, as_flag
 from spotlessnet.cli.console import Console
-from spotlessnet.cli.forgetting import SCRUBBED, Plan, Result, plan_of, serve
+from spotlessnet.cli.forgetting import REPORT, SCRUBBED, Plan, Result, plan_of, serve
 from spotlessnet.cli.inputs import OF_ONE_REQUEST, neutral
 from spotlessnet.cli.options import AsJson, Debug, Quiet, Wish, takes_case
 from spotlessnet.core.progress import quiet as no_bars
@@ -131,7 +131,7 @@ def usual_fields() -> dict[str, object]:
 
 def _told(served: Result, console: Console, *, audited: bool) -> int:
     receipt = served.receipt["predicate"]
-    words = [figure["verdict"] for figure in receipt["audit"] if "verdict" in figure]
+    verdict = next((figure for figure in receipt["audit"] if "verdict" in figure), None)
     if served.again:
         console.say("This request was served before; nothing was changed.")
     about = receipt["about"]
@@ -154,5 +154,10 @@ def _told(served: Result, console: Console, *, audited: bool) -> int:
         "network": served.folder / SCRUBBED,
         "receipt": served.receipt,
     }
-    console.give(told, [str(served.folder / SCRUBBED), str(served.folder / "receipt.json")])
-    return EXIT_CODES.get(words[0], 6) if words else (6 if audited else 0)
+    lines = [str(served.folder / SCRUBBED), str(served.folder / "receipt.json")]
+    if verdict is None:
+        console.give(told, lines)
+        return 6 if audited else 0
+    word, reason, page = verdict["verdict"], verdict.get("reason", ""), served.folder / REPORT[0]
+    console.give({**told, "verdict": word, "reason": reason, "report": page}, [f"{word}: {reason}", *lines, str(page)])
+    return EXIT_CODES.get(word, 6)

@@ -97,11 +97,16 @@ def _check_request(told: Mapping[str, Any], kept: Any, salt: bytes) -> None:
 
 def _check_list(cohort: Mapping[str, Any], forget: Path, column: str, salt: bytes) -> None:
     from spotlessnet.cli.opening import listed_ids
+    from spotlessnet.core.cohorts import read_list
     from spotlessnet.store.receipts import COMMITMENT, commit_to
 
     if cohort.get("algorithm") != COMMITMENT:
         raise DataError(
             f"The receipt commits to its list in a way that this version does not know; it knows {COMMITMENT!r}."
         )
-    if commit_to(listed_ids(forget, column), salt) != cohort["commitment"]:
+    listed = [listed_ids(forget, column)]
+    if read_list(forget, column).may_have_header:
+        # Only the data told whether the first line of such a file was an id.
+        listed.append(listed[0][1:])
+    if cohort["commitment"] not in [commit_to(names, salt) for names in listed]:
         raise IntegrityError(f"{forget} is not the list that the receipt was written for.")

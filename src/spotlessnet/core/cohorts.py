@@ -6,7 +6,7 @@ import json
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -125,25 +125,24 @@ class ids(Cohort):  # noqa: N801
         allow_missing: bool = False,
         mislabelled: bool = False,
     ) -> None:
-        if isinstance(wanted, (str, Path)):
-            self.wanted = read_ids(Path(wanted), column)
-        else:
-            self.wanted = spelled(wanted)
+        listing = read_list(Path(wanted), column) if isinstance(wanted, (str, Path)) else Listing(spelled(wanted))
+        self.wanted, self.listing = listing.ids, listing
         self.column, self.allow_missing, self.mislabelled = column, allow_missing, mislabelled
 
     def choose(self, train: Data) -> tuple[Tensor, Request]:
-        wanted = set(self.wanted)
         names = spelled(train.column(self.column))
+        listed = self.listing.without_header(set(names))
+        wanted = set(listed)
         positions = [position for position, name in enumerate(names) if name in wanted]
         request = _matched(
             f"ids in column {self.column!r}",
-            self.wanted,
+            listed,
             {names[position] for position in positions},
             len(positions),
             allow_missing=self.allow_missing,
             mislabelled=self.mislabelled,
         )
-        return torch.tensor(positions, dtype=torch.long), request
+        return torch.tensor(positions, dtype=torch.long), replace(request, comments=self.listing.comments)
 
 
 @dataclass(frozen=True)
@@ -165,11 +164,38 @@ class where(Cohort):  # noqa: N801
         return torch.tensor(positions, dtype=torch.long), Request(text, matched=len(positions))
 
 
+@dataclass(frozen=True)
+class Listing:
+    """What a file lists.
+
+    **Arguments:**
+
+    - `comments`: lines that were skipped.
+    - `may_have_header`: the first id may be the name of a csv file's only column; the data tell.
+    """
+
+    ids: list[str]
+    comments: int = 0
+    may_have_header: bool = False
+
+    def without_header(self, known: set[str]) -> list[str]:
+        """The ids, less a first line that no row has while rows have others of the list."""
+        first, rest = self.ids[:1], self.ids[1:]
+        is_header = self.may_have_header and first and first[0] not in known and any(name in known for name in rest)
+        return rest if is_header else self.ids
+
+
 def read_ids(path: Path, column: str = "id") -> list[str]:
-    """The ids that a csv, json, jsonl or txt file lists.
+    """The ids that a csv, json, jsonl or txt file lists, as `read_list` reads them."""
+    return read_list(path, column).ids
+
+
+def read_list(path: Path, column: str = "id") -> Listing:
+    """A csv, json, jsonl or txt file of ids.
 
     Text: one id a line; a line that begins with `#` is a comment, and anywhere else `#` is part of the id. Csv: the
-    named column, or the only one. Json: a list of ids or of objects with that name. Space around an id does not count.
+    named column, or the only one; the name of that one is not an id. Json: a list of
+    ids or of objects with that name. Space around an id does not count.
     """
     if not path.exists():
         raise DataError(f"There is no forget list at {path}. Give the path of a csv, json, jsonl or txt file.")
@@ -183,26 +209,28 @@ def read_ids(path: Path, column: str = "id") -> list[str]:
     reader = readers.get(path.suffix.lower())
     if reader is None:
         raise DataError(f"The forget list {path} must end in .csv, .json, .jsonl or .txt, but ends in {path.suffix!r}.")
-    found = [name for name in reader(text, path, column) if name]
+    listing = reader(text, path, column)
+    found = [name for name in listing.ids if name]
     if not found:
         raise DataError(f"The forget list {path} names no id. Put one id on each line, or a list of ids.")
-    return found
+    return replace(listing, ids=found, may_have_header=listing.may_have_header and found[0] == listing.ids[0])
 
 
-def _read_text(text: str, path: Path, column: str) -> list[str]:
+def _read_text(text: str, path: Path, column: str) -> Listing:
     lines = [line.strip() for line in text.splitlines()]
-    return [line for line in lines if not line.startswith("#")]
+    names = [line for line in lines if not line.startswith("#")]
+    return Listing(names, comments=len(lines) - len(names))
 
 
-def _read_csv(text: str, path: Path, column: str) -> list[str]:
+def _read_csv(text: str, path: Path, column: str) -> Listing:
     table = csv.reader(io.StringIO(text, newline=""))  # a quoted id may hold a line's end
     try:
         header = [cell.strip() for cell in next(table, [])]
         if column in header:
             place = header.index(column)
-            return [row[place].strip() for row in table if len(row) > place]
+            return Listing([row[place].strip() for row in table if len(row) > place])
         if len(header) <= 1:
-            return header + [row[0].strip() for row in table if row]
+            return Listing(header + [row[0].strip() for row in table if row], may_have_header=bool(header))
     except csv.Error as e:
         raise DataError(f"The forget list {path} is not a readable csv file ({e}).") from e
     raise DataError(
@@ -211,7 +239,7 @@ def _read_csv(text: str, path: Path, column: str) -> list[str]:
     )
 
 
-def _read_json(text: str, path: Path, column: str) -> list[str]:
+def _read_json(text: str, path: Path, column: str) -> Listing:
     try:
         listed = json.loads(text)
     except (ValueError, RecursionError) as e:
@@ -220,10 +248,10 @@ def _read_json(text: str, path: Path, column: str) -> list[str]:
         listed = listed.get(column, listed.get("ids"))
     if not isinstance(listed, list):
         raise DataError(f"The forget list {path} must hold a JSON list of ids, or an object with a list {column!r}.")
-    return _from_json(listed, path, column)
+    return Listing(_from_json(listed, path, column))
 
 
-def _read_json_lines(text: str, path: Path, column: str) -> list[str]:
+def _read_json_lines(text: str, path: Path, column: str) -> Listing:
     entries = []
     for number, line in enumerate(text.splitlines(), start=1):
         if line.strip():
@@ -231,7 +259,7 @@ def _read_json_lines(text: str, path: Path, column: str) -> list[str]:
                 entries.append(json.loads(line))
             except (ValueError, RecursionError) as e:
                 raise DataError(f"Line {number} of the forget list {path} is not valid JSON.") from e
-    return _from_json(entries, path, column)
+    return Listing(_from_json(entries, path, column))
 
 
 def _from_json(entries: list[Any], path: Path, column: str) -> list[str]:

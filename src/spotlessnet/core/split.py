@@ -18,6 +18,7 @@ class Request:
     **Arguments:**
 
     - `duplicates`: ids that the list names more than once.
+    - `comments`: lines of the list that were skipped.
     - `copies`: kept rows with the very inputs of a forgotten one; `None` where nobody looked.
     """
 
@@ -27,9 +28,12 @@ class Request:
     duplicates: int = 0
     mislabelled: bool = False
     copies: int | None = None
+    comments: int = 0
 
     def __str__(self) -> str:
-        return f"{self.text}: {self.matched} rows matched, {self.missing} ids missing, {self.duplicates} duplicates"
+        said = f"{self.text}: {self.matched} rows matched, {self.missing} ids missing, {self.duplicates} duplicates"
+        skipped = f", {self.comments} comment{'s' if self.comments > 1 else ''} skipped" if self.comments else ""
+        return said + skipped
 
 
 @dataclass(frozen=True, eq=False)

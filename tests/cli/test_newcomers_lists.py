@@ -1,0 +1,67 @@
+"""What a newcomer met: comments, headers and columns of lists, and an audit that must say what it found."""
+
+import json
+from importlib import import_module
+
+import pytest
+
+from tests.cli.test_commands import report
+from tests.cli.workshop import BASE, QUICK, spotless
+
+LIST = tuple("forget.txt" if word == "forget.csv" else word for word in BASE)
+
+
+@pytest.mark.parametrize(("comments", "told"), [(0, ""), (1, ", 1 comment skipped"), (2, ", 2 comments skipped")])
+@pytest.mark.parametrize("column", ["id", "row"])
+def test_comments_are_counted_in_the_plan(here, comments, told, column):
+    name = "person-1" if column == "id" else "1"
+    (here / "forget.txt").write_text("# who asked\n" * comments + name + "\n")
+    out = spotless("scrub", *LIST, *QUICK, "--id-column", column, "--dry-run").out
+    assert f"1 rows matched, 0 ids missing, 0 duplicates{told}; " in out
+
+
+def test_ids_that_come_third_are_the_column_that_the_case_names(here):
+    (here / "forget.csv").write_text("person\nperson-1\nperson-5\n")
+    ended = spotless("scrub", *BASE, *QUICK, "--id-column", "person", "--out", "run")
+    assert ended.code == 0, ended.err
+    assert "ids in column 'person': 2 rows matched, 0 ids missing" in ended.err
+    assert spotless("verify", "run", "--forget", "forget.csv", "--id-column", "person").code == 0
+
+
+@pytest.mark.parametrize("allow", [(), ("--allow-missing",)])
+def test_a_header_is_not_an_id(here, allow):
+    (here / "forget.csv").write_text("people\nperson-1\nperson-5\n")
+    ended = spotless("scrub", *BASE, *QUICK, *allow, "--out", "run")
+    assert ended.code == 0, ended.err
+    assert "2 rows matched, 0 ids missing" in ended.err
+    assert spotless("verify", "run", "--forget", "forget.csv").code == 0
+    (here / "same.txt").write_text("person-5\nperson-1\n")
+    assert spotless("verify", "run", "--forget", "same.txt").code == 0
+    (here / "other.csv").write_text("people\nperson-1\n")
+    assert spotless("verify", "run", "--forget", "other.csv").code == 7
+
+
+def test_a_list_without_a_header_is_read_whole(here):
+    (here / "forget.csv").write_text("person-1\nperson-5\n")
+    assert "2 rows matched, 0 ids missing" in spotless("scrub", *BASE, *QUICK, "--dry-run").out
+    (here / "forget.csv").write_text("nobody\nno-one\n")
+    assert spotless("scrub", *BASE, *QUICK, "--dry-run").code == 3
+
+
+@pytest.mark.parametrize(
+    ("word", "code", "reason"), [("not forgotten", 1, "because"), (None, 6, "Nothing was retrained.")]
+)
+def test_scrub_with_an_audit_says_what_it_found(here, monkeypatch, word, code, reason):
+    monkeypatch.setattr(import_module("spotlessnet.audit"), "audit", lambda *a, **k: report(word))
+    ended = spotless("scrub", *BASE, *QUICK, "--audit", "--out", "run")
+    assert ended.code == code
+    assert ended.out.splitlines() == [
+        f"{word or 'not judged'}: {reason}",
+        "run/scrubbed.safetensors",
+        "run/receipt.json",
+        "run/report.html",
+    ]
+    ended = spotless("scrub", *BASE, *QUICK, "--audit", "--json", "--out", "other")
+    told = json.loads(ended.out)
+    assert (told["verdict"], told["reason"], told["report"]) == (word or "not judged", reason, "other/report.html")
+    assert spotless("verify", "run").code == 0
