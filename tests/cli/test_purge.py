@@ -33,8 +33,9 @@ def test_nothing_goes_before_its_time(run):
     assert (run / "private/salt").read_bytes() == before
 
 
-def test_what_is_due_is_overwritten_unlinked_and_written_down(run, monkeypatch):
-    (run / "private/destroy-after").write_text("2020-01-01T00:00:00+00:00\n")
+def test_what_is_due_is_overwritten_unlinked_and_written_down(here, monkeypatch):
+    assert spotless("scrub", *BASE, *QUICK, "--keep-private", "0", "--out", "run").code == 0
+    run = here / "run"
     seen = {}
 
     def look(path):

@@ -2,13 +2,16 @@
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from spotlessnet.cli.console import Console
 from spotlessnet.cli.options import AsJson, Debug, Quiet
 from spotlessnet.core.errors import DataError
+
+if TYPE_CHECKING:
+    from spotlessnet.store.private import Private
 
 Folders = Annotated[list[Path], typer.Argument(help="Folders that requests wrote.")]
 Now = Annotated[bool, typer.Option("--now", help="Destroy it today, whenever it is due.")]
@@ -36,7 +39,7 @@ def purge(folders: Folders, now: Now = False, json: AsJson = False, quiet: Quiet
             continue
         if not private.path.is_dir() or private.path.is_symlink():
             raise DataError(f"{folder} holds no folder `private`, so no request wrote it. Give the --out of a request.")
-        due = None if now else private.destroy_after
+        due = None if now else _due(private)
         if due is not None and due > today:
             told.append({"folder": folder, "status": "kept", "due": due.isoformat()})
             lines.append(f"kept {folder / 'private'}, due on {due.date()}")
@@ -47,3 +50,16 @@ def purge(folders: Folders, now: Now = False, json: AsJson = False, quiet: Quiet
         lines.append(f"purged {folder / 'private'}: {', '.join(names) or 'nothing left in it'}")
     console.give({"status": "done", "folders": told}, lines)
     return 0
+
+
+def _due(private: "Private") -> datetime:
+    """The date of the receipt, or of the refusal; where neither was written, that of the folder itself."""
+    from spotlessnet.cli.folder import RECEIPT
+    from spotlessnet.cli.forgetting import REFUSAL
+    from spotlessnet.store.receipts import read_receipt, verify
+
+    file = next((private.out / name for name in (RECEIPT, REFUSAL) if (private.out / name).is_file()), None)
+    if file is None:
+        return private.destroy_after
+    verify(file, private.salt)
+    return private.due(read_receipt(file))

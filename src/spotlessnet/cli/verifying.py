@@ -43,13 +43,21 @@ def verify(
     from spotlessnet.store.receipts import verify as check
 
     console = Console(json, quiet)
-    file = path / "receipt.json" if path.is_dir() else path
+    file = _file(path)
     private = Private(file.parent)
+    if private.path.is_dir() and not private.has_salt:
+        raise IntegrityError(
+            f"{private.path} must hold the salt that the receipt was sealed with, but it is gone, and no purged.json "
+            "says that it was destroyed: neither seal nor list was checked. Bring it back, or look into who removed it."
+        )
     salt = private.salt if private.has_salt else None
     names = check(file, salt)
-    body = read_receipt(file)["predicate"]
+    receipt = read_receipt(file)
+    body = receipt["predicate"]
     _check_report(body["audit"], file.parent, names)
+    others = _others(file, names)
     if salt is not None:
+        private.due(receipt)
         _check_request(body["request"], private.request(), salt)
         told = [f"verified {file.name}: complete, and as it was written"]
     else:
@@ -60,11 +68,40 @@ def verify(
         _check_list(body["request"]["cohort"], forget, id_column, salt)
         names.append(forget.name)
     open_ = [UNSIGNED if salt is not None else PURGED if private.is_purged else UNSEALED]
+    if others:
+        open_.append(f"files of which the receipt does not speak: {', '.join(others)}")
     console.give(
         {"status": "verified", "files": names, "sealed": salt is not None, "not_checked": open_},
         [*told, *(f"verified {name}" for name in names), *(f"not checked: {one}" for one in open_)],
     )
     return 0
+
+
+def _file(path: Path) -> Path:
+    from spotlessnet.cli.folder import RECEIPT
+    from spotlessnet.cli.forgetting import REFUSAL
+
+    if not path.is_dir():
+        return path
+    names = [name for name in (RECEIPT, REFUSAL) if (path / name).is_file()]
+    return path / (names[0] if names else RECEIPT)
+
+
+def _others(file: Path, names: list[str]) -> list[str]:
+    """Files beside the receipt of which it does not speak; under a name that this tool gives, one was planted."""
+    from spotlessnet.cli.folder import RECEIPT
+    from spotlessnet.cli.forgetting import REFUSAL, REPORT, SCRUBBED, STATISTICS
+    from spotlessnet.store.private import PRIVATE, PURGED
+
+    beside = {p.name for p in file.parent.iterdir()} - {*names, file.name, PRIVATE, PURGED}
+    # A refused request that was asked again and served leaves both.
+    planted = sorted(beside & {*REPORT, SCRUBBED, STATISTICS})
+    if planted:
+        raise IntegrityError(
+            f"{', '.join(planted)} lies beside {file.name}, which does not speak of it: this run did not write it. "
+            "Remove it, or find out who put it there."
+        )
+    return sorted(beside - {RECEIPT, REFUSAL, *(f"{name}.next" for name in names)})
 
 
 def _check_report(audit: list[Any], folder: Path, names: list[str]) -> None:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from spotlessnet.core.errors import DataError, ResourceError
+from spotlessnet.core.errors import DataError, IntegrityError, ResourceError
 from spotlessnet.core.files import sha256, write_whole
 
 PRIVATE, SALT, REQUEST, DUE = "private", "salt", "request.json", "destroy-after"
@@ -61,6 +61,16 @@ class Private:
             raise DataError(
                 f"{self.path / DUE} does not say when {self.path} is due. `spotless purge --now` destroys it today."
             ) from e
+
+    def due(self, receipt: Mapping[str, Any]) -> datetime:
+        """When a receipt says that it is due; the file in here, which nothing seals, must say the same."""
+        told = datetime.fromisoformat(receipt["predicate"]["private"]["destroy_after"]).astimezone(UTC)
+        if self.destroy_after != told:
+            raise IntegrityError(
+                f"{self.path / DUE} must say what the receipt says, {told.isoformat()}, but was changed. Put that date "
+                "back, or destroy the folder today with `spotless purge --now`."
+            )
+        return told
 
     def begin(self, days: int) -> None:
         """Make salt and date, unless an earlier run of the request made them."""

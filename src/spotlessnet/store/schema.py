@@ -28,7 +28,17 @@ DIGEST = re.compile(r"[0-9a-f]{64}")
 
 def mistakes(receipt: Mapping[str, Any]) -> list[str]:
     """Everything that a receipt lacks or has wrong, as half sentences; empty if it is well formed."""
+    if is_refusal(receipt):
+        spoken = [] if receipt.get("subject") == [] else ["it speaks of files, but a refusal writes none"]
+        return [*spoken, *_body(receipt.get("predicate"))]
     return [*_subjects(receipt.get("subject")), *_body(receipt.get("predicate"))]
+
+
+def is_refusal(receipt: Mapping[str, Any]) -> bool:
+    """Whether it says that nothing was forgotten, and why: then there is no network to speak of."""
+    body = receipt.get("predicate")
+    about = body.get("about") if isinstance(body, dict) else None
+    return isinstance(about, dict) and isinstance(about.get("refused"), str)
 
 
 def _subjects(subjects: Any) -> Iterator[str]:
