@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -130,3 +131,14 @@ def test_a_million_ids_are_parsed_and_counted_in_ten_seconds(tmp_path):
     split = ids(tmp_path / "forget.csv", allow_missing=True)(train)
     assert time.process_time() - began < 10
     assert (split.request.matched, split.request.missing, split.request.duplicates) == (count, 1, 1)
+
+
+def test_the_recorded_run_kept_every_promise():
+    """`make fuzz` writes this file; nothing in it is typed by hand."""
+    told = json.loads((Path(__file__).parents[2] / "results/fuzz.json").read_text())
+    assert (told["inputs"], told["broken"]) == (100_000, 0)
+    assert sum(told["exit_codes"].values()) == 100_000
+    assert {int(code) for code in told["exit_codes"]} <= set(told["allowed_codes"])
+    assert told["slowest_seconds"] <= 5
+    assert told["largest_mebibytes_above_baseline"] <= 1024
+    assert "with changes" not in told["commit"]
