@@ -39,7 +39,7 @@ from tests.hostile.targets import NOTE, Target, cleared, sound, targets
 CODES = {0, 2, 3, 4, 5, 7, 9}
 """How a command on a damaged file may end: the damage may go unseen, and nothing else but these may happen."""
 
-LIMIT, STATISTICS = 5.0, 2**30
+LIMIT, MOST_MEMORY = 5.0, 2**30
 """Seconds, and bytes above what was held before."""
 
 TRIES = 3
@@ -126,7 +126,7 @@ def tried(number: int, target: Target, seed: int, place: Path) -> dict[str, Any]
         "code": code not in CODES,
         "line": said != "" if code == 0 else not one_line,
         "seconds": seconds > LIMIT,
-        "memory": memory > STATISTICS or "memory of this machine did not suffice" in said,
+        "memory": memory > MOST_MEMORY or "memory of this machine did not suffice" in said,
         "disk": around(place) != before,
     }
     path.write_bytes(target.content)

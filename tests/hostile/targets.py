@@ -173,8 +173,8 @@ def _made_by_commands(folder: Path) -> list[Target]:
     with_tutors = (*scrub(fold_models="fold-models.safetensors", method=None), *RECIPE, "--dry-run")
     check = ("verify", "done", "--forget", "forget.csv")
     # The one file beside --out that a request writes: which request used the memory.
-    note = {"memory": hashlib.sha256(memory).hexdigest(), "folder": "run", "state": "at work"}
-    Path("memory.safetensors").write_bytes(memory)
+    note = {"statistics": hashlib.sha256(memory).hexdigest(), "folder": "run", "state": "at work"}
+    Path("statistics.safetensors").write_bytes(memory)
     return [
         Target("note", NOTE, json.dumps(note).encode(), with_memory, (damaged, revalued)),
         Target("receipt", "done/receipt.json", receipt, check, (damaged, revalued, revalued)),
@@ -188,7 +188,7 @@ def _made_by_commands(folder: Path) -> list[Target]:
             (reheaded, retensored),
         ),
         Target(
-            "fold_models",
+            "fold models",
             "fold-models.safetensors",
             fold_models,
             with_tutors,

@@ -64,7 +64,7 @@ def test_the_watch_sees_what_it_should(tmp_path, monkeypatch):
         (place / name).mkdir(parents=True)
     monkeypatch.chdir(place / "work")
     monkeypatch.setattr(fuzz, "command", planted)
-    monkeypatch.setattr(fuzz, "MEMORY", 2**26)
+    monkeypatch.setattr(fuzz, "MOST_MEMORY", 2**26)
     names = ("good", "writes", "hoards", "talks", "fails", "dies", "good")
     chosen = [Target(name, "a", b"sound", (name,)) for name in names]
     seen: list[dict[str, Any]] = []
