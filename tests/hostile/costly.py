@@ -27,7 +27,7 @@ def pipe(flag: str, name: str, suffix: str = "") -> Make:
 def noted(folder: Path) -> tuple[str, ...]:
     (folder / "a.safetensors").write_bytes(b"a")
     os.mkfifo(folder / "a.safetensors.next")
-    return "--memory", "a.safetensors"
+    return "--statistics", "a.safetensors"
 
 
 def device(flag: str, name: str, to: str = "/dev/zero") -> Make:
