@@ -28,7 +28,9 @@ def test_a_ruined_network_is_refused_and_nothing_is_written(here, how):
     last = ended.err.strip().splitlines()[-1]
     assert last.startswith("error[damage]: The scrubbed network is ruined: ")
     assert "of 57 retained rows are answered wrong" in last
-    assert "Take the default method" in last
+    assert "`--method retrain`" in last
+    assert "the lr of Adam is not that of SGD" in last
+    assert "default method" not in last
     assert "--accept-damage insists" in last
     assert [p for p in sorted(here.rglob("*")) if "__pycache__" not in str(p)] == before
 
@@ -38,7 +40,11 @@ def test_whoever_insists_gets_it_with_both_errors_in_the_receipt(here):
     assert ended.code == 0, ended.err
     utility = json.loads((here / "run/receipt.json").read_text())["predicate"]["about"]["utility"]
     assert utility["accepted_any"] is True
-    kept, held_out = utility["measured"]
+    kinds = ["error", "loss", "balanced error"]
+    assert [(one["on"], one["kind"]) for one in utility["measured"]] == [
+        (on, kind) for on in ("retained rows", "held-out rows") for kind in kinds
+    ]
+    kept, held_out = (one for one in utility["measured"] if one["kind"] == "error")
     assert (kept["on"], kept["rows"], kept["kind"]) == ("retained rows", 57, "error")
     assert (held_out["on"], held_out["rows"]) == ("held-out rows", 40)
     # Counted once more, without the package: plain modules on plain tensors.
@@ -96,7 +102,7 @@ def test_a_class_that_goes_is_no_damage_on_held_out_rows():
     trained, x, data = problem(torch.arange(30) % 3)
     split = replace(sn.whole_class(2)(data), validation=sn.Data.of((x, torch.arange(30) % 3)))
     after = trained.at(trained.weights * torch.tensor([1, 1, 1, 1, 1, 1, 0, 0, -1], dtype=float64))
-    found = {one.on: one for one in utility_of(trained, after, split)}
+    found = {one.on: one for one in utility_of(trained, after, split) if one.kind == "error"}
     assert found["held-out rows"].rows == 20
     assert found["held-out rows"].after == 0
     sn.check_damage(trained, trained.module(after.weights), split)
@@ -125,7 +131,86 @@ def test_answers_that_are_no_numbers_are_damage_and_few_rows_are_looked_at():
     split = sn.rows([0])(data)
     with pytest.raises(DamageError, match=f"inf% of {CHECKED} retained rows"):
         sn.check_damage(trained, trained.at(trained.weights.clone().fill_(1e308) * 10), split)
-    assert not sn.check_damage(trained, trained, replace(split, kept=None))  # nothing to look at
+
+
+def test_too_few_rows_to_tell_are_said_and_not_passed_over():
+    """One kept row, or none, let every network pass."""
+    trained, _, data = problem(torch.arange(60) % 3)
+    ruined = trained.at(0 * trained.weights)
+    for kept, rows in ((None, 0), (data.select([]), 0), (data.select([3]), 1), (data.select(range(3, 32)), 29)):
+        with pytest.raises(DamageError, match=f"at least 30 rows, but there are {rows} that stay"):
+            sn.check_damage(trained, trained, sn.Split(forget=data.select([0]), kept=kept))
+    few = sn.Split(forget=data.select([0]), kept=data.select([3]))
+    assert sn.check_damage(trained, trained, few, least=1)
+    assert sn.check_damage(trained, trained, replace(few, validation=data.select(range(30))))
+    with pytest.raises(DamageError):
+        sn.check_damage(trained, ruined, few)
+
+
+def scattered(seed: int = 0, rows: int = 600, size: int = 20) -> tuple[torch.Tensor, torch.Generator]:
+    g = torch.Generator().manual_seed(seed)
+    return torch.randn(rows, size, generator=g, dtype=float64), g
+
+
+def linear(x: torch.Tensor, y: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, loss: object = None):
+    model = nn.Linear(x.shape[1], len(bias)).double()
+    with torch.no_grad():
+        model.weight.copy_(weight)
+        model.bias.copy_(bias)
+    return sn.Trained.of(model, loss), sn.rows([0])(sn.Data.of((x, y)))
+
+
+def test_an_answer_that_is_always_the_commonest_class_is_damage():
+    """4% of the rows are of the rarer class: points of error never showed that all of them are lost."""
+    x, _ = scattered()
+    y = (x[:, 0] > 1.75).long()
+    assert 0.01 < float(y.double().mean()) < 0.05
+    W = torch.zeros(2, 20, dtype=float64)
+    W[1, 0] = 20.0
+    trained, split = linear(x, y, W, torch.tensor([0.0, -35.0], dtype=float64))
+    assert sn.check_damage(trained, trained, split)
+    always = trained.weights.clone()
+    always[-2:] = torch.tensor([3.5, 0.0], dtype=float64)
+    always[:-2] = 0
+    with pytest.raises(DamageError, match="every class counting the same"):
+        # With a calibrated constant even the loss is as good as a constant's can be.
+        sn.check_damage(trained, trained.at(always), split, limit=0.1)
+    # One rare row in twenty that flips is not.
+    slightly = trained.weights.clone()
+    slightly[-1] -= 1.0
+    assert sn.check_damage(trained, trained.at(slightly), split)
+
+
+def test_yes_or_no_labels_that_are_always_no_are_damage():
+    x, g = scattered()
+    W = torch.randn(50, 20, generator=g, dtype=float64)
+    y = ((x @ W.T) > 2.05 * W.norm(dim=1)).double()
+    assert 0.01 < float(y.mean()) < 0.03
+    bias = -2.05 * 20 * W.norm(dim=1)
+    trained, split = linear(x, y, 20 * W, bias, sn.BinaryCrossEntropy())
+    assert sn.check_damage(trained, trained, split)
+    no = trained.weights.clone()
+    no[-50:] -= 1e4
+    with pytest.raises(DamageError):
+        sn.check_damage(trained, trained.at(no), split, limit=0.1)  # at 0.1 the loss alone refuses nothing
+    (balanced,) = [one for one in utility_of(trained, trained.at(no), split) if one.kind == "balanced error"]
+    assert (balanced.before, balanced.after) == (0, 0.5)
+
+
+def test_answers_without_confidence_are_damage():
+    """Logits times 1e-6 leave the largest where it was: no answer is wrong, and none says anything."""
+    x, _ = scattered()
+    y = (x[:, 0] > 0).long()
+    W = torch.zeros(2, 20, dtype=float64)
+    W[1, 0] = 20.0
+    trained, split = linear(x, y, W, torch.zeros(2, dtype=float64))
+    with pytest.raises(DamageError, match=r"the mean loss of 599 retained rows is 0\.693"):
+        sn.check_damage(trained, trained.at(1e-6 * trained.weights), split)
+    assert sn.check_damage(trained, trained.at(0.5 * trained.weights), split)
+    # By hand: the entropy of the labels less the loss is what the network knows.
+    (one,) = [one for one in utility_of(trained, trained, split) if one.kind == "loss"]
+    p = y[1:].double().mean()
+    assert one.before + one.scale == pytest.approx(float(-p * p.log() - (1 - p) * (1 - p).log()))
 
 
 def test_a_case_file_can_insist(here):

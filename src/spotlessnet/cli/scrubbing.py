@@ -142,6 +142,8 @@ def _told(served: Result, console: Console, *, audited: bool) -> int:
         console.say(
             f"result  {about['nats']:.3g} nats are left{guess}; the error rises by {about['error_increase']:.1%}"
         )
+    if not about.get("utility", {}).get("measured", [None]):
+        console.say("utility was not measured: there is no row that stays to look at")
     for one in about.get("utility", {}).get("measured", []):
         console.say(
             f"utility {one['kind']} on {one['rows']} {one['on']} {one['before']:.3g} before, {one['after']:.3g} now"
