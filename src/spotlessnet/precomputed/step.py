@@ -20,7 +20,7 @@ from spotlessnet.operators.kernel import kernel
 from spotlessnet.operators.linear_response import removal_gradient, respond
 from spotlessnet.operators.low_rank import LowRank, Removal, without_cohort
 from spotlessnet.operators.trust import dampings
-from spotlessnet.precomputed.others import ENOUGH, FURTHEST, Others
+from spotlessnet.precomputed.others import CLOSE, ENOUGH, FURTHEST, Others
 from spotlessnet.precomputed.statistics import Statistics
 
 WIDEST = 400
@@ -115,7 +115,7 @@ def faithful_step(
     moved, own = _moved(request, found, retain), request.own_movement(found.step)
     first_found = (found, error, moved, ridge)
     for more in ridges[ridges.index(ridge) + 1 :]:
-        if moved is None or (moved <= FURTHEST and error <= FAITHFUL):
+        if moved is None or (_stays_put(moved, error) and error <= FAITHFUL):
             break
         found, ridge = request.answer(more), more
         error, moved = request.drift(found.step), _moved(request, found, retain)
@@ -135,6 +135,13 @@ def _moved(request: "_Request", found: Step, retain: Data | None) -> float | Non
     return Others.of(request.trained, retain).moved(found.step) if retain is not None and len(retain) else math.inf
 
 
+def _stays_put(moved: float, error: float) -> bool:
+    """Whether others are left alone: they hardly move, or the linear picture is followed so closely that they move as
+    retraining would move them.
+    """
+    return moved <= FURTHEST or (moved < math.inf and error <= CLOSE)
+
+
 def _judged(request: "_Request", found: Step, error: float, moved: float | None, ridge: float, notes: Notes) -> Step:
     """The step, and in the notes whether it may be taken. Every step from statistics comes through here."""
     gone = request.statistics.forgotten(len(request.rows))
@@ -143,7 +150,7 @@ def _judged(request: "_Request", found: Step, error: float, moved: float | None,
         why.append("no retained row is at hand to see whether the step takes back what earlier requests did")
     elif moved is not None:
         notes.fact(others_moved=moved)
-        if not moved <= FURTHEST:
+        if not _stays_put(moved, error):
             why.append(f"the step moves other rows by {moved:.2g}, and may so take back what earlier requests did")
     if not error <= FAITHFUL:  # what is not a number is not faithful
         why.append(f"the network departs by {error:.0%} from the linear picture of the statistics")
