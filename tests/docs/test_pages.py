@@ -103,9 +103,9 @@ def test_the_program_of_the_readme_runs(tmp_path, monkeypatch):
     given = {
         "model": torch.nn.Linear(4, 3),
         "start": torch.zeros(15),
-        "x": torch.randn(9, 4),
-        "y": torch.arange(9) % 3,
-        "people": ["ann", "bob", "cy"] * 3,
+        "x": torch.randn(60, 4),
+        "y": torch.arange(60) % 3,
+        "people": ["ann", "bob", "cy"] * 20,
     }
     [program] = [block.text for block in blocks(ROOT / "README.md") if block.language == "python"]
     exec(program, given)

@@ -195,7 +195,7 @@ def test_arrays_of_the_other_byte_order_mean_the_same(tmp_path, monkeypatch):
         words = arrays(
             x_train=x.astype(f"{order}f4"), y_train=y.astype(f"{order}i8"), id_train=ids.astype(f"{order}U9"), x_test=x
         )(tmp_path)
-        ended = spotless(*command(words)[:-1], out, "--seed", "1")
+        ended = spotless(*command(words)[:-1], out, "--seed", "1", "--accept-damage")  # too few rows to tell
         assert ended.code == 0, ended.err
         written.append((tmp_path / out / "scrubbed.safetensors").read_bytes())
     assert written[0] == written[1]

@@ -41,7 +41,7 @@ PLANTED = (
     Planted(
         "Retrain uncoupled",
         "methods/retrain.py",
-        "order = split.whole if self.coupled else None",
+        "order = split.first_trained_on if self.coupled else None",
         "order = None",
         "methods/test_baselines.py::test_coupled_retraining_repeats_the_order_with_the_rows_left_out",
     ),
