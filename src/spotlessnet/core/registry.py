@@ -1,0 +1,167 @@
+"""`Registry`: things that declare themselves once, and are then found by lists, exports, tables and contract tests."""
+
+import difflib
+import importlib
+import pkgutil
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from spotlessnet.core.errors import SettingError
+
+T = TypeVar("T")
+Thing = TypeVar("Thing")
+
+
+@dataclass(frozen=True)
+class Entry(Generic[T]):
+    """What one registered thing says of itself.
+
+    **Arguments:**
+
+    - `name`: how the command calls it.
+    - `thing`: the class or function.
+    - `summary`: one sentence; the first line of its docstring unless said.
+    - `paper`: who published it, and when; empty where there is no paper.
+    - `needs`: what must be given for it to work, such as `"init"` or `"recipe"`.
+    - `reads`: what it reads where that is given, such as `"statistics"`.
+    - `guarantee`: what may be said of its answer; empty where nothing may.
+    """
+
+    name: str
+    thing: T
+    summary: str
+    paper: str = ""
+    needs: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()
+    guarantee: str = ""
+
+    @property
+    def python_name(self) -> str:
+        """The name of the class or function."""
+        return str(getattr(self.thing, "__name__", self.name))
+
+    @property
+    def place(self) -> str:
+        """The module and name under which Python finds it."""
+        return f"{getattr(self.thing, '__module__', '')}.{self.python_name}"
+
+
+class Registry(Generic[T]):
+    """Everything of one kind. Files of `package` register what they hold; asking for it imports all of them first.
+
+    >>> greetings: Registry[str] = Registry("greeting")
+    >>> _ = greetings.register("hello", summary="Friendly.")("Hello!")
+    >>> greetings.names(), greetings.find("hello")
+    (('hello',), 'Hello!')
+    >>> greetings.find("helo")
+    Traceback (most recent call last):
+    spotlessnet.core.errors.SettingError: There is no greeting 'helo'. Did you mean 'hello'?
+
+    **Arguments:**
+
+    - `kind`: what the things are called, in errors.
+    - `package`: the package whose modules register them; none for a registry that is filled by hand.
+    """
+
+    def __init__(self, kind: str, package: str = "") -> None:
+        self.kind = kind
+        self.package = package
+        self._entries: dict[str, Entry[T]] = {}
+        self._is_complete = not package
+
+    def register(
+        self,
+        name: str,
+        *,
+        paper: str = "",
+        needs: Sequence[str] = (),
+        reads: Sequence[str] = (),
+        summary: str = "",
+        guarantee: str = "",
+    ) -> Callable[[Thing], Thing]:
+        """A decorator that enters a class or function and gives it back as it is."""
+
+        def enter(thing: Thing) -> Thing:
+            said = summary or first_line(thing)
+            entry: Entry[Any] = Entry(name, thing, said, paper, tuple(needs), tuple(reads), guarantee)
+            known = self._entries.get(name)
+            # The same file may be run twice (a reload, a notebook cell); two files may not claim one name.
+            if known is not None and known.place != entry.place:
+                raise SettingError(
+                    f"A {self.kind} must have a name of its own, but {name!r} is {known.place} already. "
+                    f"Give {entry.place} another name."
+                )
+            self._entries[name] = entry
+            return thing
+
+        return enter
+
+    def discover(self) -> None:
+        """Import every module of the package, so that all of them have registered what they hold."""
+        if self._is_complete:
+            return
+        # Set first: a module of the package may itself ask for the registry while it is imported.
+        self._is_complete = True
+        package = importlib.import_module(self.package)
+        for module in pkgutil.walk_packages(package.__path__, f"{self.package}."):
+            importlib.import_module(module.name)
+
+    def entries(self) -> tuple[Entry[T], ...]:
+        """Everything that is registered, by name: the order does not depend on which file was imported first."""
+        self.discover()
+        return tuple(self._entries[name] for name in sorted(self._entries))
+
+    def names(self) -> tuple[str, ...]:
+        """The command's names, sorted."""
+        return tuple(entry.name for entry in self.entries())
+
+    def things(self) -> tuple[T, ...]:
+        """What is registered, in the order of the names."""
+        return tuple(entry.thing for entry in self.entries())
+
+    def exports(self) -> dict[str, T]:
+        """What is registered by its name in Python."""
+        return {entry.python_name: entry.thing for entry in self.entries()}
+
+    def entry(self, name: str) -> Entry[T]:
+        """What one thing says of itself."""
+        self.discover()
+        if name not in self._entries:
+            near = difflib.get_close_matches(name, self._entries, n=1)
+            hint = f"Did you mean {near[0]!r}?" if near else f"Known are {', '.join(self.names())}."
+            raise SettingError(f"There is no {self.kind} {name[:40]!r}. {hint}")
+        return self._entries[name]
+
+    def find(self, name: str) -> T:
+        """A thing by its name; an error that suggests the nearest name where there is none."""
+        return self.entry(name).thing
+
+    def entry_of(self, thing: object) -> Entry[T]:
+        """What a class or function says of itself."""
+        self.discover()
+        found = next((entry for entry in self._entries.values() if entry.thing is thing), None)
+        if found is None:
+            shown = getattr(thing, "__name__", repr(thing))
+            raise SettingError(
+                f"A {self.kind} must be registered to be found, but {shown[:60]} is not. Register it by its decorator."
+            )
+        return found
+
+    def __contains__(self, name: object) -> bool:
+        self.discover()
+        return name in self._entries
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names())
+
+    def __len__(self) -> int:
+        return len(self.entries())
+
+
+def first_line(thing: object) -> str:
+    """The first line of a docstring as a terminal shows it: without code marks and formulas."""
+    line = (getattr(thing, "__doc__", None) or "").strip().split("\n", 1)[0].replace("`", "")
+    # Names such as $D_f$ stay; a formula does not read well in a terminal.
+    return re.sub(r":? *\$[^$]{5,}\$", "", line).replace("$", "").strip()
