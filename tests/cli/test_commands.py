@@ -13,11 +13,11 @@ from importlib import import_module
 import pytest
 
 import spotlessnet
-from spotlessnet.case import Case, as_flag
 from spotlessnet.cli.options import GROUPS
 from spotlessnet.methods import Fisher
 from spotlessnet.report.audit_report import AuditReport, Judgement
 from spotlessnet.report.rows import Row
+from spotlessnet.requests.case import Case, as_flag
 from tests.cli.workshop import BASE, QUICK, RECIPE, spotless
 
 COMMANDS = ("demo", "scrub", "audit", "precompute", "compare", "reproduce", "list", "inspect", "verify", "purge")

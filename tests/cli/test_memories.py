@@ -264,7 +264,7 @@ def test_half_of_an_unfinished_request_is_no_memory(here):
 
 def started(*arguments: str, pause: str = "") -> subprocess.Popen[str]:
     """The command in a process of its own, which stops before the function named `pause` is called."""
-    held = "import sys, time\nfrom spotlessnet.cli import forgetting, lineage\n"
+    held = "import sys, time\nfrom spotlessnet.requests import lineage, serving\n"
     if pause:
         owner, name = pause.split(".")
         held += (
@@ -298,9 +298,9 @@ def test_of_two_requests_at_once_one_is_served(here):
 @pytest.mark.parametrize(
     ("moment", "is_served"),
     [
-        ("forgetting.write_weights", False),
-        ("forgetting.write_statistics", False),
-        ("forgetting.write_receipt", False),
+        ("serving.write_weights", False),
+        ("serving.write_statistics", False),
+        ("serving.write_receipt", False),
         ("lineage.Lineage", True),  # see below: between the receipt and the note
     ],
 )
@@ -341,7 +341,7 @@ def test_a_killed_request_neither_blocks_nor_forks(here, moment, is_served):
 def test_a_killed_request_can_be_resumed(here):
     assert spotless("precompute", *ROWS, "--rank", "20", "--out", "memory").code == 0
     asked = ("scrub", *BASE, "--method", "ntk", "--statistics", STATISTICS, "--out", "run")
-    run = started(*asked, pause="forgetting.write_receipt")
+    run = started(*asked, pause="serving.write_receipt")
     assert run.stdout is not None
     assert run.stdout.readline() == "here\n"
     run.send_signal(signal.SIGKILL)

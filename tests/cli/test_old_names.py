@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from spotlessnet.cli.methods import METHODS, named
 from spotlessnet.core import old_names
+from spotlessnet.requests.methods import METHODS, named
 from tests.cli.workshop import BASE, spotless
 
 ROWS = ("--model", "nets.py:build", "--weights", "model.safetensors", "--data", "mydata.py:train")

@@ -162,7 +162,7 @@ def test_folders_of_others_and_folders_with_inputs_are_refused(here):
 
 
 def test_two_runs_cannot_work_in_one_folder(here):
-    from spotlessnet.cli.folder import Folder
+    from spotlessnet.requests.folder import Folder
 
     with Folder(here / "run", again=False).claimed():
         ended = spotless("scrub", *BASE, *QUICK, "--out", "run", "--resume")

@@ -12,9 +12,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from spotlessnet.cli import forgetting, opening
-from spotlessnet.cli.inputs import keyed
 from spotlessnet.core.files import sha256
+from spotlessnet.requests import loading, serving
+from spotlessnet.requests.inputs import keyed
 from spotlessnet.store.receipts import seals
 from tests.cli.test_commands import report
 from tests.cli.workshop import BASE, FORGET, QUICK, spotless
@@ -158,7 +158,7 @@ def test_a_digest_is_of_what_was_read(here, monkeypatch):
         save_file({k: v + 1 for k, v in load_file(here / "model.safetensors").items()}, here / "model.safetensors")
 
     with monkeypatch.context() as patch:
-        between(patch, forgetting, "check_unchanged", exchange)
+        between(patch, serving, "check_unchanged", exchange)
         assert spotless("scrub", *BASE, *QUICK, "--out", "run").code == 0
     receipt = json.loads((here / "run/receipt.json").read_text())["predicate"]
     salt = (here / "run/private/salt").read_bytes()
@@ -174,7 +174,7 @@ def test_an_input_that_changes_while_it_is_read_is_refused(here, monkeypatch, ba
         if back:
             (here / "old").replace(here / "model.safetensors")
 
-    between(monkeypatch, opening, "_network", exchange)
+    between(monkeypatch, loading, "_network", exchange)
     ended = spotless("scrub", *BASE, *QUICK, "--out", "run", "--quiet")
     assert ended.code == 7
     assert "--weights model.safetensors changed while it was read" in ended.err

@@ -7,8 +7,8 @@ import shutil
 
 import pytest
 
-from spotlessnet.cli.inputs import keyed
 from spotlessnet.core.files import sha256
+from spotlessnet.requests.inputs import keyed
 from tests.cli.workshop import BASE, QUICK, RECIPE, spotless
 
 ROWS = ("--model", "nets.py:build", "--weights", "model.safetensors", "--data", "mydata.py:train")

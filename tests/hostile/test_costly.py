@@ -10,11 +10,11 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from spotlessnet.cli.methods import typed
 from spotlessnet.core.errors import DataError, NumericsError, ResourceError, SettingError
 from spotlessnet.core.reading import read_whole
 from spotlessnet.methods import Fisher
 from spotlessnet.precomputed.statistics_files import read_statistics
+from spotlessnet.requests.methods import typed
 from spotlessnet.store.checkpoints import read_metadata, read_weights
 from tests.cli.workshop import furnish, spotless
 from tests.hostile.attacks import arrays

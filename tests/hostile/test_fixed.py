@@ -29,7 +29,7 @@ def files(folder: Path) -> dict[str, bytes]:
 def imported():
     """What is measured is the refusal, not the import of torch and scipy."""
     spotless("list")
-    import_module("spotlessnet.cli.forgetting")
+    import_module("spotlessnet.requests.serving")
 
 
 def test_there_are_enough_of_them():

@@ -3,13 +3,13 @@
 from contextlib import nullcontext
 
 from spotlessnet.cli.console import Console
-from spotlessnet.cli.folder import Folder
-from spotlessnet.cli.forgetting import plan_of, write_report
-from spotlessnet.cli.inputs import inputs_of
 from spotlessnet.cli.options import AsJson, Debug, Quiet, Wish, takes_case
 from spotlessnet.cli.scrubbing import EXIT_CODES, Seeds, Strong, audited, planned
 from spotlessnet.core.errors import NeedError
 from spotlessnet.core.progress import quiet as no_bars
+from spotlessnet.requests.folder import Folder
+from spotlessnet.requests.inputs import inputs_of
+from spotlessnet.requests.serving import plan_of, write_report
 
 
 @takes_case

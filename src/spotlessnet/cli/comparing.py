@@ -8,14 +8,14 @@ from typing import Annotated
 import typer
 
 from spotlessnet.cli.console import Console
-from spotlessnet.cli.folder import Folder
-from spotlessnet.cli.inputs import inputs_of
-from spotlessnet.cli.methods import METHODS, named
-from spotlessnet.cli.opening import open_case
 from spotlessnet.cli.options import AsJson, Debug, Quiet, Wish, takes_case
 from spotlessnet.core.errors import NeedError
 from spotlessnet.core.old_names import methods_now
 from spotlessnet.core.progress import quiet as no_bars
+from spotlessnet.requests.folder import Folder
+from spotlessnet.requests.inputs import inputs_of
+from spotlessnet.requests.loading import open_case
+from spotlessnet.requests.methods import METHODS, named
 
 METHOD_LIST = "ntk,newton,fisher,finetune,gradient-ascent,random-labels"
 

@@ -19,11 +19,11 @@ from typing import Any
 import torch
 import typer
 
-from spotlessnet.case import raised_by_own
 from spotlessnet.cli.console import DEBUG, printable
 from spotlessnet.core.deprecated import GOES
 from spotlessnet.core.errors import SpotlessError
 from spotlessnet.core.old_names import arguments_now
+from spotlessnet.requests.case import raised_by_own
 
 WORDS = {
     2: "usage",

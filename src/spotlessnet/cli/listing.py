@@ -33,7 +33,7 @@ def list_(what: What = "all", json: AsJson = False, quiet: Quiet = False, debug:
 
 def methods() -> dict[str, Any]:
     """Every method with its settings and what they are unless said."""
-    from spotlessnet.cli.methods import METHODS, usual
+    from spotlessnet.requests.methods import METHODS, usual
 
     return {name: {"about": _first_line(kind), "settings": usual(name)} for name, kind in METHODS.items()}
 

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from spotlessnet.case import Case, as_flag, kinds
 from spotlessnet.core.errors import SettingError
+from spotlessnet.requests.case import Case, as_flag, kinds
 
 GROUPS = {
     "the network": {

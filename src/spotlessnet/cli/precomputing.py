@@ -6,14 +6,14 @@ from typing import Annotated
 import typer
 
 from spotlessnet.cli.console import Console
-from spotlessnet.cli.folder import Folder
-from spotlessnet.cli.forgetting import STATISTICS
-from spotlessnet.cli.inputs import inputs_of
-from spotlessnet.cli.opening import open_case
 from spotlessnet.cli.options import AsJson, Debug, Quiet, Wish, takes_case
 from spotlessnet.core.errors import NeedError, check_choice
 from spotlessnet.core.progress import quiet as no_bars
 from spotlessnet.core.row_keys import SALT
+from spotlessnet.requests.folder import Folder
+from spotlessnet.requests.inputs import inputs_of
+from spotlessnet.requests.loading import open_case
+from spotlessnet.requests.serving import STATISTICS
 
 FOLD_MODELS = "fold-models.safetensors"
 

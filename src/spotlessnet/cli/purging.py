@@ -26,7 +26,7 @@ def purge(folders: Folders, now: Now = False, json: AsJson = False, quiet: Quiet
     check its seal. Files are overwritten once and unlinked; copies elsewhere are not reached.
     """
     # Late, so that the list of commands does not wait for it.
-    from spotlessnet.cli.folder import locked
+    from spotlessnet.requests.folder import locked
     from spotlessnet.store.private import Private
 
     console, today = Console(json, quiet), datetime.now(UTC)
@@ -54,8 +54,8 @@ def purge(folders: Folders, now: Now = False, json: AsJson = False, quiet: Quiet
 
 def _due(private: "Private") -> datetime:
     """The date of the receipt, or of the refusal; where neither was written, that of the folder itself."""
-    from spotlessnet.cli.folder import RECEIPT
-    from spotlessnet.cli.forgetting import REFUSAL
+    from spotlessnet.requests.folder import RECEIPT
+    from spotlessnet.requests.serving import REFUSAL
     from spotlessnet.store.receipts import read_receipt, verify
 
     file = next((private.out / name for name in (RECEIPT, REFUSAL) if (private.out / name).is_file()), None)

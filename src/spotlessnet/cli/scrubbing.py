@@ -10,14 +10,14 @@ from typing import Annotated, Any
 
 import typer
 
-from spotlessnet.case import Case, as_flag
 from spotlessnet.cli.console import Console
-from spotlessnet.cli.forgetting import REPORT, SCRUBBED, Plan, Result, plan_of, serve
-from spotlessnet.cli.inputs import OF_ONE_REQUEST, neutral
 from spotlessnet.cli.options import AsJson, Debug, Quiet, Wish, takes_case
 from spotlessnet.core.progress import quiet as no_bars
 from spotlessnet.core.trained import Trained
 from spotlessnet.report.audit_report import AuditReport
+from spotlessnet.requests.case import Case, as_flag
+from spotlessnet.requests.inputs import OF_ONE_REQUEST, neutral
+from spotlessnet.requests.serving import REPORT, SCRUBBED, Plan, Result, plan_of, serve
 
 EXIT_CODES = {"forgotten": 0, "not forgotten": 1, "inconclusive": 6}
 """What the audit's word means to a script; no word at all is inconclusive too."""
@@ -54,7 +54,7 @@ def scrub(
         if wish.dry_run:
             return planned(plan_of(wish.case), console)
         auditor = (lambda plan, network: audited(plan, network, seeds, shadow_attack)) if audit else None
-        served = serve(wish.case, console, resume=wish.resume, audit=auditor)
+        served = serve(wish.case, console.say, resume=wish.resume, audit=auditor)
     return _told(served, console, audited=audit)
 
 
@@ -71,7 +71,7 @@ def planned(plan: Plan, console: Console) -> int:
 def audited(plan: Plan, delivered: Trained | None, seeds: int, shadow_attack: bool) -> AuditReport:
     """The story of a plan, over several trainings where start and recipe are known."""
     from spotlessnet.audit import audit as measure
-    from spotlessnet.cli.methods import described, scrub_of
+    from spotlessnet.requests.methods import described, scrub_of
 
     opened = plan.opened
     # A memory and a reference belong to the one network; the audit trains others. Fold models teach them all, each

@@ -78,8 +78,8 @@ def verify(
 
 
 def _file(path: Path) -> Path:
-    from spotlessnet.cli.folder import RECEIPT
-    from spotlessnet.cli.forgetting import REFUSAL
+    from spotlessnet.requests.folder import RECEIPT
+    from spotlessnet.requests.serving import REFUSAL
 
     if not path.is_dir():
         return path
@@ -89,8 +89,8 @@ def _file(path: Path) -> Path:
 
 def _others(file: Path, names: list[str]) -> list[str]:
     """Files beside the receipt of which it does not speak; under a name that this tool gives, one was planted."""
-    from spotlessnet.cli.folder import RECEIPT
-    from spotlessnet.cli.forgetting import REFUSAL, REPORT, SCRUBBED, STATISTICS
+    from spotlessnet.requests.folder import RECEIPT
+    from spotlessnet.requests.serving import REFUSAL, REPORT, SCRUBBED, STATISTICS
     from spotlessnet.store.private import PRIVATE, PURGED
 
     beside = {p.name for p in file.parent.iterdir()} - {*names, file.name, PRIVATE, PURGED}
@@ -106,7 +106,7 @@ def _others(file: Path, names: list[str]) -> list[str]:
 
 def _check_report(audit: list[Any], folder: Path, names: list[str]) -> None:
     """The receipt's verdict and figures must be those of the files that it binds."""
-    from spotlessnet.cli.forgetting import REPORT, VERDICT
+    from spotlessnet.requests.serving import REPORT, VERDICT
 
     if bool(audit) != any(name in REPORT for name in names) or (audit and not set(REPORT) <= set(names)):
         raise IntegrityError("The receipt tells of an audit without its report, or binds a report without an audit.")
@@ -126,15 +126,15 @@ def _check_report(audit: list[Any], folder: Path, names: list[str]) -> None:
 
 
 def _check_request(told: Mapping[str, Any], kept: Any, salt: bytes) -> None:
-    from spotlessnet.cli.folder import identity_of
+    from spotlessnet.requests.folder import identity_of
 
     if not isinstance(kept, dict) or identity_of(kept, salt) != told["identity"]:
         raise IntegrityError("The request kept in `private` is not the one that the receipt was written for.")
 
 
 def _check_list(cohort: Mapping[str, Any], forget: Path, column: str, salt: bytes) -> None:
-    from spotlessnet.cli.opening import listed_ids
     from spotlessnet.core.cohorts import read_list
+    from spotlessnet.requests.loading import listed_ids
     from spotlessnet.store.receipts import COMMITMENT, commit_to
 
     if cohort.get("algorithm") != COMMITMENT:

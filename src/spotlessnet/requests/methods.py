@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-from spotlessnet.case import Case
 from spotlessnet.core.deprecated import OldName
 from spotlessnet.core.errors import NeedError, SettingError, shown
 from spotlessnet.core.old_names import methods_now, setting_now, settings_now
@@ -16,6 +15,7 @@ from spotlessnet.core.scrub import Scrub, chain
 from spotlessnet.methods import SCRUBS, Fisher, OutOfFoldDistillation, WithinBudget
 from spotlessnet.precomputed.fold_models import FoldModels
 from spotlessnet.precomputed.statistics import Statistics
+from spotlessnet.requests.case import Case
 
 BEST = "short-retrain"
 """The method where none is named, if start and recipe are known and the retained rows are at hand: nothing that an

@@ -12,14 +12,6 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.modules.batchnorm import _NormBase
 
-from spotlessnet.case import Case
-from spotlessnet.cli.console import Console
-from spotlessnet.cli.estimate import Estimate, estimate
-from spotlessnet.cli.folder import Folder
-from spotlessnet.cli.inputs import Look, check_unchanged, inputs_of, keyed, looks_at
-from spotlessnet.cli.lineage import Lineage
-from spotlessnet.cli.methods import described, scrub_of, usual
-from spotlessnet.cli.opening import LoadedRequest, open_case
 from spotlessnet.core.damage import MOST, check_damage, utility_of
 from spotlessnet.core.errors import NumericsError, WornError
 from spotlessnet.core.gaussian import Gaussian
@@ -31,6 +23,13 @@ from spotlessnet.precomputed.after_request import after_request
 from spotlessnet.precomputed.fold_model_files import write_fold_models
 from spotlessnet.precomputed.statistics_files import write_statistics
 from spotlessnet.report.audit_report import AuditReport
+from spotlessnet.requests.case import Case
+from spotlessnet.requests.estimate import Estimate, estimate
+from spotlessnet.requests.folder import Folder
+from spotlessnet.requests.inputs import Look, check_unchanged, inputs_of, keyed, looks_at
+from spotlessnet.requests.lineage import Lineage
+from spotlessnet.requests.loading import LoadedRequest, open_case
+from spotlessnet.requests.methods import described, scrub_of, usual
 from spotlessnet.store.checkpoints import write_weights
 from spotlessnet.store.receipts import COMMITMENT, NoiseSeed, commit_to, plain, statement, write_receipt
 
@@ -112,7 +111,7 @@ def request_of(case: Case, looks: Mapping[str, Look]) -> dict[str, Any]:
     return plain({"fields": told, "digests": {name: look.digests for name, look in looks.items()}})
 
 
-def serve(case: Case, console: Console, *, resume: bool, audit: Auditor | None = None) -> Result:
+def serve(case: Case, say: Callable[[str], None], *, resume: bool, audit: Auditor | None = None) -> Result:
     """Forget what a case asks for, and write the network and its receipt; the receipt comes last.
 
     **Arguments:**
@@ -137,7 +136,7 @@ def serve(case: Case, console: Console, *, resume: bool, audit: Auditor | None =
     plan = plan_of(case)
     check_unchanged(looks)
     for line in plan.lines():
-        console.say(line)
+        say(line)
     with folder.claimed():
         # Another run may have finished between the look above and the claim.
         if found := folder.finished(request):

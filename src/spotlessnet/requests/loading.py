@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from spotlessnet.case import Case, as_flag, made, resolve
 from spotlessnet.core.cohorts import ids, read_ids, read_list, rows, spelled
 from spotlessnet.core.contents import Contents, contents_of
 from spotlessnet.core.data import Arrays, Data, HasLabels
@@ -21,6 +20,7 @@ from spotlessnet.precomputed.fold_model_files import read_fold_models
 from spotlessnet.precomputed.fold_models import FoldModels
 from spotlessnet.precomputed.statistics import Statistics
 from spotlessnet.precomputed.statistics_files import read_statistics
+from spotlessnet.requests.case import Case, as_flag, made, resolve
 from spotlessnet.store.checkpoints import fit_names, load_into, read_weights
 
 LOSSES: dict[str, type[Loss]] = {

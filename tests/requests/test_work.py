@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import spotlessnet as sn
-from spotlessnet.cli.estimate import Estimate, estimate
 from spotlessnet.cli.work import COUNTS, work_of
 from spotlessnet.core.scrub import Chain, Scrub
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.methods import SCRUBS
 from spotlessnet.precomputed.precompute import precompute
+from spotlessnet.requests.estimate import Estimate, estimate
 from spotlessnet.training.mixed import fit_users
 
 FACTOR = 2.0

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spotlessnet.case import Case, as_flag
 from spotlessnet.core.errors import IntegrityError
 from spotlessnet.core.files import sha256
+from spotlessnet.requests.case import Case, as_flag
 
 DATA = ("data", "test", "validation", "core")
 OF_ONE_REQUEST = ("forget", "reference", "statistics", "fold_models", "out")

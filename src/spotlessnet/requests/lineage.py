@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spotlessnet.cli.folder import RECEIPT
 from spotlessnet.core.errors import DataError, ResourceError
 from spotlessnet.core.files import sha256, sweep, write_whole
 from spotlessnet.core.reading import read_whole
+from spotlessnet.requests.folder import RECEIPT
 
 SUFFIX = ".next"
 LONGEST = 2**16

@@ -260,7 +260,8 @@ def _module(place: str, what: str) -> types.ModuleType:
 
 def raised_by_own(error: BaseException) -> str | None:
     """Where in a person's own code an error came up, deeper than any line of this package; `None` if not there."""
-    ours, found = os.path.dirname(__file__) + os.sep, None
+    found = None
+    ours = os.path.dirname(os.path.dirname(__file__)) + os.sep  # the whole package, not only its requests
     for frame, line in traceback.walk_tb(error.__traceback__):
         file, module = frame.f_code.co_filename, str(frame.f_globals.get("__name__", ""))
         if file.startswith(ours):

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from spotlessnet.case import Case, made, read_case, resolve
-from spotlessnet.cli.methods import BEST, FALLBACK, METHODS, described, named, scrub_of
 from spotlessnet.core.errors import DataError, NeedError, SettingError
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.methods import NTK, Fisher, WithinBudget
+from spotlessnet.requests.case import Case, made, read_case, resolve
+from spotlessnet.requests.methods import BEST, FALLBACK, METHODS, described, named, scrub_of
 
 
 def written(tmp_path: Path, text: str) -> Path:

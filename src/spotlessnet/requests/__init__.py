@@ -1,0 +1,1 @@
+"""One request from the asking to the receipt, without any command: the case, what it loads, its plan, its folder."""
