@@ -19,6 +19,7 @@ from time import process_time
 
 import torch
 
+from spotlessnet.auditing.rows import Row
 from spotlessnet.core.files import write_whole
 from spotlessnet.core.scrub import Scrub, chain
 from spotlessnet.core.split import Split
@@ -28,7 +29,6 @@ from spotlessnet.demo import problem
 from spotlessnet.methods import NTK, SCRUB, Finetune, Fisher, NegGradPlus, SalUn, ShortRetrain
 from spotlessnet.readouts import attack_shadows, train_shadows
 from spotlessnet.report.exports import as_json_lines
-from spotlessnet.report.rows import Row
 
 METHODS: dict[str, Scrub] = {
     "short retraining, the default": ShortRetrain(),

@@ -17,17 +17,17 @@ import numpy as np
 import torch
 from scipy import stats
 
+from spotlessnet.auditing.equivalence import Audit
+from spotlessnet.auditing.evidence import Evidence, row_test
 from spotlessnet.core.cohorts import rows
 from spotlessnet.core.intervals import clopper_pearson, permutation_pvalue, ratio_interval, t_interval
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.datasets import digits
-from spotlessnet.evidence import Evidence, row_test
 from spotlessnet.models.mlp import MLP
 from spotlessnet.training.fit_many import fit_many
 from spotlessnet.training.pairs import train_pairs
-from spotlessnet.verdict import Audit
 
 RECIPE = Recipe(epochs=40, lr=0.1, momentum=0.9, batch_size=50, weight_decay=1e-4)
 OTHERWISE = RECIPE.but(epochs=20, batch_size=25)

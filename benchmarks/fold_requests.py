@@ -20,6 +20,7 @@ from time import perf_counter
 
 import torch
 
+from spotlessnet.auditing.rows import Row, read_rows
 from spotlessnet.core.cohorts import rows
 from spotlessnet.core.files import write_whole
 from spotlessnet.core.intervals import t_interval
@@ -28,7 +29,6 @@ from spotlessnet.methods import OutOfFoldDistillation
 from spotlessnet.precomputed.fold_models import train_fold_models
 from spotlessnet.readouts import ActivationDistance, Error, MeanLoss
 from spotlessnet.report.exports import as_json_lines
-from spotlessnet.report.rows import Row, read_rows
 from spotlessnet.training.fit import fit
 
 # Started as a script, its own folder comes first, and `requests` would be anyone's.

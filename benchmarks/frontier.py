@@ -26,6 +26,7 @@ from pathlib import Path
 
 import torch
 
+from spotlessnet.auditing.rows import Row, append_rows, read_rows
 from spotlessnet.core.cohorts import rows
 from spotlessnet.core.data import Data
 from spotlessnet.core.intervals import ratio_interval
@@ -49,7 +50,6 @@ from spotlessnet.models.pretrained import RESNET_NAMES, load_pretrained
 from spotlessnet.models.resnet import ResNet
 from spotlessnet.operators.precision import matmul
 from spotlessnet.readouts import ActivationDistance, Error, MeanLoss
-from spotlessnet.report.rows import Row, append_rows, read_rows
 from spotlessnet.training.fit import fit
 
 MODELS = ("all-cnn", "resnet")

@@ -13,9 +13,9 @@ import matplotlib as mpl
 import torch
 from matplotlib.figure import Figure
 
+from spotlessnet.auditing.rows import Row, read_rows
 from spotlessnet.core.intervals import ratio_interval
 from spotlessnet.report.figures import MARKS, PALETTE, STYLE
-from spotlessnet.report.rows import Row, read_rows
 
 # Started as a script, its own folder comes first, not the one that holds it.
 sys.path.insert(0, str(Path(__file__).parents[1]))

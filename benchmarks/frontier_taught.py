@@ -22,6 +22,7 @@ from pathlib import Path
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from spotlessnet.auditing.rows import Row, append_rows, read_rows
 from spotlessnet.core.meter import Meter
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
@@ -29,7 +30,6 @@ from spotlessnet.datasets import load
 from spotlessnet.methods import OutOfFoldDistillation
 from spotlessnet.operators.precision import matmul
 from spotlessnet.precomputed.fold_models import FoldModels, train_fold_models
-from spotlessnet.report.rows import Row, append_rows, read_rows
 from spotlessnet.training.fit import fit
 
 # Started as a script, its own folder comes first, not the one that holds it.

@@ -26,6 +26,7 @@ from typing import Any, TypeVar
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from spotlessnet.auditing.rows import Row, append_rows, read_rows
 from spotlessnet.core.cohorts import rows as by_number
 from spotlessnet.core.data import Arrays, Data
 from spotlessnet.core.files import write_whole
@@ -49,7 +50,6 @@ from spotlessnet.precomputed.precompute import precompute
 from spotlessnet.precomputed.statistics import Statistics
 from spotlessnet.readouts import ActivationDistance, Error, Margin, MeanLoss
 from spotlessnet.readouts.margin import margins_of
-from spotlessnet.report.rows import Row, append_rows, read_rows
 from spotlessnet.training.fit import fit
 
 COHORTS = ("some", "wrong", "class")

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import torch
 
+from spotlessnet.auditing.rows import read_rows
 from spotlessnet.core.intervals import ratio_interval, t_interval
-from spotlessnet.report.rows import read_rows
 
 # Started as a script, its own folder comes first, not the one that holds it.
 sys.path.insert(0, str(Path(__file__).parents[1]))

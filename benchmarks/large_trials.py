@@ -16,11 +16,11 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from spotlessnet.auditing.rows import Row, append_rows
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.methods import OutOfFoldDistillation
 from spotlessnet.operators.precision import matmul
-from spotlessnet.report.rows import Row, append_rows
 
 # Started as a script, its own folder comes first, not the one that holds it.
 sys.path.insert(0, str(Path(__file__).parents[1]))

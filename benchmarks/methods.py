@@ -20,6 +20,8 @@ from time import process_time
 
 import torch
 
+from spotlessnet.auditing.rows import Row
+from spotlessnet.auditing.summary import ORIGINAL, RETRAINED, summarise
 from spotlessnet.core.cohorts import whole_class
 from spotlessnet.core.files import write_whole
 from spotlessnet.core.gaussian import Gaussian
@@ -46,8 +48,6 @@ from spotlessnet.models.mlp import MLP
 from spotlessnet.readouts.activation_distance import ActivationDistance
 from spotlessnet.readouts.error import Error
 from spotlessnet.report.exports import as_json_lines
-from spotlessnet.report.rows import Row
-from spotlessnet.report.summary import ORIGINAL, RETRAINED, summarise
 from spotlessnet.training.fit import fit
 from spotlessnet.training.mixed import fit_users
 from spotlessnet.training.pairs import train_pairs

@@ -21,6 +21,7 @@ from time import perf_counter
 
 import torch
 
+from spotlessnet.auditing.rows import Row, read_rows
 from spotlessnet.core.cohorts import rows
 from spotlessnet.core.data import Data
 from spotlessnet.core.files import write_whole
@@ -37,7 +38,6 @@ from spotlessnet.precomputed.after_request import after_request
 from spotlessnet.precomputed.precompute import precompute
 from spotlessnet.readouts import ActivationDistance, Error, MeanLoss
 from spotlessnet.report.exports import as_json_lines
-from spotlessnet.report.rows import Row, read_rows
 from spotlessnet.training.fit import fit
 
 ORDINARY, WRONG = "ordinary rows", "mislabelled rows"

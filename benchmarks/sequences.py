@@ -22,6 +22,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from spotlessnet.auditing.rows import Row, read_rows
 from spotlessnet.core.cohorts import rows
 from spotlessnet.core.data import Data
 from spotlessnet.core.files import write_whole
@@ -39,7 +40,6 @@ from spotlessnet.precomputed.fold_models import train_fold_models
 from spotlessnet.precomputed.precompute import precompute
 from spotlessnet.precomputed.step import step_from_statistics
 from spotlessnet.report.exports import as_json_lines
-from spotlessnet.report.rows import Row, read_rows
 from spotlessnet.training.fit import fit
 from spotlessnet.training.fit_many import fit_many
 

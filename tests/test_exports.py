@@ -1,9 +1,11 @@
 """The public names: all there, sorted, documented, and cheap to import."""
 
 import ast
+import pkgutil
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -43,12 +45,10 @@ def test_a_name_that_is_not_there_is_named():
         sn.forgive  # noqa: B018
 
 
-def test_a_function_wins_over_the_module_of_its_name():
-    import spotlessnet.audit
-    import spotlessnet.compare  # noqa: F401
-
-    assert callable(sn.compare)
-    assert callable(sn.audit)
+def test_no_public_name_is_also_a_module_so_nothing_depends_on_what_was_imported_first():
+    inside = {module.name for module in pkgutil.iter_modules(sn.__path__)}
+    assert not inside & set(sn.__all__)
+    assert type(sn) is ModuleType  # no class swapped under `sys.modules`
 
 
 def test_importing_costs_less_than_a_second_beyond_torch_and_draws_no_pictures():

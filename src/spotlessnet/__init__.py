@@ -14,8 +14,6 @@
 """
 
 import importlib
-import sys
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -82,11 +80,12 @@ _PLACES = {
     # forgettable by design
     "forgettable": ("Adaptation", "ForgettableModel", "fit_forgettable", "load_forgettable", "save_forgettable"),
     # evidence
-    "audit": ("audit",),
-    "compare": ("compare", "summarise"),
+    "auditing.run_audit": ("audit",),
+    "auditing.comparison": ("compare",),
+    "auditing.summary": ("summarise",),
+    "auditing.rows": ("Row",),
+    "auditing.audit_report": ("AuditReport",),
     "report.page": ("page",),
-    "report.rows": ("Row",),
-    "report.audit_report": ("AuditReport",),
     # files
     "datasets": ("load",),
     "store.checkpoints": ("load_into", "read_weights", "write_weights"),
@@ -99,9 +98,12 @@ _PLACES = {
 _HOME = {name: place for place, names in _PLACES.items() for name in names}
 
 if TYPE_CHECKING:
-    from spotlessnet.audit import audit
+    from spotlessnet.auditing.audit_report import AuditReport
+    from spotlessnet.auditing.comparison import compare
+    from spotlessnet.auditing.rows import Row
+    from spotlessnet.auditing.run_audit import audit
+    from spotlessnet.auditing.summary import summarise
     from spotlessnet.bounds import BlackBox, WhiteBox, best_accuracy, trade_off, true_positives
-    from spotlessnet.compare import compare, summarise
     from spotlessnet.core.cohorts import ids, rows, some_of_class, where, whole_class
     from spotlessnet.core.damage import check_damage
     from spotlessnet.core.data import Data
@@ -160,9 +162,7 @@ if TYPE_CHECKING:
         RelearnTime,
         u_lira,
     )
-    from spotlessnet.report.audit_report import AuditReport
     from spotlessnet.report.page import page
-    from spotlessnet.report.rows import Row
     from spotlessnet.store.checkpoints import load_into, read_weights, write_weights
     from spotlessnet.store.receipts import NoiseSeed
     from spotlessnet.training.fit import fit
@@ -287,14 +287,3 @@ def __getattr__(name: str) -> Any:
 def __dir__() -> list[str]:
     """Public names, for completion."""
     return sorted({*globals(), *__all__})
-
-
-class _Package(ModuleType):
-    """The package. Importing a module binds its name here; where a function has that name too, the function wins."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if not (name in _HOME and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import torch
 
-from spotlessnet.audit import audit
+from spotlessnet.auditing.audit_report import AuditReport
+from spotlessnet.auditing.run_audit import audit
 from spotlessnet.core.cohorts import rows
 from spotlessnet.core.data import Data
 from spotlessnet.core.files import write_whole
@@ -16,7 +17,6 @@ from spotlessnet.core.trained import Trained
 from spotlessnet.datasets import load
 from spotlessnet.methods import NTK, Finetune, Fisher, GradientAscent, Newton, RandomLabels, ShortRetrain, Variational
 from spotlessnet.models.mlp import MLP
-from spotlessnet.report.audit_report import AuditReport
 from spotlessnet.report.exports import as_csv, as_json_lines, as_model_card
 from spotlessnet.report.page import page
 from spotlessnet.training.fit import fit

@@ -5,7 +5,7 @@ from pathlib import Path
 from benchmarks.frontier import MODELS
 from benchmarks.frontier_taught import BATCHES, RISES, TAUGHT, Setting, choose, everything
 
-from spotlessnet.report.rows import Row, append_rows
+from spotlessnet.auditing.rows import Row, append_rows
 
 DISTANCE, KEPT, TEST = "activation distance on forget", "error on retain", "error on test"
 

@@ -34,7 +34,7 @@ def test_other_files_are_named(run):
 
 
 def test_an_audited_folder_has_nothing_unknown(here, monkeypatch):
-    monkeypatch.setattr(import_module("spotlessnet.audit"), "audit", lambda *a, **k: report("forgotten"))
+    monkeypatch.setattr(import_module("spotlessnet.auditing.run_audit"), "audit", lambda *a, **k: report("forgotten"))
     assert spotless("scrub", *BASE, *QUICK, "--audit", "--out", "run").code == 0
     ended = spotless("verify", "run")
     assert ended.code == 0

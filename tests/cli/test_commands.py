@@ -13,10 +13,10 @@ from importlib import import_module
 import pytest
 
 import spotlessnet
+from spotlessnet.auditing.audit_report import AuditReport, Judgement
+from spotlessnet.auditing.rows import Row
 from spotlessnet.cli.options import GROUPS
 from spotlessnet.methods import Fisher
-from spotlessnet.report.audit_report import AuditReport, Judgement
-from spotlessnet.report.rows import Row
 from spotlessnet.requests.case import Case, as_flag
 from tests.cli.workshop import BASE, QUICK, RECIPE, spotless
 
@@ -60,7 +60,7 @@ def report(word: str | None) -> AuditReport:
     ("word", "code"), [("forgotten", 0), ("not forgotten", 1), ("inconclusive", 6), (None, 6)], ids=str
 )
 def test_the_audits_word_is_the_exit_code(here, monkeypatch, word, code):
-    monkeypatch.setattr(import_module("spotlessnet.audit"), "audit", lambda *given, **named: report(word))
+    monkeypatch.setattr(import_module("spotlessnet.auditing.run_audit"), "audit", lambda *given, **named: report(word))
     ended = spotless("audit", *BASE, *QUICK, "--out", "audited")
     assert ended.code == code, ended.err
     assert ended.out.startswith((word or "not judged") + ": ")

@@ -52,7 +52,7 @@ def test_a_list_without_a_header_is_read_whole(here):
     ("word", "code", "reason"), [("not forgotten", 1, "because"), (None, 6, "Nothing was retrained.")]
 )
 def test_scrub_with_an_audit_says_what_it_found(here, monkeypatch, word, code, reason):
-    monkeypatch.setattr(import_module("spotlessnet.audit"), "audit", lambda *a, **k: report(word))
+    monkeypatch.setattr(import_module("spotlessnet.auditing.run_audit"), "audit", lambda *a, **k: report(word))
     ended = spotless("scrub", *BASE, *QUICK, "--audit", "--out", "run")
     assert ended.code == code
     assert ended.out.splitlines() == [

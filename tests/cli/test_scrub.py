@@ -241,7 +241,7 @@ def test_an_audit_holds_each_of_its_networks_to_what_it_said_itself(here, monkey
         seen.append(scrub)
         raise sn.SpotlessError("Enough was seen.")
 
-    monkeypatch.setattr(import_module("spotlessnet.audit"), "audit", measure)
+    monkeypatch.setattr(import_module("spotlessnet.auditing.run_audit"), "audit", measure)
     asked = ("audit", *BASE, *RECIPE, "--test", "mydata.py:test", "--fold-models", "memory/fold-models.safetensors")
     spotless(*asked, "--out", "x")
     assert seen[0].fold_models is not None

@@ -23,7 +23,8 @@ from tests.cli.workshop import BASE, FORGET, QUICK, spotless
 @pytest.fixture
 def run(here, monkeypatch) -> Path:
     """A finished request with an audit that said *not forgotten*."""
-    monkeypatch.setattr(import_module("spotlessnet.audit"), "audit", lambda *a, **k: report("not forgotten"))
+    found = report("not forgotten")
+    monkeypatch.setattr(import_module("spotlessnet.auditing.run_audit"), "audit", lambda *a, **k: found)
     assert spotless("scrub", *BASE, *QUICK, "--audit", "--out", "run").code == 1
     assert spotless("verify", "run", "--forget", "forget.csv").code == 0
     return Path(here / "run")

@@ -20,10 +20,10 @@ import torch
 from benchmarks.methods import BEGIN, END, put_into, table
 
 import spotlessnet as sn
+from spotlessnet.auditing.rows import read_rows
 from spotlessnet.cli.entry import WORDS
 from spotlessnet.methods import SCRUBS
 from spotlessnet.readouts import READOUTS, u_lira
-from spotlessnet.report.rows import read_rows
 from tests.docs.blocks import PAGES, ROOT, blocks
 
 DOCS = ROOT / "docs"

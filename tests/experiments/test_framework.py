@@ -10,6 +10,8 @@ import pytest
 import torch
 from torch import nn
 
+from spotlessnet.auditing.rows import Row, append_lines, append_rows, read_rows
+from spotlessnet.auditing.summary import summarise
 from spotlessnet.core.cohorts import rows as by_number
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import DataError, NumericsError, SettingError
@@ -26,8 +28,6 @@ from spotlessnet.experiments.page import broken, judge, make, verdicts
 from spotlessnet.experiments.setting import Setting, find_weights
 from spotlessnet.methods import NTK, Fisher, Newton
 from spotlessnet.readouts import Error
-from spotlessnet.report.rows import Row, append_lines, append_rows, read_rows
-from spotlessnet.report.summary import summarise
 
 SHARED = Path(os.environ.get("SPOTLESS_SHARED", Path(__file__).parents[2].parent / "shared"))
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from spotlessnet.auditing.rows import Row
 from spotlessnet.experiments import EXPERIMENTS
 from spotlessnet.experiments.mixed_privacy import accuracy, removal, requests
 from spotlessnet.experiments.mixed_privacy.community import Town, full_community, toy_community
 from spotlessnet.experiments.outside_the_box.curves import curve
-from spotlessnet.report.rows import Row
 
 NAMES = [name for name in EXPERIMENTS if name.startswith("mixed_")]
 

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from spotlessnet.auditing.comparison import retrained_of
+from spotlessnet.auditing.rows import Row
 from spotlessnet.bounds import per_query
 from spotlessnet.bounds.black_box import chosen
 from spotlessnet.bounds.trade_off import scaled
-from spotlessnet.compare import retrained_of
 from spotlessnet.core.gaussian import Gaussian
 from spotlessnet.core.scrub import Notes
 from spotlessnet.experiments import EXPERIMENTS
@@ -29,7 +30,6 @@ from spotlessnet.experiments.outside_the_box.scene import (
     stored,
     toy_scene,
 )
-from spotlessnet.report.rows import Row
 from spotlessnet.training.fit import fit
 
 NAMES = [name for name in EXPERIMENTS if name.startswith("outside_")]

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from spotlessnet.auditing.rows import read_rows
+from spotlessnet.auditing.summary import summarise
 from spotlessnet.core.progress import quiet
 from spotlessnet.experiments import EXPERIMENTS
-from spotlessnet.report.rows import read_rows
-from spotlessnet.report.summary import summarise
 
 OURS = [
     name for name, one in EXPERIMENTS.items() if one.module.split(".")[0] in ("eternal_sunshine", "reinterpretation")

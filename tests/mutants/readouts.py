@@ -131,10 +131,10 @@ PLANTED = (
     ),
     Planted(
         "a difference that was shown counts as none",
-        "verdict.py",
+        "auditing/equivalence.py",
         'return "different" if surely.low > 0 or (surely.high < 0 and not worse_only) else "unclear"',
         'return "same"',
-        "test_verdict.py::test_the_four_answers",
+        "auditing/test_verdict.py::test_the_four_answers",
     ),
     Planted(
         "the probability of not being a member",

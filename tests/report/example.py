@@ -2,8 +2,8 @@
 
 import random
 
-from spotlessnet.report.audit_report import AuditReport, Cost, Curves, Finding, Judgement
-from spotlessnet.report.rows import Row
+from spotlessnet.auditing.audit_report import AuditReport, Cost, Curves, Finding, Judgement
+from spotlessnet.auditing.rows import Row
 
 READOUTS = (
     ("error on test", "share", "as retrained", {"original": 0.05, "NTK": 0.055, "fine-tune": 0.05, "retrained": 0.056}),

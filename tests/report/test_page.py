@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from spotlessnet.report.audit_report import Cost, Curves
+from spotlessnet.auditing.audit_report import Cost, Curves
+from spotlessnet.auditing.rows import Row
 from spotlessnet.report.exports import as_csv, as_json_lines, as_model_card
 from spotlessnet.report.page import cost_in_words, in_plain_words, number, page
-from spotlessnet.report.rows import Row
 from tests.report.example import report
 
 VOID = {"meta", "br", "link", "img", "hr", "input"}

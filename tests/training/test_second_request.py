@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, float64, nn
 
 import spotlessnet as sn
-from spotlessnet.compare import original_of, retrained_of
+from spotlessnet.auditing.comparison import original_of, retrained_of
 from spotlessnet.training.pairs import train_pairs
 
 ROWS, BATCH, EPOCHS, RATE = 60, 8, 4, 0.3

@@ -42,8 +42,8 @@ def compare(
 
     Your own modules are imported, so their code runs.
     """
-    from spotlessnet.compare import compare as line_up
-    from spotlessnet.compare import summarise
+    from spotlessnet.auditing.comparison import compare as line_up
+    from spotlessnet.auditing.summary import summarise
     from spotlessnet.readouts import ActivationDistance, Error, MeanLoss
     from spotlessnet.report.page import number
 

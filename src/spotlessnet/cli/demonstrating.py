@@ -32,8 +32,8 @@ def demo(
     if dry_run:
         console.give({"status": "planned", "report": page}, [str(page)])
         return 0
+    from spotlessnet.auditing.summary import as_text, summarise
     from spotlessnet.demo import demo as run
-    from spotlessnet.report.summary import as_text, summarise
 
     with no_bars() if quiet or json else nullcontext():
         report, path = run(out, seeds=seeds)

@@ -10,11 +10,11 @@ from typing import Annotated, Any
 
 import typer
 
+from spotlessnet.auditing.audit_report import AuditReport
 from spotlessnet.cli.console import Console
 from spotlessnet.cli.options import AsJson, Debug, Quiet, Wish, takes_case
 from spotlessnet.core.progress import quiet as no_bars
 from spotlessnet.core.trained import Trained
-from spotlessnet.report.audit_report import AuditReport
 from spotlessnet.requests.case import Case, as_flag
 from spotlessnet.requests.inputs import OF_ONE_REQUEST, neutral
 from spotlessnet.requests.serving import REPORT, SCRUBBED, Plan, Result, plan_of, serve
@@ -70,7 +70,7 @@ def planned(plan: Plan, console: Console) -> int:
 
 def audited(plan: Plan, delivered: Trained | None, seeds: int, shadow_attack: bool) -> AuditReport:
     """The story of a plan, over several trainings where start and recipe are known."""
-    from spotlessnet.audit import audit as measure
+    from spotlessnet.auditing.run_audit import audit as measure
     from spotlessnet.requests.methods import described, scrub_of
 
     opened = plan.opened

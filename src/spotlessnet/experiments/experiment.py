@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
+from spotlessnet.auditing.rows import Row, append_lines, read_rows
 from spotlessnet.core.errors import DataError, check_choice
 from spotlessnet.operators.precision import matmul
-from spotlessnet.report.rows import Row, append_lines, read_rows
 
 ROWS, RUNS = "rows.jsonl", "runs.jsonl"
 

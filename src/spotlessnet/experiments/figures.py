@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from spotlessnet.auditing.rows import Row
+from spotlessnet.auditing.summary import ORIGINAL, RETRAINED, Line, summarise
 from spotlessnet.core.intervals import Interval
-from spotlessnet.report.rows import Row
-from spotlessnet.report.summary import ORIGINAL, RETRAINED, Line, summarise
 
 # matplotlib is imported where something is drawn: measuring must not need it.
 if TYPE_CHECKING:

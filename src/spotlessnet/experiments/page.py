@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from spotlessnet.auditing.rows import Row, read_rows
+from spotlessnet.auditing.summary import RETRAINED, Line, summarise
 from spotlessnet.core.files import write_whole
 from spotlessnet.experiments import EXPERIMENTS
 from spotlessnet.experiments.experiment import ROWS, Experiment, Published, read_runs
 from spotlessnet.experiments.setting import STANDS_IN
-from spotlessnet.report.rows import Row, read_rows
-from spotlessnet.report.summary import RETRAINED, Line, summarise
 
 CLOSE = {"share of rows": 0.05, "epochs": 3.0}
 """How far apart two numbers may be and still agree, in their unit."""

@@ -5,10 +5,10 @@ import io
 from collections.abc import Iterable
 from dataclasses import asdict, fields
 
-from spotlessnet.report.audit_report import AuditReport
+from spotlessnet.auditing.audit_report import AuditReport
+from spotlessnet.auditing.rows import Row
+from spotlessnet.auditing.summary import summarise
 from spotlessnet.report.page import in_plain_words, number
-from spotlessnet.report.rows import Row
-from spotlessnet.report.summary import summarise
 
 
 def as_csv(rows: Iterable[Row]) -> str:

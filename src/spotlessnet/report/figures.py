@@ -12,8 +12,8 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from spotlessnet.report.audit_report import Cost, Curves
-from spotlessnet.report.summary import ORIGINAL, RETRAINED, Line
+from spotlessnet.auditing.audit_report import Cost, Curves
+from spotlessnet.auditing.summary import ORIGINAL, RETRAINED, Line
 
 INK = "#010203"
 """A colour no data has: it becomes the page's own text colour."""

@@ -8,9 +8,9 @@ from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 
-from spotlessnet.report.audit_report import AuditReport, Cost, Judgement
+from spotlessnet.auditing.audit_report import AuditReport, Cost, Judgement
+from spotlessnet.auditing.summary import RETRAINED, Line, summarise
 from spotlessnet.report.figures import pictures
-from spotlessnet.report.summary import RETRAINED, Line, summarise
 
 TONES = {"forgotten": "good", "not forgotten": "bad"}
 MARKS = {"above": ("▲", "above"), "below": ("▼", "below"), "as retrained": ("●", "same"), "": ("", "")}

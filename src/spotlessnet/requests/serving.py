@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.modules.batchnorm import _NormBase
 
+from spotlessnet.auditing.audit_report import AuditReport
 from spotlessnet.core.damage import MOST, check_damage, utility_of
 from spotlessnet.core.errors import NumericsError, WornError
 from spotlessnet.core.gaussian import Gaussian
@@ -22,7 +23,6 @@ from spotlessnet.core.trained import Trained
 from spotlessnet.precomputed.after_request import after_request
 from spotlessnet.precomputed.fold_model_files import write_fold_models
 from spotlessnet.precomputed.statistics_files import write_statistics
-from spotlessnet.report.audit_report import AuditReport
 from spotlessnet.requests.case import Case
 from spotlessnet.requests.estimate import Estimate, estimate
 from spotlessnet.requests.folder import Folder

@@ -13,6 +13,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from spotlessnet.auditing.rows import Row, append_rows, read_rows
+from spotlessnet.auditing.summary import ORIGINAL, RETRAINED
 from spotlessnet.bounds import kl_from_samples
 from spotlessnet.core.cohorts import rows as by_number
 from spotlessnet.core.data import Data
@@ -26,8 +28,6 @@ from spotlessnet.experiments import figures
 from spotlessnet.experiments.experiment import ROWS, Published, Sized
 from spotlessnet.methods import Newton
 from spotlessnet.models import Logistic
-from spotlessnet.report.rows import Row, append_rows, read_rows
-from spotlessnet.report.summary import ORIGINAL, RETRAINED
 from spotlessnet.training.fit_many import fit_many
 
 if TYPE_CHECKING:

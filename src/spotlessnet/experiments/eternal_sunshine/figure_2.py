@@ -8,8 +8,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from spotlessnet.auditing.comparison import Context, original_of, reference_of, retrained_of
+from spotlessnet.auditing.rows import Row, append_rows, read_rows
+from spotlessnet.auditing.summary import ORIGINAL, RETRAINED
 from spotlessnet.bounds import WhiteBox, trade_off
-from spotlessnet.compare import Context, original_of, reference_of, retrained_of
 from spotlessnet.core.cohorts import whole_class
 from spotlessnet.core.intervals import t_interval
 from spotlessnet.core.progress import track
@@ -21,8 +23,6 @@ from spotlessnet.experiments.few import FromFew
 from spotlessnet.experiments.setting import STANDS_IN, Setting
 from spotlessnet.methods import NTK, Finetune, Fisher, Variational
 from spotlessnet.readouts import Error
-from spotlessnet.report.rows import Row, append_rows, read_rows
-from spotlessnet.report.summary import ORIGINAL, RETRAINED
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -16,6 +16,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from spotlessnet.auditing.rows import Row, append_rows, read_rows
+from spotlessnet.auditing.summary import ORIGINAL
 from spotlessnet.core.cohorts import whole_class
 from spotlessnet.core.data import Data
 from spotlessnet.core.files import write_whole
@@ -30,8 +32,6 @@ from spotlessnet.experiments.few import FromFew
 from spotlessnet.experiments.setting import Setting
 from spotlessnet.methods import Fisher
 from spotlessnet.readouts import Error
-from spotlessnet.report.rows import Row, append_rows, read_rows
-from spotlessnet.report.summary import ORIGINAL
 from spotlessnet.training.fit import fit
 
 if TYPE_CHECKING:

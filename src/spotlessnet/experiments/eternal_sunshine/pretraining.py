@@ -11,7 +11,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from spotlessnet.compare import Context, original_of, reference_of, retrained_of
+from spotlessnet.auditing.comparison import Context, original_of, reference_of, retrained_of
+from spotlessnet.auditing.rows import Row, append_rows, read_rows
 from spotlessnet.core.cohorts import some_of_class
 from spotlessnet.core.progress import track
 from spotlessnet.core.recipe import Recipe
@@ -23,7 +24,6 @@ from spotlessnet.experiments.setting import STANDS_IN, Opened, Setting
 from spotlessnet.methods import Fisher
 from spotlessnet.models.seeded import seeded
 from spotlessnet.readouts import Error
-from spotlessnet.report.rows import Row, append_rows, read_rows
 
 PRETRAINED, FRESH = "pre-trained", "random weights"
 DISTANCE, MOVED = "distance to the retrained weights", "distance to the start"

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from spotlessnet.compare import Context, ReadoutOf, ScrubOf, compare
+from spotlessnet.auditing.comparison import Context, ReadoutOf, ScrubOf, compare
+from spotlessnet.auditing.rows import Row, read_rows
 from spotlessnet.core.cohorts import Cohort, some_of_class, whole_class
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.scrub import chain
@@ -20,7 +21,6 @@ from spotlessnet.experiments.few import FromFew, OnFew, Remembered, Slower, Whit
 from spotlessnet.experiments.setting import STANDS_IN, Setting
 from spotlessnet.methods import NTK, Finetune, Fisher, GradientAscent, Hiding, RandomLabels, Variational
 from spotlessnet.readouts import EntropyAttack, Error, RelearnTime
-from spotlessnet.report.rows import Row, read_rows
 from spotlessnet.training.fit import fit
 
 __all__ = ["PAPER", "Settings", "draw", "run"]

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from spotlessnet.auditing.rows import Row
 from spotlessnet.core.meter import Meter
 from spotlessnet.core.progress import track
 from spotlessnet.core.split import Split
@@ -20,7 +21,6 @@ from spotlessnet.experiments.mixed_privacy.community import (
 from spotlessnet.experiments.outside_the_box.scene import captioned, file_name, is_done, keep, stored, wrapped
 from spotlessnet.operators.precision import matmul
 from spotlessnet.readouts import Error
-from spotlessnet.report.rows import Row
 
 PAPER: tuple[Published, ...] = ()
 """No printed number is at hand. The claim: mixed-linear comes close to fine-tuning, well above the core alone."""

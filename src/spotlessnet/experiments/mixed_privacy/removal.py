@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from spotlessnet.auditing.rows import Row
+from spotlessnet.auditing.summary import ORIGINAL, RETRAINED
 from spotlessnet.core.cohorts import whole_class
 from spotlessnet.core.data import Data
 from spotlessnet.core.meter import Meter
@@ -24,8 +26,6 @@ from spotlessnet.experiments.outside_the_box.scene import captioned, file_name, 
 from spotlessnet.methods import MixedLinear
 from spotlessnet.operators.precision import matmul
 from spotlessnet.readouts.activation_distance import distances
-from spotlessnet.report.rows import Row
-from spotlessnet.report.summary import ORIGINAL, RETRAINED
 
 PAPER: tuple[Published, ...] = ()
 """No printed number is at hand. The claim: a class can be removed, and all users by setting their weights to zero."""

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from spotlessnet.auditing.rows import Row
+from spotlessnet.auditing.summary import ORIGINAL, RETRAINED
 from spotlessnet.core.data import Data
 from spotlessnet.core.intervals import t_interval
 from spotlessnet.core.meter import Meter
@@ -29,8 +31,6 @@ from spotlessnet.experiments.outside_the_box.scene import captioned, is_done, ke
 from spotlessnet.methods import MixedLinear
 from spotlessnet.operators.precision import matmul
 from spotlessnet.readouts import ActivationDistance, EntropyAttack, Error, MeanLoss
-from spotlessnet.report.rows import Row
-from spotlessnet.report.summary import ORIGINAL, RETRAINED
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spotlessnet.compare import Context, retrained_of
+from spotlessnet.auditing.comparison import Context, retrained_of
+from spotlessnet.auditing.rows import Row
 from spotlessnet.core.intervals import t_interval
 from spotlessnet.core.progress import track
 from spotlessnet.core.scrub import Scrub
@@ -29,7 +30,6 @@ from spotlessnet.experiments.outside_the_box.scene import (
 )
 from spotlessnet.readouts import ActivationDistance, along_path
 from spotlessnet.readouts.parts import Part, part
-from spotlessnet.report.rows import Row
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

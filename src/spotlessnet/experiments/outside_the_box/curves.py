@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from spotlessnet.report.rows import Row
+from spotlessnet.auditing.rows import Row
 
 AT = " @ "
 

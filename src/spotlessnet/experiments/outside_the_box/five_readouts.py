@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from spotlessnet.compare import Context, ReadoutOf, compare
+from spotlessnet.auditing.comparison import Context, ReadoutOf, compare
+from spotlessnet.auditing.rows import Row
 from spotlessnet.core.progress import track
 from spotlessnet.core.readout import Readout
 from spotlessnet.experiments.experiment import Published, Sized
@@ -26,7 +27,6 @@ from spotlessnet.experiments.outside_the_box.scene import (
     wrapped,
 )
 from spotlessnet.readouts import ActivationDistance, EntropyAttack, Error, MeanLoss, RelearnTime
-from spotlessnet.report.rows import Row
 
 PARTS = {
     "figure_2": (("cifar10", "all-cnn"), ("faces10", "all-cnn")),

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from spotlessnet.compare import Context, ScrubOf
+from spotlessnet.auditing.comparison import Context, ScrubOf
 from spotlessnet.core.scrub import Scrub, chain
 from spotlessnet.experiments.outside_the_box.scene import OTHER_ORDER
 from spotlessnet.methods import NTK, Finetune, Fisher, Retrain

@@ -9,10 +9,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from spotlessnet.auditing.comparison import retrained_of
+from spotlessnet.auditing.rows import Row
 from spotlessnet.bounds import WhiteBox, linearisation, per_query, trade_off
 from spotlessnet.bounds.black_box import chosen, data_of
 from spotlessnet.bounds.trade_off import scaled
-from spotlessnet.compare import retrained_of
 from spotlessnet.core.gaussian import Gaussian
 from spotlessnet.core.intervals import t_interval
 from spotlessnet.core.progress import track
@@ -39,7 +40,6 @@ from spotlessnet.experiments.outside_the_box.scene import (
 )
 from spotlessnet.methods import NTK
 from spotlessnet.readouts import Error
-from spotlessnet.report.rows import Row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

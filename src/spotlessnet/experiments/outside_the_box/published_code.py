@@ -10,7 +10,9 @@ from pathlib import Path
 
 import torch
 
-from spotlessnet.compare import Context, retrained_of
+from spotlessnet.auditing.comparison import Context, retrained_of
+from spotlessnet.auditing.rows import Row
+from spotlessnet.auditing.summary import ORIGINAL, RETRAINED
 from spotlessnet.core.data import Data
 from spotlessnet.core.progress import track
 from spotlessnet.core.scrub import Scrub
@@ -34,8 +36,6 @@ from spotlessnet.experiments.outside_the_box.scene import (
     wrapped,
 )
 from spotlessnet.readouts import ActivationDistance, Error
-from spotlessnet.report.rows import Row
-from spotlessnet.report.summary import ORIGINAL, RETRAINED
 from spotlessnet.training.fit import fit
 
 EPOCHS = 26

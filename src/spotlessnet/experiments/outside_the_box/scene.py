@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from spotlessnet.auditing.rows import Row, append_rows, read_rows
 from spotlessnet.core.cohorts import some_of_class
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import NumericsError
@@ -19,7 +20,6 @@ from spotlessnet.core.trained import Trained
 from spotlessnet.experiments.experiment import ROWS
 from spotlessnet.experiments.setting import Opened, Setting
 from spotlessnet.models import replace_head
-from spotlessnet.report.rows import Row, append_rows, read_rows
 from spotlessnet.training.fit import fit
 
 SMALL = Recipe(epochs=60, lr=0.01, momentum=0.9, batch_size=128, weight_decay=0.1, patience=5)

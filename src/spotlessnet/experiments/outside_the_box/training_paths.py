@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
+from spotlessnet.auditing.rows import Row
 from spotlessnet.bounds.trade_off import scaled
 from spotlessnet.bounds.white_box import parts
 from spotlessnet.core.gaussian import Gaussian
@@ -35,7 +36,6 @@ from spotlessnet.experiments.outside_the_box.scene import (
 from spotlessnet.methods import NTK
 from spotlessnet.readouts import Error, loss_along_line
 from spotlessnet.readouts.mean_loss import mean_loss
-from spotlessnet.report.rows import Row
 from spotlessnet.training.fit import fit
 
 if TYPE_CHECKING:

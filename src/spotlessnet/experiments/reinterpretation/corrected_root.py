@@ -14,8 +14,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from spotlessnet.auditing.comparison import original_of, retrained_of
+from spotlessnet.auditing.rows import Row, append_rows, read_rows
 from spotlessnet.bounds import WhiteBox
-from spotlessnet.compare import original_of, retrained_of
 from spotlessnet.core.cohorts import some_of_class
 from spotlessnet.core.gaussian import Gaussian
 from spotlessnet.core.progress import track
@@ -29,7 +30,6 @@ from spotlessnet.experiments.few import fewer
 from spotlessnet.experiments.setting import Setting
 from spotlessnet.methods import Fisher
 from spotlessnet.readouts import Error
-from spotlessnet.report.rows import Row, append_rows, read_rows
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

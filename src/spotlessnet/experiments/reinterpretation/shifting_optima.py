@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
+from spotlessnet.auditing.rows import Row, append_rows, read_rows
+from spotlessnet.auditing.summary import ORIGINAL
 from spotlessnet.core.cohorts import rows as by_number
 from spotlessnet.core.data import Data
 from spotlessnet.core.loss import SquaredError
@@ -22,8 +24,6 @@ from spotlessnet.core.trained import Trained
 from spotlessnet.experiments import figures
 from spotlessnet.experiments.experiment import ROWS, Published, Sized
 from spotlessnet.methods import NTK, Newton
-from spotlessnet.report.rows import Row, append_rows, read_rows
-from spotlessnet.report.summary import ORIGINAL
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -8,9 +8,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import MultivariateNormal, kl_divergence
 
-from spotlessnet.audit import audit
+from spotlessnet.auditing.comparison import Context, compare, original_of, retrained_of
+from spotlessnet.auditing.run_audit import audit
 from spotlessnet.bounds import WhiteBox
-from spotlessnet.compare import Context, compare, original_of, retrained_of
 from spotlessnet.core.cohorts import rows
 from spotlessnet.core.covariance import Covariance, Diagonal
 from spotlessnet.core.recipe import Recipe

@@ -5,8 +5,8 @@ import math
 
 import pytest
 
+from spotlessnet.auditing.rows import Row, append_rows, read_rows
 from spotlessnet.core.errors import DataError, ResourceError
-from spotlessnet.report.rows import Row, append_rows, read_rows
 
 FULL = Row("e", "m", "r", 3, 0.5, 0.4, 0.6, "nats", "low", 1.5, 20.0, True, "ünï 'code'")
 

@@ -4,8 +4,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from spotlessnet.auditing.rows import Row
 from spotlessnet.core.intervals import Interval, t_interval
-from spotlessnet.report.rows import Row
 
 RETRAINED = "retrained"
 ORIGINAL = "original"

@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import nn
 
-from spotlessnet.audit import DELIVERED, audit
+from spotlessnet.auditing.audit_report import AuditReport
+from spotlessnet.auditing.run_audit import DELIVERED, audit
 from spotlessnet.core.cohorts import rows
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.methods import Finetune, Fisher, Retrain
-from spotlessnet.report.audit_report import AuditReport
 from spotlessnet.report.page import page
 
 READOUTS = {

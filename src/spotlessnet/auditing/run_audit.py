@@ -8,11 +8,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from spotlessnet.auditing.audit_report import AuditReport, Cost, Curves, Finding, Judgement
+from spotlessnet.auditing.comparison import Context, reference_of
+from spotlessnet.auditing.equivalence import DRAWS_APART, Audit, Check, attack_check
+from spotlessnet.auditing.evidence import Evidence
+from spotlessnet.auditing.rows import Row
+from spotlessnet.auditing.summary import ORIGINAL, RETRAINED
 from spotlessnet.bounds.black_box import BlackBox
 from spotlessnet.bounds.per_query import per_query_by_set
 from spotlessnet.bounds.trade_off import trade_off
 from spotlessnet.bounds.white_box import WhiteBox
-from spotlessnet.compare import Context, reference_of
 from spotlessnet.core.data import Data
 from spotlessnet.core.gaussian import Gaussian
 from spotlessnet.core.meter import Meter
@@ -21,7 +26,6 @@ from spotlessnet.core.readout import Readout
 from spotlessnet.core.scrub import Scrub, chain
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
-from spotlessnet.evidence import Evidence
 from spotlessnet.methods.fisher import Fisher
 from spotlessnet.readouts.activation_distance import ActivationDistance
 from spotlessnet.readouts.entropy_attack import EntropyAttack
@@ -32,13 +36,9 @@ from spotlessnet.readouts.matched_controls import matched_controls
 from spotlessnet.readouts.mean_loss import MeanLoss
 from spotlessnet.readouts.relearn_time import RelearnTime
 from spotlessnet.readouts.u_lira import u_lira
-from spotlessnet.report.audit_report import AuditReport, Cost, Curves, Finding, Judgement
-from spotlessnet.report.rows import Row
-from spotlessnet.report.summary import ORIGINAL, RETRAINED
 from spotlessnet.store.receipts import LIMITS, environment
 from spotlessnet.training.fit import fit
 from spotlessnet.training.pairs import Trainings, train_pairs
-from spotlessnet.verdict import DRAWS_APART, Audit, Check, attack_check
 
 DELIVERED = "as delivered"
 RELEARN_CAP = 20

@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from spotlessnet.auditing.rows import Key, Row, append_rows, read_rows
+from spotlessnet.auditing.summary import ORIGINAL, RETRAINED
 from spotlessnet.core.bound import Bound
 from spotlessnet.core.covariance import NoNoise
 from spotlessnet.core.errors import NeedError, NumericsError, SettingError
@@ -21,11 +23,7 @@ from spotlessnet.core.readout import Reading, Readout
 from spotlessnet.core.scrub import Scrub
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
-from spotlessnet.report.rows import Key, Row, append_rows, read_rows
-from spotlessnet.report.summary import ORIGINAL, RETRAINED, summarise
 from spotlessnet.training.fit import fit
-
-__all__ = ["Context", "compare", "original_of", "retrained_of", "summarise"]
 
 
 @dataclass(frozen=True, eq=False)

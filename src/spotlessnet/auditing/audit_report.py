@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from spotlessnet.report.rows import Row
+from spotlessnet.auditing.rows import Row
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from spotlessnet.auditing.evidence import Evidence, beyond_controls, row_test
 from spotlessnet.core.errors import DataError, MismatchError, SettingError, check_positive
 from spotlessnet.core.intervals import Interval, ratio_interval
 from spotlessnet.core.progress import track
 from spotlessnet.core.scrub import Scrub
 from spotlessnet.core.split import Split
-from spotlessnet.evidence import Evidence, beyond_controls, row_test
 from spotlessnet.readouts.attack import Attack
 from spotlessnet.training.pairs import Trainings
 

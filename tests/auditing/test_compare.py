@@ -11,8 +11,10 @@ from jaxtyping import Float
 from scipy import stats
 from torch import Tensor, nn
 
+from spotlessnet.auditing.comparison import Context, compare, original_of, retrained_of
+from spotlessnet.auditing.rows import Row, read_rows
+from spotlessnet.auditing.summary import as_text, summarise
 from spotlessnet.bounds import BlackBox, WhiteBox
-from spotlessnet.compare import Context, compare, original_of, retrained_of, summarise
 from spotlessnet.core.covariance import Covariance, Diagonal
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import NeedError, NumericsError, SettingError
@@ -23,8 +25,6 @@ from spotlessnet.core.scrub import Notes, Scrub
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.readouts import ActivationDistance, Error
-from spotlessnet.report.rows import Row, read_rows
-from spotlessnet.report.summary import as_text
 from spotlessnet.training.fit import fit
 
 

@@ -10,6 +10,8 @@ from jaxtyping import Float
 from scipy import stats
 from torch import Tensor, float64, nn
 
+from spotlessnet.auditing.equivalence import Audit, Check, Verdict, attack_check, verdict
+from spotlessnet.auditing.evidence import Evidence, row_test
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import DataError, MismatchError, NeedError, SettingError
 from spotlessnet.core.intervals import Interval, ratio_interval, t_interval
@@ -18,12 +20,10 @@ from spotlessnet.core.scrub import Notes, Scrub
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.demo import problem as digits_problem
-from spotlessnet.evidence import Evidence, row_test
 from spotlessnet.methods import ShortRetrain
 from spotlessnet.readouts.attack import Attack
 from spotlessnet.readouts.matched_controls import Unseen
 from spotlessnet.training.pairs import train_pairs
-from spotlessnet.verdict import Audit, Check, Verdict, attack_check, verdict
 
 ROWS = 20
 QUICK = Audit(permutations=399)
