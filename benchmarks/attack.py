@@ -12,6 +12,7 @@ judges one. 0.5 is chance. What it finds among the rows that stay should be what
 import argparse
 import os
 import platform
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +30,10 @@ from spotlessnet.demo import problem
 from spotlessnet.methods import NTK, SCRUB, Finetune, Fisher, NegGradPlus, SalUn, ShortRetrain
 from spotlessnet.readouts import attack_shadows, train_shadows
 from spotlessnet.report.exports import as_json_lines
+
+# Started as a script, its own folder comes first, not the one that holds it.
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from benchmarks.labels import in_the_fields_words
 
 METHODS: dict[str, Scrub] = {
     "short retraining, the default": ShortRetrain(),
@@ -85,7 +90,7 @@ def table(rows: Sequence[Row]) -> str:
     for method in dict.fromkeys(row.method for row in rows):
         cells = [by_key[method, readout] for readout in (FORGOTTEN, RETAINED)]
         lines.append(f"| {method} | " + " | ".join(f"{c.value:.3f} [{c.low:.3f}, {c.high:.3f}]" for c in cells) + " |")
-    return "\n".join(lines)
+    return in_the_fields_words("\n".join(lines))
 
 
 def main() -> None:

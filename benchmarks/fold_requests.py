@@ -1,6 +1,6 @@
 """A hundred requests in a row from fold models trained once: how far from retraining, beside one joint request.
 
-    python benchmarks/fold_requests.py --data DIR --out results/tutored.jsonl --docs docs/requests.md
+    python benchmarks/fold_requests.py --data DIR --out results/tutored.jsonl --docs results/requests.md
 
 The problem of `benchmarks/requests.py`. Two fold models are trained once, each on half of the rows; then ten
 rows at a time must go, each request served by `OutOfFoldDistillation` from those rows, the fold models and a few
@@ -33,6 +33,7 @@ from spotlessnet.training.fit import fit
 
 # Started as a script, its own folder comes first, and `requests` would be anyone's.
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from benchmarks.labels import in_the_fields_words
 from benchmarks.requests import (
     CALLED,
     DECAYS,
@@ -148,7 +149,7 @@ def table(all_rows: Sequence[Row]) -> str:
             f"Training the fold models took {once} trainings; a request took {serving} of a training by the clock,\n"
             f"and visited {visited} of its rows.\n"
         )
-    return "\n".join(lines)
+    return in_the_fields_words("\n".join(lines))
 
 
 def told(numbers: Sequence[float]) -> str:

@@ -4,7 +4,7 @@
     python benchmarks/frontier.py confirm --data DIR --out results/frontier-confirm.jsonl --seeds 10 11 12 13 14 \
         --chosen results/frontier-choose.jsonl
     python benchmarks/frontier.py table   --out results/frontier-confirm.jsonl
-    python benchmarks/frontier_page.py    --out results/frontier-confirm.jsonl   # docs/frontier.md and its figure
+    python benchmarks/frontier_page.py    --out results/frontier-confirm.jsonl   # results/frontier.md and the figure
 
 500 CIFAR-10 images (100 of each of the first five classes), a network pre-trained on CIFAR-100, decay 0.1 toward the
 start, trained until five epochs past zero training error. Cohorts: 25 images of class 0 (*some*), the same with wrong

@@ -1,6 +1,6 @@
 """What `benchmarks/frontier.py` measured, as tables, as the page on the frontier and as its figure.
 
-python benchmarks/frontier_page.py --out results/frontier-confirm.jsonl   # docs/frontier.md
+python benchmarks/frontier_page.py --out results/frontier-confirm.jsonl   # results/frontier.md and the figure
 """
 
 import argparse
@@ -21,6 +21,7 @@ from spotlessnet.report.figures import MARKS, PALETTE, STYLE
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import benchmarks.attack
 from benchmarks.frontier import COHORTS, MODELS, OPERATIONS, gaps
+from benchmarks.labels import in_the_fields_words
 
 PAGE = Path(__file__).with_name("frontier.md")
 ATTACK = "results/attack-cifar.jsonl"
@@ -52,7 +53,7 @@ def gap_table(paths: list[str], settings: list[str]) -> str:
         cost = statistics.median(c for _, _, costs in by_setting.values() for c in costs)
         share = f"{statistics.median(counted[full]):.0%}" if counted[full] else ""
         lines.append(f"| {full.partition(' | ')[0]} | " + " | ".join(cells) + f" | {cost:.0%} | {share} |")
-    return "\n".join(lines)
+    return in_the_fields_words("\n".join(lines))
 
 
 def cost_table(path: str, settings: list[str]) -> str:
@@ -66,7 +67,7 @@ def cost_table(path: str, settings: list[str]) -> str:
         both = [(by_setting[name][2], counted[full, name]) for name in settings]
         cells = [" / ".join(f"{statistics.mean(each):.0%}" for each in pair) for pair in both]
         lines.append(f"| {full.partition(' | ')[0]} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+    return in_the_fields_words("\n".join(lines))
 
 
 def error_table(rows: list[Row], settings: list[str]) -> str:
@@ -82,11 +83,11 @@ def error_table(rows: list[Row], settings: list[str]) -> str:
             for s in settings
         ]
         lines.append(f"| {method} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+    return in_the_fields_words("\n".join(lines))
 
 
 def write_page(path: str) -> None:
-    """`docs/frontier.md` and its figure, from the rows alone."""
+    """The record `results/frontier.md` and the figure, from the rows alone."""
     found = {full.partition(" | ")[0]: found for each in (path, TUTORED, EARLIER) for full, found in gaps(each).items()}
     settings = [f"{model} {cohort}" for model in MODELS for cohort in COHORTS]
     rows = read_rows(path)
@@ -105,7 +106,7 @@ def write_page(path: str) -> None:
         attack=benchmarks.attack.table(read_rows(ATTACK)),
         command=f"python benchmarks/frontier.py confirm --data DIR --out {path} --chosen results/frontier-choose.jsonl",
     )
-    Path("docs/frontier.md").write_text(text)
+    Path("results/frontier.md").write_text(text)
 
     # The page is read on white and on black alike, so the ink is grey.
     style = {name: "#808080" if value == STYLE["text.color"] else value for name, value in STYLE.items()}
@@ -118,7 +119,8 @@ def write_page(path: str) -> None:
                 gap = ratio_interval(torch.tensor(won), torch.tensor(prize), 0.95)
                 cost, colour = statistics.median(costs), PALETTE[(j + j // 7) % 7]
                 axes.plot([cost, cost], [max(-2, gap.low), min(2, gap.high)], lw=1, color=colour, alpha=0.6)
-                axes.plot(cost, gap.value, MARKS[j % 7], ms=7, color=colour, label=method)
+                name = in_the_fields_words(f"| {method} |").strip("| ")
+                axes.plot(cost, gap.value, MARKS[j % 7], ms=7, color=colour, label=name)
             axes.axhline(1, lw=1, color=PALETTE[2])
             axes.axvline(1, lw=1, ls=":", color="#808080")
             axes.set(xscale="log", title=setting, ylim=(-0.6, 1.8))
@@ -127,7 +129,7 @@ def write_page(path: str) -> None:
             axes.set_xlabel("cost, 1 = one retraining")
             axes.set_ylabel("gap closed, 1 = as retrained")
         handles, labels = axes.get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=9)
+        figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=9)
         figure.savefig("docs/pictures/frontier.svg", metadata={"Date": None})
 
 

@@ -2,7 +2,7 @@
 
     python benchmarks/large.py run   --data DIR --out results/large.jsonl --model all-cnn --weight-decay 0.1 --seeds 0
     1 2 3 4 python benchmarks/large.py clock --data DIR --out results/large-clock.jsonl --model all-cnn
-    python benchmarks/large_page.py --out results/large.jsonl   # docs/full_size.md
+    python benchmarks/large_page.py --out results/large.jsonl   # results/full_size.md
 
 50,000 images, a network pre-trained on CIFAR-100, SGD with decay toward the start. A hundred of the images are
 mislabelled. Three requests to one network: 100 images of a class must go (*some*), or the mislabelled ones, which are

@@ -1,6 +1,6 @@
 """What `benchmarks/large.py` measured, as tables and as the page on full CIFAR-10.
 
-python benchmarks/large_page.py --out results/large.jsonl   # docs/full_size.md
+python benchmarks/large_page.py --out results/large.jsonl   # results/full_size.md, and the table of docs/full_size.md
 """
 
 import argparse
@@ -18,6 +18,7 @@ from spotlessnet.core.intervals import ratio_interval, t_interval
 
 # Started as a script, its own folder comes first, not the one that holds it.
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from benchmarks.labels import in_the_fields_words
 from benchmarks.large import (
     COHORTS,
     DISTANCE,
@@ -32,6 +33,8 @@ from benchmarks.large import (
 from benchmarks.large_trials import GOAL, ORIGINAL
 
 PAGE = Path(__file__).with_name("large.md")
+RECORD, FINDINGS = Path("results/full_size.md"), Path("docs/full_size.md")
+BEGIN, END = "<!-- written by benchmarks/large_page.py -->", "<!-- end -->"
 HALVES, CLOCK, TRIALS = "large-halves.jsonl", "large-clock.jsonl", "large-trials.jsonl"
 BEFORE = "large-trials-before.jsonl"
 """Beside the rows: of other fold models, of a machine that does nothing else, of what was tried, now and before."""
@@ -60,7 +63,7 @@ def summary(path: Path) -> str:
             for network, method in columns
         ]
         lines.append(f"| *{cohort}*, {weight_decay} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+    return in_the_fields_words("\n".join(lines))
 
 
 def values_of(path: Path) -> Values:
@@ -99,7 +102,7 @@ def table(path: Path) -> str:
             f"\nOne training takes {_mean(trained):.1f} s, the fold models, made once, {_mean(once):.1f} s. "
             f"{len(value[name, 'original', DISTANCE])} seeds, {told[name]}.\n"
         )
-    return "\n".join(lines)
+    return in_the_fields_words("\n".join(lines))
 
 
 def clock_table(path: Path) -> str:
@@ -113,7 +116,7 @@ def clock_table(path: Path) -> str:
             took = {c: [r.value for r in here if (r.method, r.readout) == (method, c)] for c in COHORTS}
             cells = [f"{statistics.median(values) / whole:.2%}" for values in took.values()]
             lines.append(f"| {name.partition(',')[0]} | {method} | {whole:.1f} s | {' | '.join(cells)} |")
-    return "\n".join(lines)
+    return in_the_fields_words("\n".join(lines))
 
 
 def trial_table(path: Path) -> str:
@@ -137,7 +140,7 @@ def trial_table(path: Path) -> str:
         network, _, cohort = name.split(", ")
         cells = [network, cohort, settings, *(found.get(column, "") for column in columns)]
         lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+    return in_the_fields_words("\n".join(lines))
 
 
 def attack(path: Path, name: str, method: str) -> str:
@@ -164,7 +167,7 @@ def attack(path: Path, name: str, method: str) -> str:
 
 
 def write_page(path: Path) -> None:
-    """`docs/full_size.md`, from the rows alone."""
+    """The record `results/full_size.md` and the table of `docs/full_size.md`, from the rows alone."""
     rows = read_rows(path)
     text = PAGE.read_text(encoding="utf-8").format(
         machine=rows[0].note.partition(", TF32")[0],
@@ -175,7 +178,14 @@ def write_page(path: Path) -> None:
         before=trial_table(path.with_name(BEFORE)),
         clock=clock_table(path.with_name(CLOCK)),
     )
-    Path("docs/full_size.md").write_text(text, encoding="utf-8")
+    RECORD.write_text(text, encoding="utf-8")
+    FINDINGS.write_text(put_between(FINDINGS.read_text(encoding="utf-8"), summary(path)), encoding="utf-8")
+
+
+def put_between(page: str, made: str) -> str:
+    """The page with what was made between its markers."""
+    before, after = page[: page.index(BEGIN) + len(BEGIN)], page[page.index(END) :]
+    return f"{before}\n\n{made}\n\n{after}"
 
 
 def _mean(values: dict[int, float]) -> float:

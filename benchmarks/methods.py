@@ -12,6 +12,7 @@ references of its own.
 import argparse
 import os
 import platform
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from math import isinf, isnan, nan
@@ -51,6 +52,10 @@ from spotlessnet.report.exports import as_json_lines
 from spotlessnet.training.fit import fit
 from spotlessnet.training.mixed import fit_users
 from spotlessnet.training.pairs import train_pairs
+
+# Started as a script, its own folder comes first, not the one that holds it.
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from benchmarks.labels import in_the_fields_words
 
 WRONG, CLASS = "25 mislabelled rows", "all rows of class 8"
 DISTANCE = "activation distance on forget"
@@ -167,7 +172,7 @@ def table(rows: Iterable[Row]) -> str:
             seconds = mine[method, DISTANCE].seconds
             parts.append(f"| {method} | {' | '.join(cells)} | {'' if isnan(seconds) else f'{seconds:.2g}'} |")
         parts.append("")
-    return "\n".join(parts)
+    return in_the_fields_words("\n".join(parts))
 
 
 def _cell(mean: tuple[float, float, float], readout: str) -> str:

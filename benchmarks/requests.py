@@ -1,6 +1,6 @@
 """A hundred requests in a row from one memory: how far from retraining, beside one joint request, and at what cost.
 
-    python benchmarks/requests.py --data DIR --out results/requests.jsonl --docs docs/requests.md
+    python benchmarks/requests.py --data DIR --out results/requests.jsonl --docs results/requests.md
 
 A network with one hidden layer, pre-trained on other rows, is fine-tuned on MNIST (DIR holds it; without `--data` on
 scikit-learn's digits). A memory is written once. Then ten rows at a time must go, ordinary ones or mislabelled ones,
@@ -13,6 +13,7 @@ import math
 import os
 import platform
 import statistics
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
@@ -39,6 +40,10 @@ from spotlessnet.precomputed.precompute import precompute
 from spotlessnet.readouts import ActivationDistance, Error, MeanLoss
 from spotlessnet.report.exports import as_json_lines
 from spotlessnet.training.fit import fit
+
+# Started as a script, its own folder comes first, not the one that holds it.
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from benchmarks.labels import in_the_fields_words
 
 ORDINARY, WRONG = "ordinary rows", "mislabelled rows"
 KINDS = (ORDINARY, WRONG)
@@ -154,7 +159,7 @@ def table(all_rows: Sequence[Row]) -> str:
             f"\nIt said *retrain now*, seed by seed: {told}. Writing the memory took {writing} trainings and\n"
             f"{size:.0f} MiB; a request took {serving} of a training.\n"
         )
-    return "\n".join(lines)
+    return in_the_fields_words("\n".join(lines))
 
 
 def _cell(values: Sequence[float]) -> str:

@@ -1,6 +1,6 @@
 """A hundred sequences of ten requests: does a later request take back what an earlier one did?
 
-    python benchmarks/sequences.py --out results/sequences.jsonl --docs docs/requests.md
+    python benchmarks/sequences.py --out results/sequences.jsonl --docs results/requests.md
 
 Small networks on scikit-learn's digits, five settings, twenty seeds each; a request removes one to twenty rows. After
 every request all cohorts that went before are looked at: their mean loss, and a U-LiRA score (how much likelier their
@@ -15,6 +15,7 @@ import argparse
 import math
 import os
 import platform
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -42,6 +43,10 @@ from spotlessnet.precomputed.step import step_from_statistics
 from spotlessnet.report.exports import as_json_lines
 from spotlessnet.training.fit import fit
 from spotlessnet.training.fit_many import fit_many
+
+# Started as a script, its own folder comes first, not the one that holds it.
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from benchmarks.labels import in_the_fields_words
 
 ROWS, STRANGERS, REQUESTS, SHADOWS, RANK, LARGEST, GROUPS, SOME = 500, 150, 10, 16, 40, 20, 100, 150
 RECIPE = Recipe(epochs=15, lr=0.1, batch_size=50, schedule="cosine")
@@ -210,7 +215,7 @@ def table(all_rows: Sequence[Row]) -> str:
             cells = [f"{total[name]:.0f}" if name in total else "none" for name in (PAIRS, LOSS, SCORE)]
             served = f"{total[SERVED]:.0f} of {seeds * REQUESTS}"
             lines.append(f"| {setting} | {method} | {seeds} | {served} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+    return in_the_fields_words("\n".join(lines) + "\n")
 
 
 def main() -> None:

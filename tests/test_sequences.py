@@ -30,7 +30,7 @@ def test_asking_for_everything_again_at_a_raised_damping_is_seen_to_take_back():
 
 def test_the_table_tells_of_every_method():
     rows = list(measure(SETTINGS[0], 0, (AT_HAND,)))
-    assert "| linear, squared loss | memory, all rows at hand | 1 | 10 of 10 | 45 | 0 | none |" in table(rows)
+    assert "| linear, squared loss | statistics, all retained examples | 1 | 10 of 10 | 45 | 0 | none |" in table(rows)
     assert AT_HAND in METHODS
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md"]
+PAGES = [*sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "results").glob("*.md")), ROOT / "README.md"]
 FENCE = re.compile(r"(?:<!-- ends with (\d+) -->\n)?^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.M | re.S)
 
 

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import benchmarks.attack
@@ -28,11 +29,16 @@ from tests.docs.blocks import PAGES, ROOT, blocks
 
 DOCS = ROOT / "docs"
 TABLE = DOCS / "which_method_when.md"
-DIGITS = ROOT / "results" / "methods-digits.jsonl"
+RESULTS = ROOT / "results"
+DIGITS = RESULTS / "methods-digits.jsonl"
 GENERATED = {"reproduction.md"}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def name_of(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_links_lead_to_files_and_headings(page):
     for target in re.findall(r"\]\(([^)#\s]*)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
         if target and not target.startswith("http") and target.rpartition("/")[2] not in GENERATED:
@@ -42,10 +48,11 @@ def test_links_lead_to_files_and_headings(page):
         assert heading in [re.sub(r"[^\w]+", "-", title.lower()).strip("-") for title in titles], heading
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_pages_are_in_the_menu(page):
-    if page.parent == DOCS:
-        assert f": {page.name}\n" in (ROOT / "mkdocs.yml").read_text(encoding="utf-8") + "\n"
+    if page.parent != ROOT:
+        on_the_site = name_of(page).removeprefix("docs/")
+        assert f": {on_the_site}\n" in (ROOT / "mkdocs.yml").read_text(encoding="utf-8") + "\n"
 
 
 def test_every_equation_names_a_file_and_a_test_that_exist():
@@ -174,20 +181,23 @@ def test_the_site_builds_without_a_warning(tmp_path):
 @pytest.mark.parametrize(
     ("module", "rows", "page"),
     [
-        (benchmarks.attack, "attack-digits.jsonl", "which_method_when.md"),
-        (benchmarks.requests, "requests.jsonl", "requests.md"),
-        (benchmarks.sequences, "sequences.jsonl", "requests.md"),
-        (benchmarks.fold_requests, "tutored.jsonl", "requests.md"),
+        (benchmarks.attack, "attack-digits.jsonl", "docs/which_method_when.md"),
+        (benchmarks.requests, "requests.jsonl", "results/requests.md"),
+        (benchmarks.sequences, "sequences.jsonl", "results/requests.md"),
+        (benchmarks.fold_requests, "tutored.jsonl", "results/requests.md"),
     ],
 )
 def test_measured_tables_are_those_of_their_rows(module, rows, page):
-    text = (DOCS / page).read_text(encoding="utf-8")
+    text = (ROOT / page).read_text(encoding="utf-8")
     assert module.table(read_rows(ROOT / "results" / rows)).strip() in text
     assert text.count(module.BEGIN) == text.count(module.END) == 1
 
 
 def test_tables_of_large_and_attacked_networks_are_those_of_their_rows():
-    full, frontier = ((DOCS / page).read_text(encoding="utf-8") for page in ("full_size.md", "frontier.md"))
+    full, frontier = ((RESULTS / page).read_text(encoding="utf-8") for page in ("full_size.md", "frontier.md"))
+    findings = (DOCS / "full_size.md").read_text(encoding="utf-8")
+    made = benchmarks.large_page.summary(RESULTS / "large.jsonl")
+    assert benchmarks.large_page.put_between(findings, made) == findings
     for rows in ("large.jsonl", benchmarks.large_page.HALVES):
         assert benchmarks.large_page.table(ROOT / "results" / rows) in full
     assert benchmarks.large_page.summary(ROOT / "results" / "large.jsonl") in full

@@ -227,8 +227,8 @@ def test_the_page_is_made_from_rows(tmp_path):
     text = page.read_text()
     assert "stands in for Lacuna-10; it is not VGGFace2" in text
     assert "0.11 ± 0.025 (*paper* 0.092)" in text
-    assert "![Table 1 on faces10, in place of Lacuna-10.](figures/table_1_faces/images.svg)" in text
-    assert (tmp_path / "docs" / "figures" / "table_1_faces" / "images.svg").exists()
+    assert "![Table 1 on faces10, in place of Lacuna-10.](../results/table_1_faces/images.svg)" in text
+    assert not (tmp_path / "docs" / "figures").exists()  # linked, not copied
     assert "`python -m x` — 3 seeds, CPU, torch 2, 5 s, 2026-01-01." in text
     assert "## Not run at full size" in text
     assert "- `figure_1`" in text

@@ -1,8 +1,8 @@
 """The page `docs/reproduction.md`, made from the rows of full-size runs: published numbers beside ours."""
 
 import math
+import os
 import re
-import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -58,14 +58,14 @@ of other seeds and experiments: upper limits.
 
 
 def make(results: Path, page: Path) -> list[str]:
-    """Write the page and copy the figures beside it; the names of the experiments that had rows."""
+    """Write the page, which links to the figures where they lie; the names of the experiments that had rows."""
     text = [HEAD.format(share=CLOSE["share of rows"], epochs=CLOSE["epochs"], factor=FACTOR)]
     shown = []
     for name, experiment in EXPERIMENTS.items():
         rows = read_rows(results / name / ROWS)
         if rows and read_runs(results / name):  # rows without a record are of a run that was cut off
             shown.append(name)
-            text.append(section(experiment, rows, results / name, _copied(results / name, page.parent, name)))
+            text.append(section(experiment, rows, results / name, _links(results / name, page.parent)))
     missing = [name for name in EXPERIMENTS if name not in shown]
     if missing:
         text.append("## Not run at full size\n\n" + "".join(f"- `{name}`\n" for name in missing))
@@ -196,14 +196,9 @@ def _how(runs: list[dict[str, Any]]) -> list[str]:
     return said
 
 
-def _copied(results: Path, docs: Path, name: str) -> list[str]:
-    found = []
-    for path in sorted(results.glob("*.svg")):
-        place = docs / "figures" / name / path.name
-        place.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, place)
-        found.append(place.relative_to(docs).as_posix())
-    return found
+def _links(results: Path, docs: Path) -> list[str]:
+    """The figures of an experiment, as the page refers to them: one copy is kept, under `results/`."""
+    return [Path(os.path.relpath(path, docs)).as_posix() for path in sorted(results.glob("*.svg"))]
 
 
 if __name__ == "__main__":
