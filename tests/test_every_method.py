@@ -1,4 +1,4 @@
-"""The contract: what every scrub must hold to. A new method adds one line to `CASES`."""
+"""The contract: what every scrub must hold to. A new method is found by its registration."""
 
 import json
 import pickle
@@ -10,15 +10,15 @@ from torch import Tensor, float64, nn
 
 from spotlessnet.core.cohorts import whole_class
 from spotlessnet.core.data import Data
-from spotlessnet.core.errors import DataError
+from spotlessnet.core.errors import DataError, NeedError
 from spotlessnet.core.recipe import Recipe
-from spotlessnet.core.scrub import Scrub, chain
+from spotlessnet.core.registry import Entry
+from spotlessnet.core.scrub import METHODS, NEEDS, READS, Chain, Scrub, chain
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.methods import (
     NTK,
     SCRUB,
-    SCRUBS,
     SSD,
     BadTeacher,
     Finetune,
@@ -76,6 +76,13 @@ CASES = {
     "unlabel": Case(OutOfFoldDistillation(epochs=2, lr_scale=1.0), whole_class=True),
     "chain": Case(chain(Newton(), Finetune(epochs=2), Fisher()), nears=True),
 }
+
+CASES |= {
+    entry.name: Case(entry.thing(), whole_class="whole class" in entry.needs, linear="user weights" in entry.needs)
+    for entry in METHODS.entries()
+    if entry.thing not in (type(case.scrub) for case in CASES.values())
+}
+"""A method that is not named above is tried as it comes, on what it says it needs."""
 
 every = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 
@@ -153,9 +160,52 @@ def contents(trained: Trained, split: Split) -> list[bytes]:
     return [t.detach().contiguous().numpy().tobytes() for t in tensors]
 
 
-def test_every_method_has_a_case():
-    missing = {method.__name__ for method in SCRUBS} - {type(case.scrub).__name__ for case in CASES.values()}
-    assert not missing, f"add a line to CASES for {missing}"
+declared = pytest.mark.parametrize("entry", METHODS.entries(), ids=METHODS.names())
+
+
+@declared
+def test_every_method_has_a_case_and_says_what_it_is(entry: Entry[type[Scrub]]):
+    assert entry.thing in {type(case.scrub) for case in CASES.values()}
+    assert entry.name == entry.name.lower()
+    assert entry.paper
+    assert entry.guarantee
+    assert entry.summary.endswith(".")
+    assert set(entry.needs) <= set(NEEDS)
+    assert set(entry.reads) <= set(READS)
+    assert not set(entry.needs) & set(entry.reads), "what it needs it reads"
+    assert entry.thing.cost is not Scrub.cost, "a method must count what it costs"
+
+
+@every
+def test_it_needs_what_it_says_and_no_more(case: Case):
+    """Without initial weights and recipe it works if and only if it does not claim to need them."""
+    needs = () if isinstance(case.scrub, Chain) else METHODS.entry_of(type(case.scrub)).needs
+    trained, split = problem(case)
+    for field, unknown in (("init", replace(trained, init=None)), ("recipe", replace(trained, recipe=None))):
+        if field in needs:
+            with pytest.raises(NeedError, match=f"needs .*, but there is no {field}"):
+                case.scrub(unknown, split)
+        else:
+            assert case.scrub(unknown, split).mean.isfinite().all()
+
+
+@every
+def test_it_reads_what_it_says(case: Case):
+    """Statistics and fold models are fields of the methods that read them, and of no other."""
+    reads = () if isinstance(case.scrub, Chain) else METHODS.entry_of(type(case.scrub)).reads
+    own = {field.name for field in fields(case.scrub)}  # type: ignore[arg-type]  # every scrub is one
+    assert ("statistics" in own) == ("statistics" in reads)
+    assert ("fold_models" in own) == ("fold models" in reads)
+
+
+@every
+def test_its_cost_is_a_number_and_costs_nothing_to_ask(case: Case):
+    trained, split = problem(case)
+    before = contents(trained, split)
+    work = case.scrub.cost(trained, split)
+    assert 0 <= work.usual <= work.most < float("inf")
+    assert work.bytes >= 0
+    assert contents(trained, split) == before
 
 
 @every

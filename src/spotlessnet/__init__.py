@@ -33,29 +33,6 @@ _PLACES = {
     "core.cohorts": ("ids", "rows", "some_of_class", "where", "whole_class"),
     # what training minimised
     "core.loss": ("BinaryCrossEntropy", "CrossEntropy", "PerSample", "SquaredError"),
-    # ways to forget
-    "methods": (
-        "NTK",
-        "BadTeacher",
-        "Finetune",
-        "Fisher",
-        "Hiding",
-        "MixedLinear",
-        "NegGradPlus",
-        "GradientAscent",
-        "Newton",
-        "RandomLabels",
-        "RespondAndPolish",
-        "Retrain",
-        "SalUn",
-        "SSD",
-        "ShortRetrain",
-        "L1Sparse",
-        "SCRUB",
-        "OutOfFoldDistillation",
-        "Variational",
-        "WithinBudget",
-    ),
     # what can be seen
     "readouts": (
         "RMIA",
@@ -95,162 +72,92 @@ _PLACES = {
 }
 """Where each public name lives. They are looked up late, so that importing the package costs little beyond torch."""
 
+_REGISTRIES = {"core.scrub": "METHODS"}
+"""What declares itself is public under its own name, without a line here."""
+
 _HOME = {name: place for place, names in _PLACES.items() for name in names}
 
 if TYPE_CHECKING:
-    from spotlessnet.auditing.audit_report import AuditReport
-    from spotlessnet.auditing.comparison import compare
-    from spotlessnet.auditing.rows import Row
-    from spotlessnet.auditing.run_audit import audit
-    from spotlessnet.auditing.summary import summarise
-    from spotlessnet.bounds import BlackBox, WhiteBox, best_accuracy, trade_off, true_positives
-    from spotlessnet.core.cohorts import ids, rows, some_of_class, where, whole_class
-    from spotlessnet.core.damage import check_damage
-    from spotlessnet.core.data import Data
-    from spotlessnet.core.errors import SpotlessError
-    from spotlessnet.core.gaussian import Gaussian
-    from spotlessnet.core.loss import BinaryCrossEntropy, CrossEntropy, PerSample, SquaredError
-    from spotlessnet.core.recipe import Recipe
-    from spotlessnet.core.scrub import Scrub, chain
-    from spotlessnet.core.split import Split
-    from spotlessnet.core.trained import Trained
-    from spotlessnet.datasets import load
-    from spotlessnet.forgettable import (
-        Adaptation,
-        ForgettableModel,
-        fit_forgettable,
-        load_forgettable,
-        save_forgettable,
-    )
-    from spotlessnet.methods import (
-        NTK,
-        SCRUB,
-        SSD,
-        BadTeacher,
-        Finetune,
-        Fisher,
-        GradientAscent,
-        Hiding,
-        L1Sparse,
-        MixedLinear,
-        NegGradPlus,
-        Newton,
-        OutOfFoldDistillation,
-        RandomLabels,
-        RespondAndPolish,
-        Retrain,
-        SalUn,
-        ShortRetrain,
-        Variational,
-        WithinBudget,
-    )
-    from spotlessnet.precomputed.fold_model_files import read_fold_models, write_fold_models
-    from spotlessnet.precomputed.fold_models import train_fold_models
-    from spotlessnet.precomputed.precompute import precompute
-    from spotlessnet.precomputed.statistics import Statistics
-    from spotlessnet.precomputed.statistics_files import read_statistics, write_statistics
-    from spotlessnet.readouts import (
-        RMIA,
-        ActivationDistance,
-        Confidence,
-        Entropy,
-        EntropyAttack,
-        Error,
-        LiRA,
-        Margin,
-        MeanLoss,
-        RelearnTime,
-        u_lira,
-    )
-    from spotlessnet.report.page import page
-    from spotlessnet.store.checkpoints import load_into, read_weights, write_weights
-    from spotlessnet.store.receipts import NoiseSeed
-    from spotlessnet.training.fit import fit
-    from spotlessnet.training.fit_many import fit_many
-
-__all__ = [
-    "NTK",
-    "RMIA",
-    "SCRUB",
-    "SSD",
-    "ActivationDistance",
-    "Adaptation",
-    "AuditReport",
-    "BadTeacher",
-    "BinaryCrossEntropy",
-    "BlackBox",
-    "Confidence",
-    "CrossEntropy",
-    "Data",
-    "Entropy",
-    "EntropyAttack",
-    "Error",
-    "Finetune",
-    "Fisher",
-    "ForgettableModel",
-    "Gaussian",
-    "GradientAscent",
-    "Hiding",
-    "L1Sparse",
-    "LiRA",
-    "Margin",
-    "MeanLoss",
-    "MixedLinear",
-    "NegGradPlus",
-    "Newton",
-    "NoiseSeed",
-    "OutOfFoldDistillation",
-    "PerSample",
-    "RandomLabels",
-    "Recipe",
-    "RelearnTime",
-    "RespondAndPolish",
-    "Retrain",
-    "Row",
-    "SalUn",
-    "Scrub",
-    "ShortRetrain",
-    "Split",
-    "SpotlessError",
-    "SquaredError",
-    "Statistics",
-    "Trained",
-    "Variational",
-    "WhiteBox",
-    "WithinBudget",
-    "__version__",
-    "audit",
-    "best_accuracy",
-    "chain",
-    "check_damage",
-    "compare",
-    "fit",
-    "fit_forgettable",
-    "fit_many",
-    "ids",
-    "load",
-    "load_forgettable",
-    "load_into",
-    "page",
-    "precompute",
-    "read_fold_models",
-    "read_statistics",
-    "read_weights",
-    "rows",
-    "save_forgettable",
-    "some_of_class",
-    "summarise",
-    "trade_off",
-    "train_fold_models",
-    "true_positives",
-    "u_lira",
-    "where",
-    "whole_class",
-    "write_fold_models",
-    "write_statistics",
-    "write_weights",
-]
-
+    # For editors and type checkers, which do not run registries. A registered name that is not here is public too.
+    from spotlessnet.auditing.audit_report import AuditReport as AuditReport
+    from spotlessnet.auditing.comparison import compare as compare
+    from spotlessnet.auditing.rows import Row as Row
+    from spotlessnet.auditing.run_audit import audit as audit
+    from spotlessnet.auditing.summary import summarise as summarise
+    from spotlessnet.bounds import BlackBox as BlackBox
+    from spotlessnet.bounds import WhiteBox as WhiteBox
+    from spotlessnet.bounds import best_accuracy as best_accuracy
+    from spotlessnet.bounds import trade_off as trade_off
+    from spotlessnet.bounds import true_positives as true_positives
+    from spotlessnet.core.cohorts import ids as ids
+    from spotlessnet.core.cohorts import rows as rows
+    from spotlessnet.core.cohorts import some_of_class as some_of_class
+    from spotlessnet.core.cohorts import where as where
+    from spotlessnet.core.cohorts import whole_class as whole_class
+    from spotlessnet.core.damage import check_damage as check_damage
+    from spotlessnet.core.data import Data as Data
+    from spotlessnet.core.errors import SpotlessError as SpotlessError
+    from spotlessnet.core.gaussian import Gaussian as Gaussian
+    from spotlessnet.core.loss import BinaryCrossEntropy as BinaryCrossEntropy
+    from spotlessnet.core.loss import CrossEntropy as CrossEntropy
+    from spotlessnet.core.loss import PerSample as PerSample
+    from spotlessnet.core.loss import SquaredError as SquaredError
+    from spotlessnet.core.recipe import Recipe as Recipe
+    from spotlessnet.core.scrub import Scrub as Scrub
+    from spotlessnet.core.scrub import chain as chain
+    from spotlessnet.core.split import Split as Split
+    from spotlessnet.core.trained import Trained as Trained
+    from spotlessnet.datasets import load as load
+    from spotlessnet.forgettable import Adaptation as Adaptation
+    from spotlessnet.forgettable import ForgettableModel as ForgettableModel
+    from spotlessnet.forgettable import fit_forgettable as fit_forgettable
+    from spotlessnet.forgettable import load_forgettable as load_forgettable
+    from spotlessnet.forgettable import save_forgettable as save_forgettable
+    from spotlessnet.methods import NTK as NTK
+    from spotlessnet.methods import SCRUB as SCRUB
+    from spotlessnet.methods import SSD as SSD
+    from spotlessnet.methods import BadTeacher as BadTeacher
+    from spotlessnet.methods import Finetune as Finetune
+    from spotlessnet.methods import Fisher as Fisher
+    from spotlessnet.methods import GradientAscent as GradientAscent
+    from spotlessnet.methods import Hiding as Hiding
+    from spotlessnet.methods import L1Sparse as L1Sparse
+    from spotlessnet.methods import MixedLinear as MixedLinear
+    from spotlessnet.methods import NegGradPlus as NegGradPlus
+    from spotlessnet.methods import Newton as Newton
+    from spotlessnet.methods import OutOfFoldDistillation as OutOfFoldDistillation
+    from spotlessnet.methods import RandomLabels as RandomLabels
+    from spotlessnet.methods import RespondAndPolish as RespondAndPolish
+    from spotlessnet.methods import Retrain as Retrain
+    from spotlessnet.methods import SalUn as SalUn
+    from spotlessnet.methods import ShortRetrain as ShortRetrain
+    from spotlessnet.methods import Variational as Variational
+    from spotlessnet.methods import WithinBudget as WithinBudget
+    from spotlessnet.precomputed.fold_model_files import read_fold_models as read_fold_models
+    from spotlessnet.precomputed.fold_model_files import write_fold_models as write_fold_models
+    from spotlessnet.precomputed.fold_models import train_fold_models as train_fold_models
+    from spotlessnet.precomputed.precompute import precompute as precompute
+    from spotlessnet.precomputed.statistics import Statistics as Statistics
+    from spotlessnet.precomputed.statistics_files import read_statistics as read_statistics
+    from spotlessnet.precomputed.statistics_files import write_statistics as write_statistics
+    from spotlessnet.readouts import RMIA as RMIA
+    from spotlessnet.readouts import ActivationDistance as ActivationDistance
+    from spotlessnet.readouts import Confidence as Confidence
+    from spotlessnet.readouts import Entropy as Entropy
+    from spotlessnet.readouts import EntropyAttack as EntropyAttack
+    from spotlessnet.readouts import Error as Error
+    from spotlessnet.readouts import LiRA as LiRA
+    from spotlessnet.readouts import Margin as Margin
+    from spotlessnet.readouts import MeanLoss as MeanLoss
+    from spotlessnet.readouts import RelearnTime as RelearnTime
+    from spotlessnet.readouts import u_lira as u_lira
+    from spotlessnet.report.page import page as page
+    from spotlessnet.store.checkpoints import load_into as load_into
+    from spotlessnet.store.checkpoints import read_weights as read_weights
+    from spotlessnet.store.checkpoints import write_weights as write_weights
+    from spotlessnet.store.receipts import NoiseSeed as NoiseSeed
+    from spotlessnet.training.fit import fit as fit
+    from spotlessnet.training.fit_many import fit_many as fit_many
 
 _OLD = {
     "Memory": "Statistics",
@@ -277,13 +184,26 @@ def __getattr__(name: str) -> Any:
         deprecated = importlib.import_module("spotlessnet.core.deprecated")
         deprecated.warn_old(f"`spotlessnet.{name}`", f"`spotlessnet.{_OLD[name]}`", level=2)
         return __getattr__(_OLD[name])
-    if name not in _HOME:
+    if name == "__all__":
+        return sorted({*_HOME, *_registered(), "__version__"})
+    if name in _HOME:
+        found = getattr(importlib.import_module(f"spotlessnet.{_HOME[name]}"), name)
+    elif name.startswith("_") or name not in (registered := _registered()):
         raise AttributeError(f"spotlessnet has no name {name!r}.")
-    found = getattr(importlib.import_module(f"spotlessnet.{_HOME[name]}"), name)
+    else:
+        found = registered[name]
     globals()[name] = found
     return found
 
 
 def __dir__() -> list[str]:
     """Public names, for completion."""
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *_HOME, *_registered()})
+
+
+def _registered() -> dict[str, Any]:
+    """Everything that declared itself, by its name in Python."""
+    found: dict[str, Any] = {}
+    for place, name in _REGISTRIES.items():
+        found |= getattr(importlib.import_module(f"spotlessnet.{place}"), name).exports()
+    return found

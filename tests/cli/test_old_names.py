@@ -5,7 +5,8 @@ import json
 import pytest
 
 from spotlessnet.core import old_names
-from spotlessnet.requests.methods import METHODS, named
+from spotlessnet.core.scrub import METHODS
+from spotlessnet.requests.methods import named
 from tests.cli.workshop import BASE, spotless
 
 ROWS = ("--model", "nets.py:build", "--weights", "model.safetensors", "--data", "mydata.py:train")

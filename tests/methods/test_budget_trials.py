@@ -12,9 +12,9 @@ from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.methods.finetune import Finetune
 from spotlessnet.methods.fisher import Fisher
-from spotlessnet.methods.noise_cost import NoiseCost
 from spotlessnet.methods.ntk import NTK
 from spotlessnet.methods.within_budget import ESTIMATE_RANGE, WithinBudget
+from spotlessnet.methods.within_budget.noise_cost import NoiseCost
 from spotlessnet.training.fit import fit
 
 D, C = 6, 3

@@ -15,9 +15,9 @@ from spotlessnet.core.scrub import Chain, Notes, Scrub, chain
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.methods.fisher import Fisher
-from spotlessnet.methods.noise_cost import NoiseCost
 from spotlessnet.methods.ntk import NTK
 from spotlessnet.methods.within_budget import ESTIMATE_RANGE, LEAST_MISSED, WithinBudget
+from spotlessnet.methods.within_budget.noise_cost import NoiseCost
 from tests.methods.problems import classifier, inputs
 
 

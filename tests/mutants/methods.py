@@ -223,7 +223,7 @@ PLANTED = (
     Planted(
         "stages begin at the trained weights",
         "methods/short_retrain.py",
-        "trained.at(start), 0",
+        "trained.at(init), 0",
         "trained, 0",
         "methods/test_short_retrain.py::test_the_forgotten_rows_never_touch_the_weights",
     ),

@@ -48,8 +48,8 @@ PLANTED = (
     Planted(
         "Retrain on all rows",
         "methods/retrain.py",
-        "fit(trained.at(start), split.retain, recipe",
-        "fit(trained.at(start), split.whole, recipe",
+        "fit(trained.at(init), split.retain, recipe",
+        "fit(trained.at(init), split.whole, recipe",
         "methods/test_baselines.py::test_retraining_finds_the_optimum_of_the_retained_data",
     ),
     Planted(

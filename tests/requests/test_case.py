@@ -6,9 +6,10 @@ import pytest
 
 from spotlessnet.core.errors import DataError, NeedError, SettingError
 from spotlessnet.core.recipe import Recipe
+from spotlessnet.core.scrub import METHODS
 from spotlessnet.methods import NTK, Fisher, WithinBudget
 from spotlessnet.requests.case import Case, made, read_case, resolve
-from spotlessnet.requests.methods import BEST, FALLBACK, METHODS, described, named, scrub_of
+from spotlessnet.requests.methods import BEST, FALLBACK, described, named, scrub_of
 
 
 def written(tmp_path: Path, text: str) -> Path:
@@ -135,7 +136,7 @@ def test_methods_by_name_with_typed_settings():
     ("method", "settings", "message"),
     [
         ("ntkk", {}, r"There is no method 'ntkk'\. Did you mean 'ntk'\?"),
-        ("qqqq", {}, r"There is no method 'qqqq'\. Known are ntk"),
+        ("qqqq", {}, r"There is no method 'qqqq'\. Known are bad-teacher"),
         ("ntk+ntk", {}, r"The method 'ntk' comes twice in 'ntk\+ntk'\. Name each once\."),
         ("ntk", {"dampin": "1"}, r"There is no setting 'dampin' for ntk\. Did you mean 'damping'\?"),
         ("ntk", {"qqqq": "1"}, r"There is no setting 'qqqq' for ntk\. It has output"),

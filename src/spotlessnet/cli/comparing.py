@@ -12,10 +12,11 @@ from spotlessnet.cli.options import AsJson, Debug, Quiet, Wish, takes_case
 from spotlessnet.core.errors import NeedError
 from spotlessnet.core.old_names import methods_now
 from spotlessnet.core.progress import quiet as no_bars
+from spotlessnet.core.scrub import METHODS
 from spotlessnet.requests.folder import Folder
 from spotlessnet.requests.inputs import inputs_of
 from spotlessnet.requests.loading import open_case
-from spotlessnet.requests.methods import METHODS, named
+from spotlessnet.requests.methods import named
 
 METHOD_LIST = "ntk,newton,fisher,finetune,gradient-ascent,random-labels"
 

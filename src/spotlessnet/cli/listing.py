@@ -33,9 +33,22 @@ def list_(what: What = "all", json: AsJson = False, quiet: Quiet = False, debug:
 
 def methods() -> dict[str, Any]:
     """Every method with its settings and what they are unless said."""
-    from spotlessnet.requests.methods import METHODS, usual
+    from spotlessnet.core.scrub import METHODS
+    from spotlessnet.requests.methods import usual, wraps
 
-    return {name: {"about": _first_line(kind), "settings": usual(name)} for name, kind in METHODS.items()}
+    return {
+        entry.name: {
+            "about": entry.summary,
+            "settings": usual(entry.name),
+            "paper": entry.paper,
+            "needs": list(entry.needs),
+            "reads": list(entry.reads),
+            "guarantee": entry.guarantee,
+        }
+        for entry in METHODS.entries()
+        # A budget is asked for by flags of its own, not by a name.
+        if not wraps(entry.thing)
+    }
 
 
 def readouts() -> dict[str, Any]:

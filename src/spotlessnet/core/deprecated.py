@@ -34,7 +34,10 @@ class OldName:
 
 
 class AcceptsOldNames(ABCMeta):
-    """Classes whose keywords may also be given by the names that `OldName` lists."""
+    """Classes whose keywords may also be given by the names that `OldName` lists.
+
+    An old name that is now a function of the class stands in its `old_keywords`: only the keyword keeps its meaning.
+    """
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         if kwargs:
@@ -44,6 +47,10 @@ class AcceptsOldNames(ABCMeta):
 
 def _translated(cls: type, name: str) -> str:
     for base in cls.__mro__:
+        new = vars(base).get("old_keywords", {}).get(name)
+        if new is not None:
+            warn_old(f"`{cls.__name__}({name}=...)`", f"`{new}`", level=4)
+            return new
         found = vars(base).get(name)
         if isinstance(found, OldName):
             warn_old(f"`{cls.__name__}({name}=...)`", f"`{found.new}`", level=4)

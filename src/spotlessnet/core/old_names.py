@@ -77,12 +77,23 @@ def settings_now(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def setting_now(kind: type, name: str) -> str:
     """A setting of a method by the name that its class has for it now."""
+    new = former_setting(kind, name)
+    if new is None:
+        return name
+    warn_old(f"the setting {name!r} of {kind.__name__}", repr(new))
+    return new
+
+
+def former_setting(kind: type, name: str) -> str | None:
+    """What a class calls now what it called `name` before; nothing for a name that was never changed."""
     for base in kind.__mro__:
         found = vars(base).get(name)
         if isinstance(found, OldName):
-            warn_old(f"the setting {name!r} of {kind.__name__}", repr(found.new))
             return found.new
-    return name
+        new: str | None = vars(base).get("old_keywords", {}).get(name)
+        if new is not None:
+            return new
+    return None
 
 
 def _now(name: str, renamed: Mapping[str, str], shown: str) -> str:

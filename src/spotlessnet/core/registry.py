@@ -104,9 +104,14 @@ class Registry(Generic[T]):
             return
         # Set first: a module of the package may itself ask for the registry while it is imported.
         self._is_complete = True
-        package = importlib.import_module(self.package)
-        for module in pkgutil.walk_packages(package.__path__, f"{self.package}."):
-            importlib.import_module(module.name)
+        try:
+            package = importlib.import_module(self.package)
+            for module in pkgutil.walk_packages(package.__path__, f"{self.package}."):
+                importlib.import_module(module.name)
+        except BaseException:
+            # A file that cannot be imported must fail again when asked again, not hide those after it.
+            self._is_complete = False
+            raise
 
     def entries(self) -> tuple[Entry[T], ...]:
         """Everything that is registered, by name: the order does not depend on which file was imported first."""
@@ -148,6 +153,9 @@ class Registry(Generic[T]):
                 f"A {self.kind} must be registered to be found, but {shown[:60]} is not. Register it by its decorator."
             )
         return found
+
+    def __getitem__(self, name: str) -> T:
+        return self.find(name)
 
     def __contains__(self, name: object) -> bool:
         self.discover()

@@ -7,10 +7,12 @@ from typing import Any, ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
+from spotlessnet.core.cost import Work
 from spotlessnet.core.covariance import Covariance, NoNoise
 from spotlessnet.core.deprecated import AcceptsOldNames
 from spotlessnet.core.errors import DataError, SettingError
 from spotlessnet.core.gaussian import Gaussian
+from spotlessnet.core.registry import Registry
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 
@@ -45,7 +47,7 @@ class Scrub(metaclass=AcceptsOldNames):
     r"""Forget `split.forget`: $S(w) = h(w) + n$ with $n \sim N(0, \Sigma)$.
 
     To add a method, write one file in `spotlessnet/methods/` with one frozen dataclass whose fields are its
-    settings, and say what `shift` and, if it adds noise, `spread` are. Then add one line to `methods/__init__.py`.
+    settings, register it in `METHODS`, and say what `shift`, `cost` and, if it adds noise, `spread` are.
     """
 
     least_kept: ClassVar[float] = 0.05
@@ -58,6 +60,10 @@ class Scrub(metaclass=AcceptsOldNames):
     def spread(self, trained: Trained, split: Split, notes: Notes) -> Covariance:
         """The noise covariance `Σ` around `trained.weights`, which are the shifted ones. None unless said."""
         return NoNoise.at(trained.weights)
+
+    def cost(self, trained: Trained, split: Split) -> Work:
+        """Operations and bytes that a request takes, by count. Not known unless a method says so: a plan shows that."""
+        return Work.unknown()
 
     @property
     def is_noisy(self) -> bool:
@@ -117,6 +123,26 @@ class Scrub(metaclass=AcceptsOldNames):
             )
 
 
+METHODS: Registry[type[Scrub]] = Registry("method", "spotlessnet.methods")
+"""Every method. A file of `spotlessnet.methods` enters its own: `@METHODS.register("ntk", paper=..., needs=...)`."""
+
+NEEDS = (
+    "retained data",
+    "retained data or statistics",
+    "init",
+    "recipe",
+    "classes",
+    "whole class",
+    "fold models or validation data",
+    "user weights",
+    "a method that adds noise",
+)
+"""Words for what a method cannot do without, beside the network and the forgotten examples."""
+
+READS = ("statistics", "fold models", "init", "recipe")
+"""Words for what a method reads where it is given."""
+
+
 @dataclass(frozen=True)
 class Chain(Scrub):
     """Several scrubs, each starting where the one before it ended; made by `chain`."""
@@ -144,6 +170,9 @@ class Chain(Scrub):
 
     def reference_spread(self, retrained: Trained, split: Split, notes: Notes) -> Covariance:
         return self.links[-1].reference_spread(retrained, split, notes)
+
+    def cost(self, trained: Trained, split: Split) -> Work:
+        return sum((link.cost(trained, split) for link in self.links), Work(0, 0))
 
     @property
     def is_noisy(self) -> bool:

@@ -12,7 +12,14 @@ from torch.func import functional_call
 
 from spotlessnet.core.data import Batch, Data, Inputs
 from spotlessnet.core.deprecated import AcceptsOldNames, OldName, accepts_old_names
-from spotlessnet.core.errors import DataError, MismatchError, SettingError, check_finite, check_not_negative
+from spotlessnet.core.errors import (
+    DataError,
+    MismatchError,
+    NeedError,
+    SettingError,
+    check_finite,
+    check_not_negative,
+)
 from spotlessnet.core.loss import CrossEntropy, Loss, PerSample
 from spotlessnet.core.recipe import Recipe
 
@@ -102,6 +109,20 @@ class Trained(metaclass=AcceptsOldNames):
     def known_weight_decay(self) -> float:
         """The decay, or zero where it is not known."""
         return self.weight_decay or 0.0
+
+    def history(self, who: str, *, instead: str = "") -> tuple[Recipe, Float[Tensor, " P"]]:
+        """How the network was trained and from where, or an error that says what `who` lacks and what to use instead.
+
+        The one place where "needs the recipe and the initial weights" is checked.
+        """
+        if self.recipe is not None and self.init is not None:
+            return self.recipe, self.init
+        missing = " and ".join(name for name in ("recipe", "init") if getattr(self, name) is None)
+        other = f", or use `{instead}`" if instead else ""
+        raise NeedError(
+            f"{who} needs the recipe and the start of the training, but there is no {missing}. Give both: "
+            f"`Trained.of(model, recipe=..., init=...)`{other}."
+        )
 
     def at(self, weights: Float[Tensor, " P"]) -> "Trained":
         """The same network with other weights."""

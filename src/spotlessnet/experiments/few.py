@@ -16,7 +16,7 @@ from spotlessnet.core.readout import Ideal, Reading, Readout
 from spotlessnet.core.scrub import Notes, Scrub
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
-from spotlessnet.methods.tuning import Tuning
+from spotlessnet.training.tuning import Tuning
 
 
 def some(data: Data, count: int | None, seed: int = 0) -> Data:

@@ -1,71 +1,51 @@
-"""Scrubs: one method, one file, one frozen dataclass."""
+"""Methods of unlearning: one method, one file, one frozen dataclass, registered in `METHODS`.
 
+Names are looked up in the registry, so that a new file is all that a new method takes.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from spotlessnet.core.scrub import METHODS as METHODS
 from spotlessnet.core.scrub import Scrub
-from spotlessnet.methods.bad_teacher import BadTeacher
-from spotlessnet.methods.finetune import Finetune
-from spotlessnet.methods.fisher import Fisher
-from spotlessnet.methods.gradient_ascent import GradientAscent
-from spotlessnet.methods.hiding import Hiding
-from spotlessnet.methods.l1_sparse import L1Sparse
-from spotlessnet.methods.mixed_linear import MixedLinear
-from spotlessnet.methods.neg_grad_plus import NegGradPlus
-from spotlessnet.methods.newton import Newton
-from spotlessnet.methods.ntk import NTK
-from spotlessnet.methods.out_of_fold.method import OutOfFoldDistillation
-from spotlessnet.methods.random_labels import RandomLabels
-from spotlessnet.methods.respond_and_polish import RespondAndPolish
-from spotlessnet.methods.retrain import Retrain
-from spotlessnet.methods.salun import SalUn
-from spotlessnet.methods.scrub import SCRUB
-from spotlessnet.methods.short_retrain import ShortRetrain
-from spotlessnet.methods.ssd import SSD
-from spotlessnet.methods.variational import Variational
-from spotlessnet.methods.within_budget import WithinBudget
 
-SCRUBS: tuple[type[Scrub], ...] = (
-    NTK,
-    BadTeacher,
-    NegGradPlus,
-    RespondAndPolish,
-    SalUn,
-    SSD,
-    ShortRetrain,
-    L1Sparse,
-    SCRUB,
-    Finetune,
-    Fisher,
-    Hiding,
-    MixedLinear,
-    GradientAscent,
-    Newton,
-    RandomLabels,
-    Retrain,
-    OutOfFoldDistillation,
-    Variational,
-    WithinBudget,
-)
-"""Every method, for lists, the command line and the contract test."""
+if TYPE_CHECKING:
+    # For editors and type checkers, which do not run the registry. A method that is not here is exported all the same.
+    from spotlessnet.methods.bad_teacher import BadTeacher as BadTeacher
+    from spotlessnet.methods.finetune import Finetune as Finetune
+    from spotlessnet.methods.fisher import Fisher as Fisher
+    from spotlessnet.methods.gradient_ascent import GradientAscent as GradientAscent
+    from spotlessnet.methods.hiding import Hiding as Hiding
+    from spotlessnet.methods.l1_sparse import L1Sparse as L1Sparse
+    from spotlessnet.methods.mixed_linear import MixedLinear as MixedLinear
+    from spotlessnet.methods.neg_grad_plus import NegGradPlus as NegGradPlus
+    from spotlessnet.methods.newton import Newton as Newton
+    from spotlessnet.methods.ntk import NTK as NTK
+    from spotlessnet.methods.out_of_fold.method import OutOfFoldDistillation as OutOfFoldDistillation
+    from spotlessnet.methods.random_labels import RandomLabels as RandomLabels
+    from spotlessnet.methods.respond_and_polish import RespondAndPolish as RespondAndPolish
+    from spotlessnet.methods.retrain import Retrain as Retrain
+    from spotlessnet.methods.salun import SalUn as SalUn
+    from spotlessnet.methods.scrub import SCRUB as SCRUB
+    from spotlessnet.methods.short_retrain import ShortRetrain as ShortRetrain
+    from spotlessnet.methods.ssd import SSD as SSD
+    from spotlessnet.methods.variational import Variational as Variational
+    from spotlessnet.methods.within_budget.method import WithinBudget as WithinBudget
 
-__all__ = [
-    "NTK",
-    "SCRUB",
-    "SCRUBS",
-    "SSD",
-    "BadTeacher",
-    "Finetune",
-    "Fisher",
-    "GradientAscent",
-    "Hiding",
-    "L1Sparse",
-    "MixedLinear",
-    "NegGradPlus",
-    "Newton",
-    "OutOfFoldDistillation",
-    "RandomLabels",
-    "RespondAndPolish",
-    "Retrain",
-    "SalUn",
-    "ShortRetrain",
-    "Variational",
-    "WithinBudget",
-]
+    SCRUBS: tuple[type[Scrub], ...]
+
+
+def __getattr__(name: str) -> Any:
+    """A method by its name in Python, or all of them."""
+    if name == "SCRUBS":
+        return METHODS.things()
+    if name.startswith("__"):  # what the import system asks a module for
+        raise AttributeError(name)
+    found = METHODS.exports().get(name)
+    if found is None:
+        raise AttributeError(f"spotlessnet.methods has no name {name!r}.")
+    return found
+
+
+def __dir__() -> list[str]:
+    """Public names, for completion."""
+    return sorted({*globals(), *METHODS.exports(), "SCRUBS"})

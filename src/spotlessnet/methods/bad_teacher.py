@@ -9,15 +9,23 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from spotlessnet.core.cost import Sizes, Work
 from spotlessnet.core.errors import check_positive
-from spotlessnet.core.scrub import Notes
+from spotlessnet.core.scrub import METHODS, Notes
 from spotlessnet.core.split import Split
 from spotlessnet.core.targets import Distillation
 from spotlessnet.core.trained import Trained
-from spotlessnet.methods.tuning import Tuning
 from spotlessnet.training.fit import fit
+from spotlessnet.training.tuning import Tuning
 
 
+@METHODS.register(
+    "bad-teacher",
+    paper="Chundawat, Tarun, Mandal and Kankanhalli (2023), Can Bad Teaching Induce Forgetting?",
+    needs=("retained data",),
+    reads=("init", "recipe"),
+    guarantee="none",
+)
 @dataclass(frozen=True)
 class BadTeacher(Tuning):
     """Distil from two teachers at once. The ignorant one is the network where its training began, or random answers.
@@ -33,6 +41,12 @@ class BadTeacher(Tuning):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive("BadTeacher.temperature", self.temperature)
+
+    def cost(self, trained: Trained, split: Split) -> Work:
+        # Who teaches answers every row once: the network, and the ignorant one where it is a network.
+        teachers = 1 if trained.init is None else 2
+        sizes, N = Sizes.of(trained, split), len(split.whole)
+        return Work.sure(self.epochs * N * sizes.gradient + teachers * N * sizes.answer)
 
     def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
         answers = trained.predict(split.whole).cpu()

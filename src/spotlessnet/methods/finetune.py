@@ -5,13 +5,21 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor
 
-from spotlessnet.core.scrub import Notes
+from spotlessnet.core.cost import Work, gradients
+from spotlessnet.core.scrub import METHODS, Notes
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
-from spotlessnet.methods.tuning import Tuning
 from spotlessnet.training.fit import fit
+from spotlessnet.training.tuning import Tuning
 
 
+@METHODS.register(
+    "finetune",
+    paper="Golatkar, Achille and Soatto (2020), Eternal Sunshine of the Spotless Net: baseline",
+    needs=("retained data",),
+    reads=("init", "recipe"),
+    guarantee="none",
+)
 @dataclass(frozen=True)
 class Finetune(Tuning):
     """Train on with the retained data alone; what was memorised fades slowly, if at all.
@@ -19,6 +27,9 @@ class Finetune(Tuning):
     The papers' baseline, and the polish after a step: `chain(NTK(), Finetune(epochs=3))`. With enough epochs on a
     convex problem it is retraining. Settings as for `Tuning`.
     """
+
+    def cost(self, trained: Trained, split: Split) -> Work:
+        return gradients(trained, split, self.epochs * len(split.retain))
 
     def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
         return fit(trained, split.retain, self.recipe(trained, notes), seed=self.seed, label="fine-tuning").weights

@@ -11,18 +11,27 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from spotlessnet.core.cost import Sizes, Work
 from spotlessnet.core.covariance import Covariance, Diagonal
 from spotlessnet.core.damping import ridge_of
 from spotlessnet.core.deprecated import OldName
 from spotlessnet.core.errors import NeedError, check_choice, check_not_negative, check_positive
-from spotlessnet.core.scrub import Notes, Scrub
+from spotlessnet.core.scrub import METHODS, Notes, Scrub
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
+from spotlessnet.operators.cost import noise
 from spotlessnet.operators.fisher import fisher_diagonal
 from spotlessnet.operators.kronecker import kronecker
 from spotlessnet.precomputed.statistics import Statistics
 
 
+@METHODS.register(
+    "fisher",
+    paper="Golatkar, Achille and Soatto (2020), Eternal Sunshine of the Spotless Net",
+    needs=("retained data or statistics",),
+    reads=("statistics",),
+    guarantee="none by itself; its noise bounds the nats that are left",
+)
 @dataclass(frozen=True)
 class Fisher(Scrub):
     r"""No step; noise that is large where the Fisher matrix of the retained data is small.
@@ -73,6 +82,12 @@ class Fisher(Scrub):
     @property
     def is_noisy(self) -> bool:
         return True
+
+    def cost(self, trained: Trained, split: Split) -> Work:
+        sizes = Sizes.of(trained, split)
+        if self.statistics is None:
+            return noise(sizes, self.structure, self.kind)
+        return Work.sure(0 if self.structure == "kronecker" else sizes.k * sizes.diagonal(self.kind))
 
     def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
         return trained.weights

@@ -5,14 +5,22 @@ from dataclasses import dataclass, replace
 from jaxtyping import Float
 from torch import Tensor
 
-from spotlessnet.core.scrub import Notes
+from spotlessnet.core.cost import Work, gradients
+from spotlessnet.core.scrub import METHODS, Notes
 from spotlessnet.core.split import Split
 from spotlessnet.core.targets import Negated
 from spotlessnet.core.trained import Trained
-from spotlessnet.methods.tuning import Tuning
 from spotlessnet.training.fit import fit
+from spotlessnet.training.tuning import Tuning
 
 
+@METHODS.register(
+    "gradient-ascent",
+    paper="Golatkar, Achille and Soatto (2020), Eternal Sunshine of the Spotless Net: baseline",
+    needs=("retained data",),
+    reads=("init", "recipe"),
+    guarantee="none",
+)
 @dataclass(frozen=True)
 class GradientAscent(Tuning):
     """In turns, an epoch up the loss of the forgotten data and an epoch down that of the retained data.
@@ -26,6 +34,10 @@ class GradientAscent(Tuning):
 
     epochs: int = 1
     descend: bool = True
+
+    def cost(self, trained: Trained, split: Split) -> Work:
+        down = len(split.retain) if self.descend else 0
+        return gradients(trained, split, self.epochs * (len(split.forget) + down))
 
     def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
         recipe = self.recipe(trained, notes).but(epochs=1)

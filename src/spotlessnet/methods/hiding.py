@@ -7,12 +7,19 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from spotlessnet.core.cost import Sizes, Work
 from spotlessnet.core.errors import SettingError, check_positive
-from spotlessnet.core.scrub import Notes, Scrub
+from spotlessnet.core.scrub import METHODS, Notes, Scrub
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 
 
+@METHODS.register(
+    "hiding",
+    paper="Golatkar, Achille and Soatto (2020), Eternal Sunshine of the Spotless Net: baseline",
+    needs=("retained data", "classes", "whole class"),
+    guarantee="none: what the weights know stays",
+)
 @dataclass(frozen=True)
 class Hiding(Scrub):
     r"""Make the forgotten class's logit so low that it is never answered: $w_c \leftarrow 0,\; b_c \leftarrow -M$.
@@ -30,6 +37,10 @@ class Hiding(Scrub):
 
     def __post_init__(self) -> None:
         check_positive("Hiding.depth", self.depth)
+
+    def cost(self, trained: Trained, split: Split) -> Work:
+        # Forgotten rows are answered before and after, and one of them to find the last layer.
+        return Work.sure((2 * len(split.forget) + 3) * Sizes.of(trained, split).answer)
 
     def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
         label = _whole_class(trained, split)

@@ -8,14 +8,22 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor
 
+from spotlessnet.core.cost import Work, gradients
 from spotlessnet.core.errors import check_not_negative
-from spotlessnet.core.scrub import Notes
+from spotlessnet.core.scrub import METHODS, Notes
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
-from spotlessnet.methods.tuning import Tuning
 from spotlessnet.training.fit import fit
+from spotlessnet.training.tuning import Tuning
 
 
+@METHODS.register(
+    "l1-sparse",
+    paper="Jia, Liu, Ram, Yao, Liu, Liu, Sharma and Liu (2023), Model Sparsity Can Simplify Machine Unlearning",
+    needs=("retained data",),
+    reads=("init", "recipe"),
+    guarantee="none",
+)
 @dataclass(frozen=True)
 class L1Sparse(Tuning):
     r"""Minimise $L_{D_r} + \gamma_t \|w\|_1$ with $\gamma_t$ falling to zero along the way.
@@ -31,6 +39,9 @@ class L1Sparse(Tuning):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_not_negative("L1Sparse.gamma", self.gamma)
+
+    def cost(self, trained: Trained, split: Split) -> Work:
+        return gradients(trained, split, self.epochs * len(split.retain))
 
     def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
         def fade(g: Tensor, w: Tensor, done: float) -> None:

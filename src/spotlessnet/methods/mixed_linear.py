@@ -10,15 +10,24 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from spotlessnet.core.cost import Sizes, Work
 from spotlessnet.core.covariance import Covariance, Diagonal, NoNoise
 from spotlessnet.core.deprecated import OldName
 from spotlessnet.core.errors import SettingError, check_not_negative, check_positive
-from spotlessnet.core.scrub import Notes, Scrub
+from spotlessnet.core.scrub import METHODS, Notes, Scrub
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
-from spotlessnet.training.mixed import settle
+from spotlessnet.operators.cost import PRODUCT, kernel_entry
+from spotlessnet.operators.linear_response import EXPECTED_ITERATIONS, cheaper_form
+from spotlessnet.training.mixed import UserNetwork, settle
 
 
+@METHODS.register(
+    "mixed-linear",
+    paper="Golatkar, Achille, Ravichandran, Polito and Soatto (2021), Mixed-Privacy Forgetting in Deep Networks",
+    needs=("retained data", "user weights"),
+    guarantee="certified distance to retraining, and nats with noise",
+)
 @dataclass(frozen=True)
 class MixedLinear(Scrub):
     r"""One Newton step on user weights, which for a linear network and squared loss is retraining.
@@ -52,6 +61,19 @@ class MixedLinear(Scrub):
     @property
     def is_noisy(self) -> bool:
         return self.noise > 0
+
+    def cost(self, trained: Trained, split: Split) -> Work:
+        if split.kept is not None and not len(split.kept):
+            return Work(0, 0)
+        sizes, n = Sizes.of(trained, split), len(split.retain)
+        linear = trained.model.core_network() if isinstance(trained.model, UserNetwork) else trained
+        each, product = sizes.gradient, PRODUCT * sizes.gradient
+        # Gradients before and after, and their norms.
+        looks = Work(3 * n * each, 5 * n * each)
+        if cheaper_form(linear, split.retain) == "dual":
+            made = (n * sizes.C) ** 2 * kernel_entry(linear) + (n * sizes.C) ** 3 / 3
+            return looks + Work.sure(n * (sizes.answer + sizes.C * each) + made + 8 * product * n)
+        return looks + Work(2 * EXPECTED_ITERATIONS * product * n, 1.1 * self.max_iterations * product * n)
 
     def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
         if not len(split.retain):

@@ -9,15 +9,23 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from spotlessnet.core.cost import Work, gradients
 from spotlessnet.core.errors import SettingError
-from spotlessnet.core.scrub import Notes
+from spotlessnet.core.scrub import METHODS, Notes
 from spotlessnet.core.split import Split
 from spotlessnet.core.targets import Weighted, with_weights
 from spotlessnet.core.trained import Trained
-from spotlessnet.methods.tuning import Tuning
 from spotlessnet.training.fit import fit
+from spotlessnet.training.tuning import Tuning
 
 
+@METHODS.register(
+    "neg-grad-plus",
+    paper="Kurmanji, Triantafillou, Hayes and Triantafillou (2023), Towards Unbounded Machine Unlearning",
+    needs=("retained data", "classes"),
+    reads=("init", "recipe"),
+    guarantee="none",
+)
 @dataclass(frozen=True)
 class NegGradPlus(Tuning):
     r"""Fine-tune on $\beta L_{D_r} - (1 - \beta) L_{D_f}$, both means.
@@ -34,6 +42,9 @@ class NegGradPlus(Tuning):
         super().__post_init__()
         if not 0 < self.beta <= 1:
             raise SettingError(f"`NegGradPlus.beta` must lie in (0, 1], but got {self.beta}.")
+
+    def cost(self, trained: Trained, split: Split) -> Work:
+        return gradients(trained, split, self.epochs * len(split.whole))
 
     def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
         N, k = len(split.whole), len(split.forget)

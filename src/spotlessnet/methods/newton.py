@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from spotlessnet.core.cost import Sizes, Work
 from spotlessnet.core.covariance import Covariance, Diagonal, LowRankPlusRidge, NoNoise
 from spotlessnet.core.damping import assume_anchor, ridge_of
 from spotlessnet.core.errors import (
@@ -22,10 +23,11 @@ from spotlessnet.core.errors import (
     check_not_negative,
     check_positive,
 )
-from spotlessnet.core.scrub import Notes, Scrub
+from spotlessnet.core.scrub import METHODS, Notes, Scrub
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.operators.best_noise import best_noise
+from spotlessnet.operators.cost import EIGEN, PRODUCT, noise, products
 from spotlessnet.operators.dense import eigenbasis, symmetric_exp, undo_and_redo
 from spotlessnet.operators.fisher import fisher_diagonal
 from spotlessnet.operators.gauss_newton import GaussNewton
@@ -36,6 +38,7 @@ from spotlessnet.operators.line_search import backtrack
 from spotlessnet.operators.solve import conjugate_gradient
 from spotlessnet.precomputed.statistics import Statistics
 from spotlessnet.precomputed.step import fisher_after, step_from_statistics
+from spotlessnet.precomputed.step_cost import step_cost
 from spotlessnet.training.schedule import lr_at
 
 NOTICEABLE = 0.1
@@ -48,6 +51,13 @@ SLACK = 3.0
 """How far beyond its limit the step of a stopped training may lead: the start may be another than the decay's."""
 
 
+@METHODS.register(
+    "newton",
+    paper="Golatkar, Achille and Soatto (2020), Eternal Sunshine of the Spotless Net",
+    needs=("retained data or statistics",),
+    reads=("statistics", "init", "recipe"),
+    guarantee="exact where the loss is quadratic; its noise bounds the nats that are left",
+)
 @dataclass(frozen=True)
 class Newton(Scrub):
     r"""One Newton step on the retained risk, then noise along its flat directions.
@@ -117,6 +127,31 @@ class Newton(Scrub):
     @property
     def is_noisy(self) -> bool:
         return self.strength > 0
+
+    def cost(self, trained: Trained, split: Split) -> Work:
+        sizes = Sizes.of(trained, split)
+        if self.statistics is not None:
+            noisy = Work.sure(sizes.k * sizes.diagonal()) if self.is_noisy else Work(0, 0)
+            return step_cost(self.statistics, sizes, tries=1) + noisy
+        cube, written = float(sizes.P) ** 3, self._written(sizes)
+        if self.time is not None:
+            step = written + Work.sure((6 * EIGEN + 6) * cube)
+        elif self.dense_up_to >= sizes.P:
+            step = written + Work.sure(2 * EIGEN * cube)
+        else:
+            step = products(sizes, sizes.n, self.max_iterations)
+        search = Work.sure(2 * sizes.answer * sizes.n if self.search and self.time is None else 0)
+        noisy = Work(0, 0)
+        if self.is_noisy:
+            dense = written + Work.sure(2 * EIGEN * cube)
+            noisy = dense if self.structure == "dense" else noise(sizes, self.structure)
+        return Work.sure((sizes.n + sizes.k) * sizes.gradient) + step + search + noisy
+
+    def _written(self, sizes: Sizes) -> Work:
+        """Both curvatures written out, column by column; an indefinite Hessian is given up for Gauss-Newton."""
+        again = 2 if self.curvature == "auto" else 1
+        once = PRODUCT * sizes.P * (sizes.n + sizes.k) * sizes.gradient
+        return Work(once, again * once, 4 * 8.0 * sizes.P**2)
 
     def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
         ridge = ridge_of(trained, self.damping, notes)

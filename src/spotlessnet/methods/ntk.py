@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from spotlessnet.core.cost import Sizes, Work
 from spotlessnet.core.damping import ridge_of
 from spotlessnet.core.data import Data
 from spotlessnet.core.deprecated import OldName
@@ -22,19 +23,21 @@ from spotlessnet.core.errors import (
     check_not_negative,
     check_positive,
 )
-from spotlessnet.core.scrub import Notes, Scrub
+from spotlessnet.core.scrub import METHODS, Notes, Scrub
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
+from spotlessnet.operators.cost import PRODUCT, directions, kernel_entry, products
 from spotlessnet.operators.gradient import gradient
 from spotlessnet.operators.holdout_scale import check_holdout_can_match, holdout_scale
 from spotlessnet.operators.jacobian import Jacobian
 from spotlessnet.operators.line_search import backtrack, summed_objective
-from spotlessnet.operators.linear_response import removal_gradient
+from spotlessnet.operators.linear_response import EXPECTED_ITERATIONS, cheaper_form, removal_gradient
 from spotlessnet.operators.linear_training import LinearTraining
 from spotlessnet.operators.trapezium import published_scale, trapezium_scale
-from spotlessnet.operators.trust import dampings, least_trusted
+from spotlessnet.operators.trust import RAISES, dampings, least_trusted
 from spotlessnet.precomputed.statistics import Statistics
 from spotlessnet.precomputed.step import faithful_step, step_from_statistics
+from spotlessnet.precomputed.step_cost import step_cost
 
 ROUNDING = 32
 """A solution is not asked for more digits than so many units in the last place."""
@@ -42,7 +45,23 @@ ROUNDING = 32
 BENT = 0.2
 """Departure from the linear picture that is worth a note."""
 
+TRIES = 3
+"""How many dampings a step is usually tried with where none was given."""
 
+NEWTON_STEPS = 4
+"""Steps that the exact linearised problem usually takes, the first of them solved roughly; 50 at most."""
+
+SCALES = 30
+"""Lengths of the step at which forgotten rows are asked to match the held-out loss."""
+
+
+@METHODS.register(
+    "ntk",
+    paper="Golatkar, Achille and Soatto (2020), Forgetting Outside the Box",
+    needs=("retained data or statistics",),
+    reads=("statistics", "init"),
+    guarantee="exact for networks linear in their weights with squared loss",
+)
 @dataclass(frozen=True)
 class NTK(Scrub):
     r"""The step from the end of linearised training on $D$ to the end of linearised training on $D_r$.
@@ -123,6 +142,58 @@ class NTK(Scrub):
                 "`NTK.trapezium` and `NTK.calibrate` both choose the length of the step, but both were asked for. "
                 "Leave one out."
             )
+
+    def cost(self, trained: Trained, split: Split) -> Work:
+        sizes = Sizes.of(trained, split)
+        if self.statistics is not None:
+            return step_cost(self.statistics, sizes, RAISES if self.damping == "auto" else 1)
+        D_r, D, n, k = split.retain, split.whole, sizes.n, sizes.k
+        once = Work.sure((n + k) * sizes.gradient)
+        if self.variant == "published":
+            more = Work.sure(n * sizes.gradient)
+            return once + more + self._solve_cost(trained, sizes, D_r) + self._solve_cost(trained, sizes, D)
+        work = once
+        if self.residual == "solve":
+            work += self._solve_cost(trained, sizes, D_r) + self._solve_cost(trained, sizes, D)
+        elif self.damping == "auto" and self.linearised == "end":
+            work += self._trust_cost(trained, sizes, D_r)
+        else:
+            work += self._solve_cost(trained, sizes, D_r)
+        if self.calibrate == "holdout":
+            held = 0 if split.validation is None else len(split.validation)
+            return work + Work.sure(sizes.answer * (SCALES * k + held))
+        if self.trapezium:
+            work += once + self._solve_cost(trained, sizes, D)
+        return work + once + Work.sure(2 * sizes.answer * n) if self.search else work
+
+    def _trust_cost(self, trained: Trained, sizes: Sizes, data: Data) -> Work:
+        """The tilt, its height, the curvature along the push; then a solve and a height for every damping."""
+        first, again = (self._solve_cost(trained, sizes, data, again=known) for known in (False, True))
+        fixed = sizes.n * ((1 + PRODUCT) * sizes.gradient + sizes.answer)
+        height = sizes.n * sizes.answer
+        usual = fixed + (TRIES - 1) * (again.usual + height)
+        return first + Work(usual, fixed + RAISES * (again.most + height))
+
+    def _solve_cost(self, trained: Trained, sizes: Sizes, data: Data, *, again: bool = False) -> Work:
+        """One linear system over these rows; `again` with another ridge, for which kernels and directions are known."""
+        rows, C = len(data), sizes.C
+        product = PRODUCT * rows * sizes.gradient
+        if self.output == "exact":
+            # Through the linearised network, whose answers are products themselves.
+            usual = NEWTON_STEPS * 2.0 * product * (1 + EXPECTED_ITERATIONS / 2)
+            return Work(usual, 50 * 2.0 * product * (1 + self.max_iterations))
+        form = cheaper_form(trained, data) if self.solution == "auto" else self.solution
+        if form == "dual":
+            R = sizes.columns if self.output == "softmax" else C
+            passes = 0.0 if again else rows * (sizes.answer + C * sizes.gradient)
+            made = 0.0 if again else (rows * C) ** 2 * (kernel_entry(trained) + 2.0 * R)
+            held = 3 * 8.0 * (rows * C) ** 2 + 2.0 * self.batch_size * C * sizes.P * sizes.bytes
+            return Work.sure(passes + made + (rows * R) ** 3 / 3 + 4 * product, held)
+        if form == "low rank":
+            found = 0.0 if again else directions(sizes, rows, self.rank)
+            return Work.sure(found + product, 3.0 * self.rank * sizes.P * sizes.bytes)
+        first = 0.0 if again or not self.precondition else directions(sizes, rows, self.precondition)
+        return Work.sure(first) + products(sizes, rows, self.max_iterations)
 
     def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
         if self.statistics is not None:

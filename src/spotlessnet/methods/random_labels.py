@@ -6,21 +6,32 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from spotlessnet.core.cost import Work, gradients
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import SettingError
-from spotlessnet.core.scrub import Notes
+from spotlessnet.core.scrub import METHODS, Notes
 from spotlessnet.core.split import Split, joined
 from spotlessnet.core.trained import Trained
-from spotlessnet.methods.tuning import Tuning
 from spotlessnet.training.fit import fit
+from spotlessnet.training.tuning import Tuning
 
 
+@METHODS.register(
+    "random-labels",
+    paper="Golatkar, Achille and Soatto (2020), Eternal Sunshine of the Spotless Net: baseline",
+    needs=("retained data", "classes"),
+    reads=("init", "recipe"),
+    guarantee="none",
+)
 @dataclass(frozen=True)
 class RandomLabels(Tuning):
     """Train on with all data, the forgotten rows under labels drawn evenly from the other classes.
 
     A baseline of the papers: it overwrites more than it forgets. Classes only. Settings as for `Tuning`.
     """
+
+    def cost(self, trained: Trained, split: Split) -> Work:
+        return gradients(trained, split, self.epochs * len(split.whole))
 
     def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
         forget = _in_order(split.forget)

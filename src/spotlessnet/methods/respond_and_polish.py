@@ -6,21 +6,30 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from spotlessnet.core.cost import Work, gradients
 from spotlessnet.core.damping import assume_anchor, ridge_of
 from spotlessnet.core.data import Data
 from spotlessnet.core.deprecated import OldName
 from spotlessnet.core.errors import check_not_negative, check_positive
-from spotlessnet.core.scrub import Notes
+from spotlessnet.core.scrub import METHODS, Notes
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
-from spotlessnet.methods.tuning import Tuning
+from spotlessnet.operators.cost import PRODUCT
 from spotlessnet.operators.gauss_newton import GaussNewton
 from spotlessnet.operators.gradient import gradient
 from spotlessnet.operators.linear_response import removal_gradient
 from spotlessnet.operators.solve import conjugate_gradient
 from spotlessnet.training.fit import fit
+from spotlessnet.training.tuning import Tuning
 
 
+@METHODS.register(
+    "respond-and-polish",
+    paper="this package",
+    needs=("retained data",),
+    reads=("init", "recipe"),
+    guarantee="none",
+)
 @dataclass(frozen=True)
 class RespondAndPolish(Tuning):
     r"""Move the weights as the retained data would ask for, then let a few epochs settle them.
@@ -61,6 +70,11 @@ class RespondAndPolish(Tuning):
         for name in ("iterations", "length", "rewind"):
             check_not_negative(f"RespondAndPolish.{name}", getattr(self, name))
 
+    def cost(self, trained: Trained, split: Split) -> Work:
+        n, coreset = len(split.retain), min(self.coreset, len(split.retain))
+        step = len(split.forget) + coreset * (1 + PRODUCT * (self.iterations + 1)) if self.iterations else 0
+        return gradients(trained, split, step + self._epochs(trained) * n)
+
     def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
         w = trained.weights
         if self.iterations:
@@ -69,10 +83,13 @@ class RespondAndPolish(Tuning):
             assume_anchor(trained, notes)
             w = trained.anchor + self.rewind * (w - trained.anchor)
         recipe = self.recipe(trained, notes)
-        epochs = self.epochs if trained.recipe is None else max(1, round(self.epoch_fraction * trained.recipe.epochs))
-        recipe = recipe.but(lr=self.lr_scale * recipe.lr, schedule="cosine", epochs=epochs)
+        recipe = recipe.but(lr=self.lr_scale * recipe.lr, schedule="cosine", epochs=self._epochs(trained))
         moved = replace(trained.at(w), init=trained.weights if trained.init is None else trained.init)
         return fit(moved, split.retain, recipe, seed=self.seed, label="polishing").weights
+
+    def _epochs(self, trained: Trained) -> int:
+        """Of the polish: a share of the recipe's, and the method's own only where there is no recipe."""
+        return self.epochs if trained.recipe is None else max(1, round(self.epoch_fraction * trained.recipe.epochs))
 
     def _step(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
         n, k = len(split.retain), len(split.forget)

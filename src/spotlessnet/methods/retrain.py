@@ -6,14 +6,20 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from spotlessnet.core.errors import NeedError, check_not_negative
-from spotlessnet.core.recipe import Recipe
-from spotlessnet.core.scrub import Notes, Scrub
+from spotlessnet.core.cost import Work, gradients
+from spotlessnet.core.errors import check_not_negative
+from spotlessnet.core.scrub import METHODS, Notes, Scrub
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.training.fit import fit
 
 
+@METHODS.register(
+    "retrain",
+    paper="the reference of every paper",
+    needs=("retained data", "init", "recipe"),
+    guarantee="exact: the forgotten examples never touch the weights",
+)
 @dataclass(frozen=True)
 class Retrain(Scrub):
     """Train again from the start, by the same recipe, on the retained data alone.
@@ -34,24 +40,17 @@ class Retrain(Scrub):
     def __post_init__(self) -> None:
         check_not_negative("Retrain.seed", self.seed)
 
+    def cost(self, trained: Trained, split: Split) -> Work:
+        # Without a recipe the method itself refuses and says what to give.
+        epochs = trained.recipe.epochs if trained.recipe else 0
+        return gradients(trained, split, epochs * len(split.retain))
+
     def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
-        recipe, start = history_of(trained, "Retraining", "Finetune")
+        recipe, init = trained.history("Retraining", instead="Finetune")
         if not recipe.freeze_statistics:
             notes.assume(
                 "BatchNorm statistics of the retrained network are left behind; only weights come back",
                 "the answer is that of retrained weights under the original's statistics",
             )
         order = split.first_trained_on if self.coupled else None
-        return fit(trained.at(start), split.retain, recipe, seed=self.seed, order_of=order, label="retraining").weights
-
-
-def history_of(trained: Trained, who: str, instead: str) -> tuple[Recipe, Float[Tensor, " P"]]:
-    """How the network was trained and from where, or an error in the name of `who` needs to know."""
-    recipe, start = trained.recipe, trained.init
-    if recipe is None or start is None:
-        missing = " and ".join(name for name, value in (("recipe", recipe), ("init", start)) if value is None)
-        raise NeedError(
-            f"{who} needs the recipe and the start of the training, but there is no {missing}. Give both: "
-            f"`Trained.of(model, recipe=..., init=...)`, or use `{instead}`."
-        )
-    return recipe, start
+        return fit(trained.at(init), split.retain, recipe, seed=self.seed, order_of=order, label="retraining").weights

@@ -10,15 +10,23 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from spotlessnet.core.cost import Work, gradients
 from spotlessnet.core.errors import SettingError
-from spotlessnet.core.scrub import Notes
+from spotlessnet.core.scrub import METHODS, Notes
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
-from spotlessnet.methods.tuning import Tuning
 from spotlessnet.operators.gradient import gradient
 from spotlessnet.training.fit import fit
+from spotlessnet.training.tuning import Tuning
 
 
+@METHODS.register(
+    "salun",
+    paper="Fan, Liu, Zhang, Wong, Wei and Liu (2024), SalUn",
+    needs=("retained data", "classes"),
+    reads=("init", "recipe"),
+    guarantee="none",
+)
 @dataclass(frozen=True)
 class SalUn(Tuning):
     """Fine-tune on all rows with the forgotten ones relabelled at random, other weights held still.
@@ -35,6 +43,10 @@ class SalUn(Tuning):
         super().__post_init__()
         if not 0 < self.share <= 1:
             raise SettingError(f"`SalUn.share` must lie in (0, 1], but got {self.share}.")
+
+    def cost(self, trained: Trained, split: Split) -> Work:
+        # The forgotten rows' gradient chooses the weights that may move.
+        return gradients(trained, split, self.epochs * len(split.whole) + len(split.forget))
 
     def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
         size = gradient(trained, split.forget).abs()

@@ -9,15 +9,23 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from spotlessnet.core.cost import Sizes, Work
 from spotlessnet.core.errors import check_not_negative
-from spotlessnet.core.scrub import Notes
+from spotlessnet.core.scrub import METHODS, Notes
 from spotlessnet.core.split import Split
 from spotlessnet.core.targets import Distillation, Negated, TaughtAndTold
 from spotlessnet.core.trained import Trained
-from spotlessnet.methods.tuning import Tuning
 from spotlessnet.training.fit import fit
+from spotlessnet.training.tuning import Tuning
 
 
+@METHODS.register(
+    "scrub",
+    paper="Kurmanji, Triantafillou, Hayes and Triantafillou (2023), Towards Unbounded Machine Unlearning",
+    needs=("retained data", "classes"),
+    reads=("init", "recipe"),
+    guarantee="none",
+)
 @dataclass(frozen=True)
 class SCRUB(Tuning):
     """In turns, away from the teacher on the forgotten rows and toward it and the labels on the retained ones.
@@ -37,6 +45,11 @@ class SCRUB(Tuning):
         super().__post_init__()
         for name in ("away", "alpha", "gamma"):
             check_not_negative(f"Student.{name}", getattr(self, name))
+
+    def cost(self, trained: Trained, split: Split) -> Work:
+        sizes, away = Sizes.of(trained, split), min(self.away, self.epochs)
+        visits = away * len(split.forget) + self.epochs * len(split.retain)
+        return Work.sure(visits * sizes.gradient + len(split.whole) * sizes.answer)
 
     def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
         recipe = self.recipe(trained, notes).but(epochs=1)

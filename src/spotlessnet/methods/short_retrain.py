@@ -6,16 +6,22 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
+from spotlessnet.core.cost import Sizes, Work
 from spotlessnet.core.data import Data
 from spotlessnet.core.deprecated import OldName
 from spotlessnet.core.errors import check_not_negative, check_positive
-from spotlessnet.core.scrub import Notes, Scrub
+from spotlessnet.core.scrub import METHODS, Notes, Scrub
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
-from spotlessnet.methods.retrain import history_of
 from spotlessnet.training.fit import fit
 
 
+@METHODS.register(
+    "short-retrain",
+    paper="this package",
+    needs=("retained data", "init", "recipe"),
+    guarantee="exact: the forgotten examples never touch the weights",
+)
 @dataclass(frozen=True)
 class ShortRetrain(Scrub):
     """Train on the retained rows from the start, fast, until they are answered as well as before.
@@ -53,8 +59,19 @@ class ShortRetrain(Scrub):
         check_not_negative("ShortRetrain.error_tolerance", self.error_tolerance)
         check_not_negative("ShortRetrain.seed", self.seed)
 
+    def cost(self, trained: Trained, split: Split) -> Work:
+        sizes, n = Sizes.of(trained, split), len(split.retain)
+        epochs = trained.recipe.epochs if trained.recipe else 0
+        stage = max(1, round(self.epoch_fraction * epochs))
+        stages = -(-epochs // stage)
+        # One stage where it is as good at once; the error is looked at before the first and after each.
+        return Work(
+            (stage * sizes.gradient + 2 * sizes.answer) * n,
+            (stages * stage * sizes.gradient + (stages + 1) * sizes.answer) * n,
+        )
+
     def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
-        recipe, start = history_of(trained, "A short retraining", "chain(NTK(), Finetune(epochs=3))")
+        recipe, init = trained.history("A short retraining", instead="chain(NTK(), Finetune(epochs=3))")
         stage = recipe.but(
             epochs=max(1, round(self.epoch_fraction * recipe.epochs)),
             lr=self.lr_scale * recipe.lr,
@@ -64,7 +81,7 @@ class ShortRetrain(Scrub):
             # Only weights come back from a scrub, so statistics that moved would be lost.
             freeze_statistics=True,
         )
-        goal, network, epochs = _error(trained, split.retain) + self.error_tolerance, trained.at(start), 0
+        goal, network, epochs = _error(trained, split.retain) + self.error_tolerance, trained.at(init), 0
         error = float("inf")
         while error > goal and epochs < recipe.epochs:
             fitted = fit(network, split.retain, stage, seed=self.seed + epochs, label="retraining in short")

@@ -10,13 +10,20 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from spotlessnet.core.cost import Sizes, Work
 from spotlessnet.core.errors import check_positive
-from spotlessnet.core.scrub import Notes, Scrub
+from spotlessnet.core.scrub import METHODS, Notes, Scrub
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.operators.fisher import fisher_diagonal
 
 
+@METHODS.register(
+    "ssd",
+    paper="Foster, Schoepf and Brintrup (2024), Fast Machine Unlearning Without Retraining",
+    needs=("retained data",),
+    guarantee="none",
+)
 @dataclass(frozen=True)
 class SSD(Scrub):
     r"""$w_i \leftarrow \min(\lambda F_{D,i} / F_{f,i},\, 1)\, w_i$ where $F_{f,i} > \alpha F_{D,i}$; no training.
@@ -33,6 +40,10 @@ class SSD(Scrub):
     def __post_init__(self) -> None:
         check_positive("SSD.alpha", self.alpha)
         check_positive("SSD.dampening", self.dampening)
+
+    def cost(self, trained: Trained, split: Split) -> Work:
+        each = Sizes.of(trained, split).diagonal("empirical")
+        return Work.sure(each * (len(split.whole) + len(split.forget)))
 
     def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
         F_D = fisher_diagonal(trained, split.whole, kind="empirical") / len(split.whole)

@@ -11,12 +11,13 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from spotlessnet.core.cost import Work, gradients
 from spotlessnet.core.covariance import Covariance, Diagonal
 from spotlessnet.core.data import Batch, Data
 from spotlessnet.core.deprecated import OldName
 from spotlessnet.core.errors import check_positive
 from spotlessnet.core.progress import track
-from spotlessnet.core.scrub import Notes, Scrub
+from spotlessnet.core.scrub import METHODS, Notes, Scrub
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.operators.noisy import NoisyNetwork
@@ -34,6 +35,16 @@ NEARLY_ALL = 0.99
 """Share of the weights whose variances must be that close."""
 
 
+NOISY = 4
+"""Gradients that one row takes: two mirror images, each with a mean and a variance to carry there and back."""
+
+
+@METHODS.register(
+    "variational",
+    paper="Golatkar, Achille and Soatto (2020), Eternal Sunshine of the Spotless Net",
+    needs=("retained data",),
+    guarantee="none by itself; its noise bounds the nats that are left",
+)
 @dataclass(frozen=True)
 class Variational(Scrub):
     r"""No step; independent noise on each weight, as large as the retained loss allows.
@@ -74,6 +85,12 @@ class Variational(Scrub):
     @property
     def is_noisy(self) -> bool:
         return True
+
+    def cost(self, trained: Trained, split: Split) -> Work:
+        n = len(split.retain)
+        # The last batch of a sweep is smaller; a quarter more batches look at the answer.
+        batch = n / math.ceil(n / self.batch_size)
+        return gradients(trained, split, (1 + AVERAGED) * NOISY * self.steps * batch)
 
     def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
         return trained.weights

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from spotlessnet.cli.work import READ, Work, work_of
+from spotlessnet.core.cost import Sizes, Work
 from spotlessnet.core.damage import CHECKED
 from spotlessnet.core.errors import ResourceError
 from spotlessnet.core.room import free_bytes
@@ -47,7 +47,7 @@ class Estimate:
         """For the plan."""
         memory = f"memory  about {self.memory / GIB:.2g} GiB of {self.available / GIB:.3g} GiB available"
         if math.isnan(self.seconds):
-            return ["time    not known: nobody has counted what this method does (`cli/work.py`)", memory]
+            return ["time    not known: nobody has counted what this method does (its `cost`)", memory]
         share = self.seconds / self.retraining
         known = math.isfinite(share)
         retrain = f"{_seconds(self.retraining)} for one retraining" if known else "retraining: its recipe is not known"
@@ -73,15 +73,17 @@ def estimate(trained: Trained, split: Split, scrub: Scrub, limit: float | None =
 
     - `limit`: GiB that may be used, if less than what is free.
     """
-    each = seconds_per_row(trained, split)
-    work = work_of(scrub, trained, split) + _looking(split)
+    sizes = Sizes.of(trained, split)
+    # Seconds of one operation, as a row's gradient takes them on this machine.
+    each = seconds_per_row(trained, split) / sizes.gradient
+    work = scrub.cost(trained, split) + _looking(split, sizes)
     size = trained.weights.element_size()
     free = available(trained.device)
     recipe = trained.recipe
     return Estimate(
         seconds=work.usual * each,
         at_most=work.most * each,
-        retraining=math.nan if recipe is None else recipe.epochs * len(split.retain) * each,
+        retraining=math.nan if recipe is None else recipe.epochs * len(split.retain) * sizes.gradient * each,
         memory=COPIES * trained.size * size + work.bytes,
         available=free if limit is None else min(free, limit * GIB),
     )
@@ -101,11 +103,11 @@ def seconds_per_row(trained: Trained, split: Split) -> float:
     return seconds / rows
 
 
-def _looking(split: Split) -> Work:
-    """Two networks answer a few rows that stay before anything is written; an answer is a third of a gradient."""
+def _looking(split: Split, sizes: Sizes) -> Work:
+    """Two networks answer a few rows that stay before anything is written."""
     held_out = split.validation if split.validation is not None else split.test
     rows = sum(min(CHECKED, len(data)) for data in (split.kept, held_out) if data is not None)
-    return Work.sure(2 * READ * rows)
+    return Work.sure(2 * rows * sizes.answer)
 
 
 def available(device: torch.device) -> float:

@@ -5,14 +5,13 @@ import re
 import types
 import typing
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import MISSING, fields, replace
 from typing import Any
 
-from spotlessnet.core.deprecated import OldName
 from spotlessnet.core.errors import NeedError, SettingError, shown
-from spotlessnet.core.old_names import methods_now, setting_now, settings_now
-from spotlessnet.core.scrub import Scrub, chain
-from spotlessnet.methods import SCRUBS, Fisher, OutOfFoldDistillation, WithinBudget
+from spotlessnet.core.old_names import former_setting, methods_now, setting_now, settings_now
+from spotlessnet.core.scrub import METHODS, Scrub, chain
+from spotlessnet.methods import Fisher, OutOfFoldDistillation, WithinBudget
 from spotlessnet.precomputed.fold_models import FoldModels
 from spotlessnet.precomputed.statistics import Statistics
 from spotlessnet.requests.case import Case
@@ -31,10 +30,6 @@ POLISH = 3
 """Epochs of that polish."""
 
 
-SPELLED = {"SalUn": "salun", "L1Sparse": "l1-sparse"}
-"""Names of the field that capitals would divide elsewhere."""
-
-
 def name_of(kind: type[Scrub]) -> str:
     """A method's name on the command line.
 
@@ -42,13 +37,9 @@ def name_of(kind: type[Scrub]) -> str:
     >>> name_of(NTK), name_of(GradientAscent), name_of(SalUn)
     ('ntk', 'gradient-ascent', 'salun')
     """
-    if kind.__name__ in SPELLED:
-        return SPELLED[kind.__name__]
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", kind.__name__).lower()
-
-
-METHODS = {name_of(kind): kind for kind in SCRUBS if kind is not WithinBudget}
-"""Every method that a name can ask for; budgets have flags of their own."""
+    declared = (entry.name for entry in METHODS.entries() if entry.thing is kind)
+    # A class of the caller's own need not be registered to be used; its name is spelt as the others are.
+    return next(declared, None) or re.sub(r"(?<=[a-z])(?=[A-Z])", "-", kind.__name__).lower()
 
 
 def scrub_of(
@@ -84,13 +75,12 @@ def named(text: str, settings: Mapping[str, Any], *, is_default: bool = False) -
     """
     kinds = {}
     for name in (part.strip() for part in methods_now(text).split("+")):
-        if name not in METHODS:
-            near = difflib.get_close_matches(name, METHODS, n=1)
-            hint = f"Did you mean {near[0]!r}?" if near else f"Known are {', '.join(METHODS)}."
-            raise SettingError(f"There is no method {name[:40]!r}. {hint}")
+        kind = METHODS.find(name)
+        if wraps(kind):
+            raise SettingError(f"{name!r} goes around another method. Name that one, and give --max-nats beside it.")
         if name in kinds:
             raise SettingError(f"The method {name!r} comes twice in {text[:60]!r}. Name each once.")
-        kinds[name] = METHODS[name]
+        kinds[name] = kind
     given: dict[str, dict[str, Any]] = {name: {} for name in kinds}
     if is_default and "finetune" in given:
         given["finetune"]["epochs"] = POLISH
@@ -103,6 +93,11 @@ def named(text: str, settings: Mapping[str, Any], *, is_default: bool = False) -
         given[owner][name] = typed(kinds[owner], name, value)
     links = [kind(**given[name]) for name, kind in kinds.items()]
     return links[0] if len(links) == 1 else chain(*links)
+
+
+def wraps(kind: type[Scrub]) -> bool:
+    """Whether a method cannot be made from its name alone, since it goes around another."""
+    return any(f.default is MISSING and f.default_factory is MISSING for f in fields(kind))  # type: ignore[arg-type]  # every method is a dataclass
 
 
 def _owner(key: str, kinds: Mapping[str, type[Scrub]]) -> tuple[str, str]:
@@ -127,8 +122,7 @@ def _owner(key: str, kinds: Mapping[str, type[Scrub]]) -> tuple[str, str]:
 
 def _has(kind: type[Scrub], name: str) -> bool:
     """Whether a method has a setting, by its name or its old one."""
-    former = getattr(kind, name, None)
-    return (former.new if isinstance(former, OldName) else name) in settable(kind)
+    return (former_setting(kind, name) or name) in settable(kind)
 
 
 def settable(kind: type[Scrub]) -> dict[str, Any]:

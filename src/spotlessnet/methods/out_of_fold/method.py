@@ -2,29 +2,30 @@
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from spotlessnet.core.cost import Work, gradients
 from spotlessnet.core.data import Data, evenly
 from spotlessnet.core.deprecated import OldName
 from spotlessnet.core.errors import NeedError, SettingError, check_not_negative, check_positive
 from spotlessnet.core.recipe import Recipe
-from spotlessnet.core.scrub import Notes
+from spotlessnet.core.scrub import METHODS, Notes
 from spotlessnet.core.split import Split, joined
 from spotlessnet.core.targets import WeightedDistillation, with_weights
 from spotlessnet.core.trained import Trained
 from spotlessnet.methods.out_of_fold.class_bias import ASKED, suppress_class_bias
 from spotlessnet.methods.out_of_fold.held_out_confidence import match_held_out_confidence
 from spotlessnet.methods.out_of_fold.own_logits import blend_own_logits
-from spotlessnet.methods.out_of_fold.price import Price
+from spotlessnet.methods.out_of_fold.price import THERE_AND_BACK, Price
 from spotlessnet.methods.out_of_fold.step_scale import ASKED as TRIED
 from spotlessnet.methods.out_of_fold.step_scale import LENGTHS, extend_step
-from spotlessnet.methods.tuning import Tuning
 from spotlessnet.precomputed.fold_models import READ, WATCHED, FoldModels, off_by
 from spotlessnet.training.fit import fit
+from spotlessnet.training.tuning import Tuning
 
 
 class Touch(NamedTuple):
@@ -52,6 +53,13 @@ NEVER = -1e4
 """The logit of an answer that is struck out."""
 
 
+@METHODS.register(
+    "out-of-fold-distillation",
+    paper="this package",
+    needs=("retained data", "classes", "fold models or validation data"),
+    reads=("fold models", "init", "recipe"),
+    guarantee="none for the weights; answers are measured by the audit",
+)
 @dataclass(frozen=True)
 class OutOfFoldDistillation(Tuning):
     r"""Distil from answers that know nothing of the forgotten rows' labels, in a fraction of an epoch.
@@ -107,12 +115,14 @@ class OutOfFoldDistillation(Tuning):
     max_step_scale: float | None = None
     fold_models: FoldModels | None = field(default=None, repr=False)
 
+    # Not an `OldName`: every method has a function of that name now, so only the keyword keeps its old meaning.
+    old_keywords: ClassVar[dict[str, str]] = {"cost": "compute_budget"}
+
     share = OldName("forget_weight")
     own = OldName("self_weight")
     lift = OldName("label_boost")
     stretch = OldName("max_step_scale")
     rows = OldName("examples_per_epoch")
-    cost = OldName("compute_budget")
     speed = OldName("lr_scale")
     tutors = OldName("fold_models")
 
@@ -147,6 +157,10 @@ class OutOfFoldDistillation(Tuning):
     def recipe(self, trained: Trained, notes: Notes) -> Recipe:
         known = super().recipe(replace(trained, weight_decay=0.0), notes)
         return known.but(lr=self.lr_scale * known.lr if self.lr is None else self.lr, schedule="cosine")
+
+    def cost(self, trained: Trained, split: Split) -> Work:
+        count = self.price(split).of(self.rows_in_a_round(trained, split)) / THERE_AND_BACK
+        return gradients(trained, split, count)
 
     def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
         if not trained.loss.is_classification:

@@ -10,18 +10,21 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from spotlessnet.core.cost import Sizes, Work
 from spotlessnet.core.covariance import Covariance
 from spotlessnet.core.damping import ridge_of
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import NumericsError, SettingError, check_positive
 from spotlessnet.core.gaussian import Gaussian
 from spotlessnet.core.progress import track
-from spotlessnet.core.scrub import Notes, Scrub
+from spotlessnet.core.scrub import METHODS, Notes, Scrub
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
-from spotlessnet.methods.noise_cost import Cost, NoiseCost
+from spotlessnet.methods.within_budget.noise_cost import ATTEMPTS, CONFIRMING, Cost, NoiseCost
+from spotlessnet.operators.cost import PRODUCT
 from spotlessnet.operators.gauss_newton import GaussNewton
 from spotlessnet.operators.gradient import gradient
+from spotlessnet.operators.linear_response import EXPECTED_ITERATIONS
 from spotlessnet.operators.solve import conjugate_gradient
 
 GRID = tuple(10.0 ** (e / 2) for e in range(-8, 9))
@@ -36,7 +39,19 @@ LEAST_MISSED = 0.25
 """Share of the original's nats that every step is taken to have missed. Without it a Newton step that is checked by
 another Newton step seems to have missed nothing, though two trainings never differ by a Newton step alone."""
 
+MISSED = 200
+"""Curvature products that the estimate of what the step has missed may take."""
 
+BISECTIONS = 25
+"""Noise levels that are looked at for the most noise within an error."""
+
+
+@METHODS.register(
+    "within-budget",
+    paper="Golatkar, Achille and Soatto (2020), Eternal Sunshine of the Spotless Net",
+    needs=("retained data", "a method that adds noise"),
+    guarantee="the nats asked for, given retrained weights; else an estimate",
+)
 @dataclass(frozen=True)
 class WithinBudget(Scrub):
     r"""Another scrub with its noise rescaled to $\alpha\Sigma$ so that a budget is met.
@@ -101,6 +116,23 @@ class WithinBudget(Scrub):
 
     def reseeded(self, by: int) -> Scrub:
         return replace(self, scrub=self.scrub.reseeded(by), seed=self.seed + by)
+
+    def cost(self, trained: Trained, split: Split) -> Work:
+        sizes, n, N = Sizes.of(trained, split), len(split.retain), len(split.whole)
+        rows = n if split.validation is None else len(split.validation)
+        # The curve, on all rows; on half of them each, levels that are tried, and fresh draws that confirm.
+        curve, confirmed = len(GRID) * (self.draws + 1), (CONFIRMING + 1) / 2
+        tried = 0.0 if self.max_nats is not None else BISECTIONS * (self.draws + 1) / 2
+        errors = Work(
+            (curve + tried + confirmed) * rows * sizes.answer,
+            (curve + tried + confirmed * (ATTEMPTS if tried else 1)) * rows * sizes.answer,
+        )
+        gap = Work(0, 0)
+        if self.reference is None:
+            # One more Newton step where the scrub ends, and another where it began if that is elsewhere.
+            usual, most = EXPECTED_ITERATIONS * PRODUCT * n, 2 * 1.1 * MISSED * PRODUCT * n
+            gap = Work((N + n + usual) * sizes.gradient, (N + 2 * n + most) * sizes.gradient)
+        return self.scrub.cost(trained, split) + errors + gap
 
     def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
         return self.scrub.shift(trained, split, notes)
@@ -196,7 +228,7 @@ def _estimated_nats(
         here = trained.at(weights)
         slope = gradient(here, split.retain, ridge=n * weight_decay) - left_undone
         curvature = GaussNewton(here, split.retain, ridge=n * ridge)
-        solved = conjugate_gradient(curvature, slope, tolerance=1e-3, max_iterations=200, on_failure="return")
+        solved = conjugate_gradient(curvature, slope, tolerance=1e-3, max_iterations=MISSED, on_failure="return")
         return _nats(solved.x, covariance), float(solved.residual)
 
     after, residual = missed(mean)

@@ -1,0 +1,42 @@
+"""What curvature costs, by count: products, directions, kernels and noise, in floating-point operations and bytes."""
+
+from torch import nn
+
+from spotlessnet.core.cost import Sizes, Work
+from spotlessnet.core.trained import Trained
+from spotlessnet.operators.linear_response import EXPECTED_ITERATIONS
+
+PRODUCT = 2
+"""A curvature product in units of a gradient: 5/3 by count, two and a half by the clock on small networks."""
+
+KRONECKER = 4
+"""Factors in units of an exact diagonal: two sweeps, and as much again to multiply into the factors."""
+
+EIGEN = 9
+"""Operations of an eigendecomposition, over the cube of its size."""
+
+
+def products(sizes: Sizes, rows: int, most: int) -> Work:
+    """Conjugate gradients; the true residual is looked at once more every fifty products, and at the end."""
+    usual, each = min(EXPECTED_ITERATIONS, most), PRODUCT * rows * sizes.gradient
+    return Work((1 + 1.02 * usual) * each, (2 + 1.1 * most) * each)
+
+
+def directions(sizes: Sizes, rows: int, rank: int) -> float:
+    """The strongest directions of the curvature, from a Krylov space of twice as many."""
+    width = 2.0 * min(rank, sizes.P)
+    return width * PRODUCT * rows * sizes.gradient + 8.0 * sizes.P * width**2 + EIGEN * width**3
+
+
+def kernel_entry(trained: Trained) -> float:
+    """One entry of the kernel: gradients of a linear layer are outer products, others are written out."""
+    layers = [m for m in trained.model.modules() if isinstance(m, nn.Linear) and m.weight.requires_grad]
+    return trained.size + sum(2.0 * m.out_features - m.weight.numel() for m in layers)
+
+
+def noise(sizes: Sizes, structure: str, kind: str = "exact") -> Work:
+    """Noise shaped by the Fisher matrix of the retained rows."""
+    held = 64.0 * sizes.columns * sizes.P * sizes.bytes
+    if structure == "kronecker":
+        return Work.sure(KRONECKER * sizes.n * sizes.diagonal("exact" if kind == "exact" else "monte carlo"), held)
+    return Work.sure(sizes.n * sizes.diagonal(kind), held)
