@@ -1,7 +1,8 @@
 """What mkdocs does not do by itself: pages of record and figures under `results/` are part of the site, without copies.
 
 Pages link to them as the repository does (`../results/...`), so that links work when a page is read there. The site has
-the same files under `results/`, one step nearer, and this hook shortens the links.
+the same files under `results/`, one step nearer, and this hook shortens the links. What declares itself in a registry
+is written into the page of the API.
 """
 
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+
+from spotlessnet.core.registry import with_registered
 
 SHOWN = ("*.md", "*/*.svg")
 """Of `results/`: the records, and the figures of experiments."""
@@ -27,4 +30,4 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Links between `docs/` and `results/`, as they are on the site."""
     if page.file.src_uri.startswith("results/"):
         return markdown.replace("](../docs/", "](../")
-    return markdown.replace("](../results/", "](results/")
+    return with_registered(markdown.replace("](../results/", "](results/"))

@@ -154,6 +154,10 @@ class Registry(Generic[T]):
             )
         return found
 
+    def api_entries(self) -> str:
+        """A line for each thing, by which the page of the API shows it."""
+        return "\n".join(f"::: {entry.place}" for entry in self.entries())
+
     def __getitem__(self, name: str) -> T:
         return self.find(name)
 
@@ -173,3 +177,27 @@ def first_line(thing: object) -> str:
     line = (getattr(thing, "__doc__", None) or "").strip().split("\n", 1)[0].replace("`", "")
     # Names such as $D_f$ stay; a formula does not read well in a terminal.
     return re.sub(r":? *\$[^$]{5,}\$", "", line).replace("$", "").strip()
+
+
+def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table that Markdown shows.
+
+    >>> print(markdown_table(("name", "cost"), [("`a`", "1%")]))
+    | name | cost |
+    |---|---:|
+    | `a` | 1% |
+    """
+    # Numbers are read from the right.
+    rules = ["---:" if column == "cost" else "---" for column in columns]
+    lines = [f"| {' | '.join(columns)} |", f"|{'|'.join(rules)}|"]
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
+
+
+def with_registered(markdown: str) -> str:
+    """A page whose lines `<!-- registered: module.REGISTRY -->` became an entry for each thing of that registry."""
+
+    def entries(found: re.Match[str]) -> str:
+        module, _, name = found[1].rpartition(".")
+        return str(getattr(importlib.import_module(module), name).api_entries())
+
+    return re.sub(r"<!-- registered: ([\w.]+) -->", entries, markdown)
