@@ -27,8 +27,9 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from spotlessnet.auditing.rows import Row, append_rows, read_rows
+from spotlessnet.core.adapters import Arrays
 from spotlessnet.core.cohorts import rows as by_number
-from spotlessnet.core.data import Arrays, Data
+from spotlessnet.core.data import Data
 from spotlessnet.core.files import write_whole
 from spotlessnet.core.meter import Meter
 from spotlessnet.core.recipe import Recipe

@@ -7,8 +7,9 @@ import torch
 from torch import float64, nn
 
 from spotlessnet.bounds import BlackBox, WhiteBox
+from spotlessnet.core.adapters import Arrays
 from spotlessnet.core.cohorts import some_of_class, whole_class
-from spotlessnet.core.data import Arrays, Data
+from spotlessnet.core.data import Data
 from spotlessnet.core.readout import Readout
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.scrub import Scrub

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from spotlessnet.core.data import Batch, Data, Inputs
+from spotlessnet.core.data import Batch, Data
 from spotlessnet.core.errors import DataError, MismatchError
+from spotlessnet.core.source import Inputs
 
 X, Y = torch.arange(10.0).reshape(5, 2), torch.tensor([0, 1, 2, 1, 0])
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from spotlessnet.core.data import Arrays
+from spotlessnet.core.adapters import Arrays
 from spotlessnet.core.errors import SettingError
 from spotlessnet.datasets.digits import load
 

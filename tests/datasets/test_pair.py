@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from spotlessnet.core.data import Arrays
+from spotlessnet.core.adapters import Arrays
 from spotlessnet.core.errors import SettingError
 from spotlessnet.datasets import pair as pair_module
 from spotlessnet.datasets.digits import load

@@ -1,9 +1,7 @@
 """`RowKeys`: which rows something was made from, told by their contents and not by where they stand."""
 
-import hashlib
 import secrets
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,15 +9,15 @@ import torch
 from jaxtyping import Int64, UInt8
 from torch import Tensor
 
-from spotlessnet.core.contents import as_bytes
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import DataError, MismatchError
+from spotlessnet.core.row_digests import WIDTH, keyed_digests
 
-SALT, WIDTH = 16, 16
-"""Bytes of a salt, and of a key."""
+SALT = 16
+"""Bytes of a salt."""
 
 LONGEST = 64
-"""Bytes that a keyed digest takes as its key."""
+"""The most bytes that BLAKE2b takes as its key."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +44,7 @@ class RowKeys:
     def of(data: Data, salt: bytes | None = None) -> "RowKeys":
         """The keys of all rows, under a new salt unless one is given."""
         salt = secrets.token_bytes(SALT) if salt is None else salt
-        return RowKeys._from(salt, digests(data, salt))
+        return RowKeys._from(salt, keyed_digests(data, salt))
 
     @staticmethod
     def _from(salt: bytes, listed: list[bytes]) -> "RowKeys":
@@ -67,17 +65,17 @@ class RowKeys:
     def _first(self) -> dict[bytes, int]:
         return {key: i for i, key in reversed(list(enumerate(self.listed)))}
 
-    def matched_controls(self, data: Data) -> int:
+    def count_unknown(self, data: Data) -> int:
         """How many rows are not among these; of copies, as many count as there are here."""
-        return sum((Counter(digests(data, self.salt)) - Counter(self.listed)).values())
+        return sum((Counter(keyed_digests(data, self.salt)) - Counter(self.listed)).values())
 
     def are_those_of(self, data: Data) -> bool:
         """Whether these are the keys of exactly these rows."""
-        return len(self) == len(data) and not self.matched_controls(data)
+        return len(self) == len(data) and not self.count_unknown(data)
 
     def check_hold(self, data: Data, what: str) -> None:
         """Raise unless all rows are among these; `what` says whose keys these are."""
-        unknown = self.matched_controls(data)
+        unknown = self.count_unknown(data)
         if unknown:
             raise MismatchError(
                 f"{unknown} of {len(data)} rows are not among the {len(self)} rows of {what}: they were forgotten "
@@ -88,31 +86,9 @@ class RowKeys:
     def without(self, data: Data) -> "RowKeys":
         """The keys that stay when these rows go; all of them must be here."""
         left = Counter(self.listed)
-        left.subtract(digests(data, self.salt))
+        left.subtract(keyed_digests(data, self.salt))
         return RowKeys._from(self.salt, list(left.elements()))
 
     def find(self, data: Data) -> Int64[Tensor, " n"]:
         """Where each row's key stands, or -1; copies of a row stand at the first of them."""
-        return torch.tensor([self._first.get(key, -1) for key in digests(data, self.salt)], dtype=torch.long)
-
-
-def digests(data: Data, salt: bytes) -> list[bytes]:
-    """The keyed digest of each row's inputs and label, in the order of the rows."""
-    found: list[bytes] = []
-    for batch in data.batches():
-        named = batch.x if isinstance(batch.x, dict) else {"": batch.x}
-        tensors = [(f"x {name}", named[name]) for name in sorted(named)] + [("y", batch.y)]
-        # Shape and format belong to the contents: the same bytes may mean other numbers.
-        told = "\0".join(f"{name} {t.dtype} {tuple(t.shape[1:])}" for name, t in tensors).encode()
-        found += (
-            hashlib.blake2b(b"".join((told, *parts)), digest_size=WIDTH, key=salt).digest()
-            for parts in zip(*(_rows(t) for _, t in tensors), strict=True)
-        )
-    return found
-
-
-def _rows(t: Tensor) -> Iterator[bytes]:
-    if not t[0].numel():
-        return iter([b""] * len(t))
-    flat = as_bytes(t).numpy()
-    return (row.tobytes() for row in flat)
+        return torch.tensor([self._first.get(key, -1) for key in keyed_digests(data, self.salt)], dtype=torch.long)

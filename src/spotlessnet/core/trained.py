@@ -10,7 +10,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from spotlessnet.core.data import Batch, Data, Inputs
+from spotlessnet.core.data import Batch, Data
 from spotlessnet.core.deprecated import AcceptsOldNames, OldName, accepts_old_names
 from spotlessnet.core.errors import (
     DataError,
@@ -22,6 +22,7 @@ from spotlessnet.core.errors import (
 )
 from spotlessnet.core.loss import CrossEntropy, Loss, PerSample
 from spotlessnet.core.recipe import Recipe
+from spotlessnet.core.source import Inputs
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,7 +10,8 @@ from jaxtyping import Float32, Int64, UInt8
 from numpy.typing import NDArray
 from torch import Tensor
 
-from spotlessnet.core.data import Arrays, Data
+from spotlessnet.core.adapters import Arrays
+from spotlessnet.core.data import Data
 from spotlessnet.core.errors import SettingError
 
 AS_FLOATS = 2**30

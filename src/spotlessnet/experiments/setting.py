@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from spotlessnet.core.data import Arrays, Data
+from spotlessnet.core.adapters import Arrays
+from spotlessnet.core.data import Data
 from spotlessnet.core.errors import DataError
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.trained import Trained

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from spotlessnet.core.data import Data, Inputs
+from spotlessnet.core.data import Data
 from spotlessnet.core.errors import NumericsError, SettingError, check_not_negative, check_positive
+from spotlessnet.core.source import Inputs
 from spotlessnet.core.trained import logits_of
 
 Augment = Callable[[Inputs, torch.Generator], Inputs]

@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Float, Int16
 from torch import Tensor, nn
 
-from spotlessnet.core.data import Inputs
 from spotlessnet.core.errors import DataError, MismatchError
+from spotlessnet.core.source import Inputs
 from spotlessnet.forgettable.adapt import call
 from spotlessnet.forgettable.fixed_point import LARGEST, FixedPoint
 

@@ -10,8 +10,9 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from spotlessnet.core.data import Data, Inputs
+from spotlessnet.core.data import Data
 from spotlessnet.core.errors import DataError, MismatchError, NeedError, SolveError
+from spotlessnet.core.source import Inputs
 from spotlessnet.forgettable.certificate import Certificate, refine
 from spotlessnet.forgettable.encoder import Encoder, check_labels
 from spotlessnet.forgettable.examples import Examples, digests_of

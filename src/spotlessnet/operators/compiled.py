@@ -9,7 +9,8 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 from torch.func import jvp, vjp, vmap
 
-from spotlessnet.core.data import Batch, Inputs
+from spotlessnet.core.data import Batch
+from spotlessnet.core.source import Inputs
 from spotlessnet.operators.gauss_newton import TOGETHER, GaussNewton
 from spotlessnet.operators.jacobian import attention_spelled_out
 from spotlessnet.operators.matrix import check_vector

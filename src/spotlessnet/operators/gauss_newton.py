@@ -10,8 +10,9 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 from torch.func import jvp, linearize, vjp, vmap
 
-from spotlessnet.core.data import Data, Inputs
+from spotlessnet.core.data import Data
 from spotlessnet.core.errors import check_choice
+from spotlessnet.core.source import Inputs
 from spotlessnet.core.trained import Trained
 from spotlessnet.operators.jacobian import as_function
 from spotlessnet.operators.matrix import check_vector

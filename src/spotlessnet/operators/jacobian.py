@@ -10,8 +10,9 @@ from torch import Tensor
 from torch.func import jacrev, jvp, vjp
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from spotlessnet.core.data import Batch, Data, Inputs
+from spotlessnet.core.data import Batch, Data
 from spotlessnet.core.errors import MismatchError
+from spotlessnet.core.source import Inputs
 from spotlessnet.core.trained import Trained
 from spotlessnet.operators.matrix import check_device, check_vector
 from spotlessnet.operators.rows import by_row

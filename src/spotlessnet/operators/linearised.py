@@ -6,7 +6,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import jvp
 
-from spotlessnet.core.data import Inputs
+from spotlessnet.core.source import Inputs
 from spotlessnet.core.trained import Trained
 from spotlessnet.operators.jacobian import as_function
 from spotlessnet.operators.matrix import check_vector

@@ -10,7 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from spotlessnet.core.data import Batch, Data, Inputs
+from spotlessnet.core.data import Batch, Data
+from spotlessnet.core.source import Inputs
 from spotlessnet.core.trained import Trained
 
 

@@ -11,7 +11,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.func import vjp, vmap
 from torch.utils.hooks import RemovableHandle
 
-from spotlessnet.core.data import Inputs
+from spotlessnet.core.source import Inputs
 from spotlessnet.core.trained import Trained
 from spotlessnet.operators.jacobian import as_function
 from spotlessnet.operators.layers import Layer, layers_of

@@ -36,7 +36,7 @@ def after_request(
     """
     statistics.check_holds(forget)
     keys = statistics.keys.without(forget)
-    unknown = keys.matched_controls(retain)
+    unknown = keys.count_unknown(retain)
     if unknown or len(retain) < min(LEAST, len(keys)):
         raise MismatchError(
             f"The statistics hold {len(keys)} rows beside those of the request, and are written anew from these, or "

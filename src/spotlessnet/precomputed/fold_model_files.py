@@ -6,7 +6,8 @@ import torch
 
 from spotlessnet.core.errors import DataError, NumericsError
 from spotlessnet.core.files import write_whole
-from spotlessnet.core.row_keys import WIDTH, RowKeys
+from spotlessnet.core.row_digests import WIDTH
+from spotlessnet.core.row_keys import RowKeys
 from spotlessnet.precomputed.fold_models import FoldModels
 from spotlessnet.store.checkpoints import read_metadata, read_weights
 from spotlessnet.store.tensor_bytes import to_bytes

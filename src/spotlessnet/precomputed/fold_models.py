@@ -10,7 +10,8 @@ from torch import Tensor
 
 from spotlessnet.core.data import Data, evenly
 from spotlessnet.core.errors import MismatchError, NeedError, NumericsError, SettingError, check_positive
-from spotlessnet.core.row_keys import RowKeys, digests
+from spotlessnet.core.row_digests import keyed_digests
+from spotlessnet.core.row_keys import RowKeys
 from spotlessnet.core.trained import Trained
 from spotlessnet.training.fit import fit
 from spotlessnet.training.order import mixed
@@ -66,7 +67,7 @@ class FoldModels:
     def without(self, forget: Data) -> "FoldModels":
         """Those that the next request finds: the rows of this one are unknown to them, so none is taught again."""
         self.keys.check_hold(forget, "the fold models")
-        gone, stay = Counter(digests(forget, self.keys.salt)), []
+        gone, stay = Counter(keyed_digests(forget, self.keys.salt)), []
         for i, key in enumerate(self.keys.listed):
             if gone[key]:
                 gone[key] -= 1

@@ -11,7 +11,8 @@ from torch import Tensor
 from spotlessnet.core.covariance import Block, Kronecker
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import DataError, MismatchError, NeedError
-from spotlessnet.core.row_keys import WIDTH, RowKeys
+from spotlessnet.core.row_digests import WIDTH
+from spotlessnet.core.row_keys import RowKeys
 from spotlessnet.core.trained import Trained
 
 FORMAT = "3"

@@ -7,7 +7,8 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from spotlessnet.core.data import Arrays, Data
+from spotlessnet.core.adapters import Arrays
+from spotlessnet.core.data import Data
 from spotlessnet.core.progress import track
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained

@@ -8,11 +8,13 @@ from typing import Any
 import torch
 from torch import nn
 
+from spotlessnet.core.adapters import Arrays
 from spotlessnet.core.cohorts import ids, read_ids, read_list, rows, spelled
 from spotlessnet.core.contents import Contents, contents_of
-from spotlessnet.core.data import Arrays, Data, HasLabels
+from spotlessnet.core.data import Data
 from spotlessnet.core.errors import DataError, MismatchError, ResourceError, SpotlessError
 from spotlessnet.core.loss import BinaryCrossEntropy, CrossEntropy, Loss, SquaredError
+from spotlessnet.core.source import HasLabels
 from spotlessnet.core.split import Request, Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.precomputed.after_request import LEAST

@@ -11,10 +11,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from spotlessnet.core.data import Data, Inputs
+from spotlessnet.core.data import Data
 from spotlessnet.core.errors import NeedError, NumericsError
 from spotlessnet.core.progress import track
 from spotlessnet.core.recipe import Recipe
+from spotlessnet.core.source import Inputs
 from spotlessnet.core.trained import Trained, logits_of
 from spotlessnet.training import checkpoint as checkpoints
 from spotlessnet.training.order import Order, mixed, repeatable

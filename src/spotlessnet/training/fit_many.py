@@ -9,10 +9,11 @@ from torch.func import grad, vmap
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 
-from spotlessnet.core.data import Data, Inputs
+from spotlessnet.core.data import Data
 from spotlessnet.core.errors import DataError, MismatchError, NeedError, NumericsError, SettingError, check_positive
 from spotlessnet.core.progress import track
 from spotlessnet.core.recipe import Recipe
+from spotlessnet.core.source import Inputs
 from spotlessnet.core.trained import Trained
 from spotlessnet.training.order import by_number, permutation
 from spotlessnet.training.resident import Resident

@@ -9,8 +9,9 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from spotlessnet.core.data import Data, Source
+from spotlessnet.core.data import Data
 from spotlessnet.core.errors import DataError, MismatchError, SettingError
+from spotlessnet.core.source import Source
 
 
 @dataclass(frozen=True, eq=False)

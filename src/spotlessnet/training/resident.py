@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from jaxtyping import Int64
 from torch import Tensor
 
-from spotlessnet.core.data import Arrays, Batch, Data, Inputs, Source
+from spotlessnet.core.adapters import Arrays
+from spotlessnet.core.data import Batch, Data
+from spotlessnet.core.source import Inputs, Source
 from spotlessnet.core.trained import Trained
 
 LIMIT = 2 * 2**30

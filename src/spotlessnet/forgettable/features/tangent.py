@@ -11,8 +11,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import conv2d
 
-from spotlessnet.core.data import Inputs
 from spotlessnet.core.errors import MismatchError, SettingError, check_positive
+from spotlessnet.core.source import Inputs
 from spotlessnet.forgettable.adapt import call
 from spotlessnet.forgettable.features.pooled import pool
 
