@@ -21,6 +21,8 @@ from time import process_time
 import torch
 
 from spotlessnet.auditing.rows import Row
+from spotlessnet.auditing.shadow_attack import attack_shadows
+from spotlessnet.auditing.shadows import train_shadows
 from spotlessnet.core.files import write_whole
 from spotlessnet.core.scrub import Scrub, chain
 from spotlessnet.core.split import Split
@@ -28,7 +30,6 @@ from spotlessnet.core.trained import Trained
 from spotlessnet.datasets import load
 from spotlessnet.demo import problem
 from spotlessnet.methods import NTK, SCRUB, Finetune, Fisher, NegGradPlus, SalUn, ShortRetrain
-from spotlessnet.readouts import attack_shadows, train_shadows
 from spotlessnet.report.exports import as_json_lines
 
 # Started as a script, its own folder comes first, not the one that holds it.

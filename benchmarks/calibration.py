@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from scipy import stats
 
-from spotlessnet.auditing.equivalence import Audit
+from spotlessnet.auditing.equivalence import EquivalenceTest
 from spotlessnet.auditing.evidence import Evidence, row_test
 from spotlessnet.core.cohorts import rows
 from spotlessnet.core.intervals import clopper_pearson, permutation_pvalue, ratio_interval, t_interval
@@ -84,10 +84,10 @@ def calibrate(pairs: int, draws: int, nulls: int, sets: int, seeds: int = 8) -> 
     words: dict[str, Counter[str]] = {name: Counter() for name in candidates}
     for draw in range(draws):
         a, b = groups(2)
-        audit, reference = Audit(seed=draw), (pick(original, a), pick(retrained, a))
+        audit, reference = EquivalenceTest(seed=draw), (pick(original, a), pick(retrained, a))
         other = pick(held_out, groups(1)[0])
         for name, pool_of in candidates.items():
-            words[name][audit(reference[0], pick(pool_of, b), reference[1], other).word] += 1
+            words[name][audit(reference[0], pick(pool_of, b), reference[1], other).outcome] += 1
     gap, by_mean, by_percentile = [], [], []
     for draw in range(nulls):
         ours, theirs = (retrained.margins[group] for group in groups(2))

@@ -24,7 +24,7 @@ def test_the_demo_ends_with_a_report_that_catches_the_original(tmp_path):
     report, path = demo(tmp_path)
     assert {p.name for p in tmp_path.iterdir()} == {"report.html", "rows.csv", "rows.jsonl", "model-card.md"}
     assert path.read_text().count("<svg") == 7
-    assert report.judgement is not None
-    assert report.judgement.power == "not forgotten"
-    assert report.judgement.oracle == "forgotten"
-    assert report.judgement.word == "forgotten"
+    assert report.verdict is not None
+    assert report.verdict.power == "not forgotten"
+    assert report.verdict.oracle == "forgotten"
+    assert report.verdict.outcome == "forgotten"

@@ -45,7 +45,6 @@ _PLACES = {
         "Margin",
         "MeanLoss",
         "RelearnTime",
-        "u_lira",
     ),
     # what can be known at most
     "bounds": ("BlackBox", "WhiteBox", "best_accuracy", "trade_off", "true_positives"),
@@ -59,6 +58,7 @@ _PLACES = {
     # evidence
     "auditing.run_audit": ("audit",),
     "auditing.comparison": ("compare",),
+    "auditing.shadow_attack": ("u_lira",),
     "auditing.summary": ("summarise",),
     "auditing.rows": ("Row",),
     "auditing.audit_report": ("AuditReport",),
@@ -83,6 +83,7 @@ if TYPE_CHECKING:
     from spotlessnet.auditing.comparison import compare as compare
     from spotlessnet.auditing.rows import Row as Row
     from spotlessnet.auditing.run_audit import audit as audit
+    from spotlessnet.auditing.shadow_attack import u_lira as u_lira
     from spotlessnet.auditing.summary import summarise as summarise
     from spotlessnet.bounds import BlackBox as BlackBox
     from spotlessnet.bounds import WhiteBox as WhiteBox
@@ -150,7 +151,6 @@ if TYPE_CHECKING:
     from spotlessnet.readouts import Margin as Margin
     from spotlessnet.readouts import MeanLoss as MeanLoss
     from spotlessnet.readouts import RelearnTime as RelearnTime
-    from spotlessnet.readouts import u_lira as u_lira
     from spotlessnet.report.page import page as page
     from spotlessnet.store.checkpoints import load_into as load_into
     from spotlessnet.store.checkpoints import read_weights as read_weights

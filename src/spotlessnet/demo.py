@@ -83,7 +83,7 @@ def demo(out: Path, *, seeds: int = 8) -> tuple[AuditReport, Path]:
         others=compared,
         seeds=seeds,
         title=f"Forgetting {COUNT} mislabelled digits",
-        again="spotless demo",
+        rerun_command="spotless demo",
     )
     return report, write_report(report, out)
 

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from spotlessnet.auditing.audit_report import AuditReport
-from spotlessnet.auditing.run_audit import DELIVERED, audit
+from spotlessnet.auditing.battery import DELIVERED
+from spotlessnet.auditing.run_audit import audit
 from spotlessnet.core.cohorts import rows
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.split import Split
@@ -66,18 +67,18 @@ def test_the_floor_of_the_activation_distance_is_another_retrained_network(repor
 
 
 def test_the_verdict_and_its_own_checks_are_told(report):
-    assert report.judgement is not None
-    assert report.judgement.seeds == 5
-    assert report.judgement.word in ("forgotten", "not forgotten", "inconclusive")
-    assert report.judgement.findings[0].name == "remembered share"
+    assert report.verdict is not None
+    assert report.verdict.seeds == 5
+    assert report.verdict.outcome in ("forgotten", "not forgotten", "inconclusive")
+    assert report.verdict.checks[0].name == "remembered share"
 
 
 def test_fine_tuning_is_not_taken_for_forgetting():
     trained, split = problem()
-    judged = audit(trained, split, Finetune(epochs=1, lr=1e-4), name="hardly anything", seeds=5).judgement
+    judged = audit(trained, split, Finetune(epochs=1, lr=1e-4), name="hardly anything", seeds=5).verdict
     assert judged is not None
     assert judged.power == "not forgotten"
-    assert judged.word == "not forgotten"
+    assert judged.outcome == "not forgotten"
 
 
 def test_every_figure_has_something_to_show_and_the_page_holds_them(report):
@@ -100,7 +101,7 @@ def test_without_a_recipe_there_are_numbers_but_no_verdict():
     trained, split = problem()
     bare = replace(trained, recipe=None, init=None)
     told = audit(bare, split, Finetune(epochs=1), name="fine-tune")
-    assert told.judgement is None
+    assert told.verdict is None
     assert told.limits[0].startswith("The start of training or its recipe is not known")
     assert "No verdict was asked for" in page(told)
     assert {row.method for row in told.rows} == {"original", "fine-tune"}

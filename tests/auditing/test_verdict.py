@@ -10,8 +10,9 @@ from jaxtyping import Float
 from scipy import stats
 from torch import Tensor, float64, nn
 
-from spotlessnet.auditing.equivalence import Audit, Check, Verdict, attack_check, verdict
+from spotlessnet.auditing.equivalence import EquivalenceTest, attack_check, judge_method
 from spotlessnet.auditing.evidence import Evidence, row_test
+from spotlessnet.auditing.verdict import Check, Verdict
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import DataError, MismatchError, NeedError, SettingError
 from spotlessnet.core.intervals import Interval, ratio_interval, t_interval
@@ -26,7 +27,7 @@ from spotlessnet.readouts.matched_controls import Unseen
 from spotlessnet.training.pairs import train_pairs
 
 ROWS = 20
-QUICK = Audit(permutations=399)
+QUICK = EquivalenceTest(permutations=399)
 
 
 def group(seed: int, shift: float = 0.0, *, seeds: int = 8, test: float = 0.05, rows: slice = slice(None)) -> Evidence:
@@ -40,7 +41,7 @@ def group(seed: int, shift: float = 0.0, *, seeds: int = 8, test: float = 0.05, 
     return Evidence(margins, (margins < 0).double().mean(dim=1), errors)
 
 
-def judge(candidate: Evidence, original_shift: float = 6.0, audit: Audit = QUICK, seeds: int = 8) -> Verdict:
+def judge(candidate: Evidence, original_shift: float = 6.0, audit: EquivalenceTest = QUICK, seeds: int = 8) -> Verdict:
     groups = (group(101, original_shift, seeds=seeds), candidate, group(102, seeds=seeds), group(103, seeds=seeds))
     return audit(*groups)
 
@@ -51,60 +52,60 @@ def state(found: Verdict, name: str) -> str:
 
 def test_the_four_answers():
     retrained = judge(group(1))
-    assert (retrained.word, retrained.oracle, retrained.power) == ("forgotten", "forgotten", "not forgotten")
+    assert (retrained.outcome, retrained.oracle, retrained.power) == ("forgotten", "forgotten", "not forgotten")
     assert "consistent with retraining" in retrained.reason
     assert 0 < retrained.resolution < 0.2
     original = judge(group(1, 6.0))
-    assert original.word == "not forgotten"
+    assert original.outcome == "not forgotten"
     assert "remembered share: different, 1.0" in original.reason
     streisand = judge(group(1, -4.0))
-    assert streisand.word == "not forgotten"
+    assert streisand.outcome == "not forgotten"
     assert streisand.checks[0].value < -0.4
     assert state(streisand, "remembered share") == state(streisand, "forgotten rows") == "different"
     halfway = judge(group(1, 3.0))
-    assert halfway.word == "not forgotten"
+    assert halfway.outcome == "not forgotten"
     assert halfway.checks[0].value == pytest.approx(0.5, abs=0.15)
     assert "not forgotten: " in str(halfway)
 
 
 def test_two_remembered_rows_of_twenty_are_found():
     few = judge(group(1, 8.0, rows=slice(2)))
-    assert few.word == "not forgotten"
+    assert few.outcome == "not forgotten"
     assert state(few, "row by row") == "different"
 
 
 def test_rows_without_memory_are_inconclusive_whatever_the_candidate():
     for candidate in (group(1), group(1, 3.0), group(5, 0.0)):
         found = judge(candidate, original_shift=0.0)
-        assert found.word == "inconclusive"
+        assert found.outcome == "inconclusive"
         assert "the untouched original is not caught" in found.reason
         assert found.power != "not forgotten"
 
 
 def test_a_weak_memory_is_inconclusive_because_the_resolution_is_too_coarse():
     found = judge(group(1), original_shift=1.0)
-    assert found.word == "inconclusive"
+    assert found.outcome == "inconclusive"
     assert found.resolution > QUICK.share
 
 
 def test_damage_is_not_forgetting():
     found = judge(group(1, test=0.2))
-    assert found.word == "inconclusive"
+    assert found.outcome == "inconclusive"
     assert "error on test rows: different" in found.reason
-    assert judge(group(1, test=0.01)).word == "forgotten"  # better than retrained is no damage
+    assert judge(group(1, test=0.01)).outcome == "forgotten"  # better than retrained is no damage
 
 
 def test_a_broken_audit_admits_it():
     bad = group(103, 6.0)
     found = QUICK(group(101, 6.0), group(1), group(102), bad)
-    assert found.word == "inconclusive"
+    assert found.outcome == "inconclusive"
     assert "held-out retrained networks come out 'not forgotten'" in found.reason
 
 
 def test_seeds_that_make_no_difference_are_noticed():
     alike = [replace(e, margins=e.margins[:1].expand(8, -1) + 1e-9 * e.margins) for e in (group(102), group(102))]
     found = QUICK(group(101, 6.0), group(1), *alike)
-    assert found.word == "inconclusive"
+    assert found.outcome == "inconclusive"
     assert "different seeds are all alike" in found.reason
 
 
@@ -113,7 +114,7 @@ def test_too_few_seeds_give_no_verdict_and_no_test_data_is_fine():
     groups = [replace(group(s, shift), test_error=torch.empty(0, dtype=float64)) for s, shift in
               ((101, 6.0), (1, 0.0), (102, 0.0), (103, 0.0))]  # fmt: skip
     found = QUICK(*groups)
-    assert found.word == "forgotten"
+    assert found.outcome == "forgotten"
     assert len(found.checks) == 3
 
 
@@ -122,8 +123,8 @@ def test_retrained_groups_pass_and_originals_are_caught_on_gaussian_margins():
     for draw in range(40):
         base = 1000 + 10 * draw
         groups = (group(base, 6.0), group(base + 1), group(base + 2), group(base + 3))
-        audit = Audit(permutations=399, seed=draw)
-        words.append((audit(*groups).word, audit(groups[0], group(base + 4, 6.0), *groups[2:]).word))
+        audit = EquivalenceTest(permutations=399, seed=draw)
+        words.append((audit(*groups).outcome, audit(groups[0], group(base + 4, 6.0), *groups[2:]).outcome))
     assert sum(passed == "forgotten" for passed, _ in words) >= 38
     assert sum(caught == "not forgotten" for _, caught in words) >= 38
 
@@ -145,7 +146,7 @@ def test_an_attack_counts_as_one_more_check():
     states = [attack(*limits).state for limits in ((0.47, 0.54), (0.51, 0.54), (0.47, 0.6), (0.6, 0.7))]
     assert states == ["same", "same", "unclear", "different"]
     groups = (group(101, 6.0), group(1), group(102), group(103))
-    words = [QUICK(*groups, extra=[attack(*limits)]).word for limits in ((0.47, 0.54), (0.47, 0.6), (0.6, 0.7))]
+    words = [QUICK(*groups, extra=[attack(*limits)]).outcome for limits in ((0.47, 0.54), (0.47, 0.6), (0.6, 0.7))]
     assert words == ["forgotten", "inconclusive", "not forgotten"]
 
 
@@ -206,10 +207,10 @@ def test_real_trainings_end_to_end():
     split = problem()
     trainings = train_pairs(begin, split, seeds=6)
     assert trainings.seeds == tuple(range(6))
-    kept = verdict(Copy(tuple(trainings.original)), trainings, split, audit=QUICK)
-    assert kept.word == "not forgotten"
+    kept = judge_method(Copy(tuple(trainings.original)), trainings, split, test=QUICK)
+    assert kept.outcome == "not forgotten"
     assert kept.checks[0].value == pytest.approx(1.0)
-    gone = verdict(Copy(tuple(trainings.retrained)), trainings, split, audit=QUICK)
+    gone = judge_method(Copy(tuple(trainings.retrained)), trainings, split, test=QUICK)
     assert gone.checks[0].value == pytest.approx(0.0, abs=1e-9)
     assert {check.state for check in gone.checks} == {"same"}
 
@@ -245,10 +246,10 @@ def test_messages():
         QUICK(group(2), broken, group(3), group(4))
     with pytest.raises(DataError, match="at least two seeds to know any spread"):
         QUICK(*(group(s, seeds=1) for s in range(4)))
-    with pytest.raises(SettingError, match=r"`Audit.share` must be positive, but got 0"):
-        Audit(share=0.0)
-    with pytest.raises(SettingError, match=r"`Audit.level` must lie between 0 and 1, but got 1"):
-        Audit(level=1.0)
+    with pytest.raises(SettingError, match=r"`EquivalenceTest.share` must be positive, but got 0"):
+        EquivalenceTest(share=0.0)
+    with pytest.raises(SettingError, match=r"`EquivalenceTest.level` must lie between 0 and 1, but got 1"):
+        EquivalenceTest(level=1.0)
     with pytest.raises(NeedError, match="A verdict needs to train networks, but no recipe is known"):
         train_pairs(Trained.of(nn.Linear(4, 2)), problem())
 
@@ -256,9 +257,9 @@ def test_messages():
 def test_rows_that_differ_while_the_mean_does_not_are_called_that():
     same = Check("remembered share", "same", 0.0, -0.1, 0.1, 0.2)
     rows = Check("margins row by row", "different", 3.0, math.nan, math.nan, math.nan)
-    assert Audit.reason([same, rows]).endswith("a few rows may be, or the training differed")
-    assert "On the whole" not in Audit.reason([replace(same, state="different"), rows])
-    assert "On the whole" not in Audit.reason([replace(same, state="unclear"), rows])
+    assert EquivalenceTest.reason([same, rows]).endswith("a few rows may be, or the training differed")
+    assert "On the whole" not in EquivalenceTest.reason([replace(same, state="different"), rows])
+    assert "On the whole" not in EquivalenceTest.reason([replace(same, state="unclear"), rows])
 
 
 def stranger_group(seed: int, forgotten: float = 0.0, doubt: float = 0.0, rows: slice = slice(None)) -> Evidence:
@@ -278,13 +279,13 @@ def among_strangers(candidate: Evidence) -> Verdict:
 def test_a_network_trained_otherwise_is_not_accused_of_memory():
     otherwise = stranger_group(1, doubt=0.7)
     found = among_strangers(otherwise)
-    assert found.word == "forgotten"
+    assert found.outcome == "forgotten"
     assert found.reason == (
         "nothing is left beyond what retraining leaves; the network was trained otherwise, but remembers no more"
     )
     without = QUICK(group(101, 6.0), replace(otherwise, unseen=None), group(102), group(103))
     assert state(without, "row by row") == "different"
-    assert without.word == "not forgotten"
+    assert without.outcome == "not forgotten"
 
 
 def test_strangers_excuse_no_memory():
@@ -292,7 +293,7 @@ def test_strangers_excuse_no_memory():
         candidate = stranger_group(1, forgotten, doubt=0.3, rows=rows)
         found = among_strangers(candidate)
         assert state(found, "row by row") == "different"
-        assert found.word == "not forgotten"
+        assert found.outcome == "not forgotten"
 
 
 def test_a_little_memory_of_every_row_is_no_excuse_however_far_strangers_go_astray():
@@ -316,7 +317,7 @@ def test_where_little_was_remembered_another_training_leaves_it_open():
     groups = [stranger_group(101, 0.4), stranger_group(102), stranger_group(103)]
     otherwise = stranger_group(1, doubt=0.7)
     found = QUICK.checks(groups[0], otherwise, *groups[1:])
-    assert QUICK.word(found) == "inconclusive"
+    assert QUICK.outcome(found) == "inconclusive"
 
 
 def test_one_row_that_was_kept_is_found_among_twenty_five_that_were_not():
@@ -327,7 +328,7 @@ def test_one_row_that_was_kept_is_found_among_twenty_five_that_were_not():
     for name, asked in (("all", split), ("all but one", kept)):
         scrubbed = [network.at(ShortRetrain()(network, asked).mean) for network in pairs.original]
         groups = (pairs.original, scrubbed, pairs.retrained, pairs.held_out)
-        words[name] = Audit()(*(Evidence.of(networks, split) for networks in groups)).word
+        words[name] = EquivalenceTest()(*(Evidence.of(networks, split) for networks in groups)).outcome
     assert words == {"all": "forgotten", "all but one": "not forgotten"}
 
 
@@ -342,7 +343,7 @@ def test_an_error_that_comes_with_another_training_is_excused_and_one_that_comes
     two_rows[:, :2] += 8.0
     caught = QUICK(groups[0], replace(kept, margins=two_rows), *groups[2:])
     assert state(caught, "forgotten rows") == "different"
-    assert caught.word == "not forgotten"
+    assert caught.outcome == "not forgotten"
 
 
 def test_every_pair_gets_a_draw_of_its_own():
@@ -358,6 +359,6 @@ def test_every_pair_gets_a_draw_of_its_own():
 
     split = problem()
     pairs = train_pairs(Trained.of(nn.Linear(4, 2), recipe=Recipe(epochs=1, batch_size=8)), split, seeds=3)
-    verdict(Remembering(), pairs, split, audit=QUICK)
+    judge_method(Remembering(), pairs, split, test=QUICK)
     assert seen == [3 + 1000 * seed for seed in pairs.seeds]
     assert len(set(seen)) == 3

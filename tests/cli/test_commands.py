@@ -13,8 +13,9 @@ from importlib import import_module
 import pytest
 
 import spotlessnet
-from spotlessnet.auditing.audit_report import AuditReport, Judgement
+from spotlessnet.auditing.audit_report import AuditReport
 from spotlessnet.auditing.rows import Row
+from spotlessnet.auditing.verdict import Outcome, Verdict
 from spotlessnet.cli.options import GROUPS
 from spotlessnet.methods import Fisher
 from spotlessnet.requests.case import Case, as_flag
@@ -50,10 +51,10 @@ def test_no_command_shows_help_and_the_version_is_told():
     assert spotless("--version").out.strip() == spotlessnet.__version__
 
 
-def report(word: str | None) -> AuditReport:
-    judgement = None if word is None else Judgement(word, "because", 0.1, 8, "forgotten", "not forgotten")
+def report(word: Outcome | None) -> AuditReport:
+    verdict = None if word is None else Verdict(word, "because", 0.1, 8, "forgotten", "not forgotten")
     rows = tuple(Row("audit", m, "error on forget", s, 0.1 * s) for m in ("original", "x", "retrained") for s in (0, 1))
-    return AuditReport(title="t", method="x", rows=rows, judgement=judgement, limits=("Nothing was retrained.",))
+    return AuditReport(title="t", method="x", rows=rows, verdict=verdict, limits=("Nothing was retrained.",))
 
 
 @pytest.mark.parametrize(

@@ -22,10 +22,11 @@ from benchmarks.methods import BEGIN, END, put_into, table
 
 import spotlessnet as sn
 from spotlessnet.auditing.rows import read_rows
+from spotlessnet.auditing.shadow_attack import u_lira
 from spotlessnet.cli.entry import WORDS
 from spotlessnet.core.registry import with_registered
 from spotlessnet.methods import SCRUBS
-from spotlessnet.readouts import READOUTS, u_lira
+from spotlessnet.readouts import READOUTS
 from tests.docs.blocks import PAGES, ROOT, blocks
 
 DOCS = ROOT / "docs"

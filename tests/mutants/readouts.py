@@ -96,10 +96,10 @@ PLANTED = (
     ),
     Planted(
         "shadows forget nothing",
-        "readouts/shadows.py",
-        "scrubbed.append(scrub(network, self.split(s)).draw(generator))",
-        "scrubbed.append(scrub(network, self.split(0)).draw(generator))",
-        "readouts/test_u_lira.py::test_scrubs_get_the_shadow_its_own_split_and_its_recipe",
+        "auditing/shadows.py",
+        "splits, seeds = [self.split(s) for s in range(len(self))]",
+        "splits, seeds = [self.split(0) for s in range(len(self))]",
+        "auditing/test_shadow_attack.py::test_scrubs_get_the_shadow_its_own_split_and_its_recipe",
     ),
     Planted(
         "shadows judged by densities they helped to fit",
@@ -135,6 +135,13 @@ PLANTED = (
         'return "different" if surely.low > 0 or (surely.high < 0 and not worse_only) else "unclear"',
         'return "same"',
         "auditing/test_verdict.py::test_the_four_answers",
+    ),
+    Planted(
+        "one draw of the method for all trainings",
+        "auditing/seeds.py",
+        "own = scrub.reseeded(DRAWS_APART * seed)",
+        "own = scrub",
+        "auditing/test_seeds.py::test_every_loop_draws_anew_for_every_training_by_the_same_rule",
     ),
     Planted(
         "the probability of not being a member",

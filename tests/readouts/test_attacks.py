@@ -7,6 +7,7 @@ import pytest
 import torch
 from scipy import stats
 
+from spotlessnet.auditing.shadows import complementary_halves
 from spotlessnet.core.errors import DataError, MismatchError, NeedError, SettingError
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.readouts import RMIA, LiRA, Margin, lira_scores, margins
@@ -15,7 +16,6 @@ from spotlessnet.readouts.lira import held_out_scores
 from spotlessnet.readouts.matched_controls import matched_controls
 from spotlessnet.readouts.parts import log_probabilities
 from spotlessnet.readouts.rmia import log_mean_probability, rmia_scores
-from spotlessnet.readouts.shadows import complementary_halves
 from spotlessnet.training.fit import fit
 from tests.readouts.problems import blobs, linear, unchecked
 

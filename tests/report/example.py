@@ -2,8 +2,9 @@
 
 import random
 
-from spotlessnet.auditing.audit_report import AuditReport, Cost, Curves, Finding, Judgement
+from spotlessnet.auditing.audit_report import AuditReport, Cost, Curves
 from spotlessnet.auditing.rows import Row
+from spotlessnet.auditing.verdict import Check, Checks, Outcome, Verdict
 
 READOUTS = (
     ("error on test", "share", "as retrained", {"original": 0.05, "NTK": 0.055, "fine-tune": 0.05, "retrained": 0.056}),
@@ -25,12 +26,12 @@ def rows(seeds: int = 8) -> tuple[Row, ...]:
     return tuple(made)
 
 
-def report(word: str = "forgotten") -> AuditReport:
+def report(word: Outcome = "forgotten") -> AuditReport:
     chance = random.Random(1)
     names = ("original", "scrubbed", "retrained")
-    findings = (
-        Finding("remembered share", "same", 0.03, -0.05, 0.11, 0.2),
-        Finding("error on test rows", "same", 0.002, -0.003, 0.006, 0.01, "guards utility"),
+    checks = (
+        Check("remembered share", "same", 0.03, -0.05, 0.11, 0.2),
+        Check("error on test rows", "same", 0.002, -0.003, 0.006, 0.01, "guards utility"),
     )
     curves = Curves(
         trade_off={"NTK then Fisher": [(10.0**e, 0.06 + 0.1 * 2.0**-e, 0.01) for e in range(-2, 4)]},
@@ -43,8 +44,8 @@ def report(word: str = "forgotten") -> AuditReport:
         title="Forgetting 25 rows of a digit classifier",
         method="NTK",
         rows=rows(),
-        judgement=Judgement(
-            word, "consistent with retraining in every check", 0.08, 8, "forgotten", "not forgotten", findings
+        verdict=Verdict(
+            word, "consistent with retraining in every check", 0.08, 8, "forgotten", "not forgotten", Checks(checks)
         ),
         request={"asked for": "ids in column 'id'", "rows to forget": 25, "ids missing": 0, "duplicates": 1},
         settings={"output": "softmax", "damping": 0.001},
@@ -53,6 +54,6 @@ def report(word: str = "forgotten") -> AuditReport:
         curves=curves,
         costs=[Cost("NTK", 0.9, 120.0), Cost("fine-tune", 1.2, 80.0), Cost("retrained", 3.9, 90.0, "one run")],
         limits=["Copies of the weights made elsewhere are not covered.", "No attack on gradients was tried."],
-        again="spotless audit --config run.toml --out again/",
+        rerun_command="spotless audit --config run.toml --out again/",
         made={"spotlessnet": "0.1.0", "torch": "2.13.0", "date": "2026-01-01"},
     )

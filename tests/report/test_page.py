@@ -98,7 +98,7 @@ def test_each_verdict_has_its_colour_and_its_words(word, tone):
 
 
 def test_without_an_audit_the_page_says_that_there_is_no_verdict():
-    told = replace(report(), judgement=None)
+    told = replace(report(), verdict=None)
     assert "No verdict was asked for" in page(told)
     assert "Not judged" in page(told)
 
@@ -122,7 +122,7 @@ def test_retraining_that_is_cheaper_is_said_plainly():
 
 def test_a_story_with_next_to_nothing_still_makes_a_page():
     bare = replace(
-        report(), rows=(), judgement=None, curves=Curves(), costs=(), settings={}, assumed=(), lost=(), again=""
+        report(), rows=(), verdict=None, curves=Curves(), costs=(), settings={}, assumed=(), lost=(), rerun_command=""
     )
     assert "Limits" in page(bare)
     outline(page(bare))

@@ -7,32 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from spotlessnet.auditing.rows import Row
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One comparison of the audit: what was compared, how it came out, and the numbers behind it."""
-
-    name: str
-    state: str
-    value: float
-    low: float
-    high: float
-    margin: float
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class Judgement:
-    """The audit's word, why, how finely it looked, and whether it passed its own two checks."""
-
-    word: str
-    reason: str
-    resolution: float
-    seeds: int
-    oracle: str
-    power: str
-    findings: tuple[Finding, ...] = ()
+from spotlessnet.auditing.verdict import Checks, Verdict
+from spotlessnet.core.deprecated import AcceptsOldNames, OldName
 
 
 @dataclass(frozen=True)
@@ -66,22 +42,23 @@ class Curves:
 
 
 @dataclass(frozen=True)
-class AuditReport:
+class AuditReport(metaclass=AcceptsOldNames):
     """One request from the asking to the evidence.
 
     **Arguments:**
 
     - `method`: the name of the row that the verdict is about.
+    - `verdict`: none where nothing could be retrained to compare with.
     - `request`: what was asked for: counts and words, never ids.
     - `limits`: what was not shown; printed as it stands.
-    - `again`: the command that makes this report once more.
+    - `rerun_command`: the command that makes this report once more.
     - `made`: date, versions and machine, for the foot of the page.
     """
 
     title: str
     method: str
     rows: tuple[Row, ...]
-    judgement: Judgement | None = None
+    verdict: Verdict | None = None
     request: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
     assumed: Sequence[str] = ()
@@ -89,14 +66,32 @@ class AuditReport:
     curves: Curves = field(default_factory=Curves)
     costs: Sequence[Cost] = ()
     limits: Sequence[str] = ()
-    again: str = ""
+    rerun_command: str = ""
     made: Mapping[str, Any] = field(default_factory=dict)
+
+    judgement = OldName("verdict")
+    again = OldName("rerun_command")
+
+    @property
+    def checks(self) -> Checks:
+        """The verdict's checks, in order and by name: `report.checks["remembered share"]`; none without a verdict."""
+        return Checks() if self.verdict is None else self.verdict.checks
+
+    @property
+    def outcome(self) -> str:
+        """`forgotten`, `not forgotten`, `inconclusive`, or `not judged` where there is no verdict."""
+        return "not judged" if self.verdict is None else self.verdict.outcome
+
+    @property
+    def reason(self) -> str:
+        """Why; where there is no verdict, the first limit says what was missing for one."""
+        return "; ".join(self.limits[:1]) if self.verdict is None else self.verdict.reason
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the page itself, in a frame of its own so that its style stays inside."""
         from html import escape
 
-        from spotlessnet.report.page import page  # the page is made from stories, so it comes second
+        from spotlessnet.report.page import page  # the page is made from reports, so it comes second
 
         return (
             f'<iframe srcdoc="{escape(page(self))}" style="width:100%;height:45rem;border:0" title="report"></iframe>'

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from spotlessnet.auditing.rows import Key, Row, append_rows, read_rows
+from spotlessnet.auditing.seeds import scrub_seed
 from spotlessnet.auditing.summary import ORIGINAL, RETRAINED
 from spotlessnet.core.bound import Bound
 from spotlessnet.core.covariance import NoNoise
@@ -78,8 +79,9 @@ def compare(
     """Run every scrub on every seed and look at the result with every readout and bound.
 
     For each seed the original is trained, and the reference retrained in the same order with the forgotten rows left
-    out. A scrub with noise is looked at through one draw; a bound sees the whole Gaussian, against the scrub's own
-    noise around the retrained weights. Where a scrub or a readout diverges, a row without a value says so.
+    out. A scrub draws anew for every seed, as in an audit, and one with noise is looked at through one draw; a bound
+    sees the whole Gaussian, against the scrub's own noise around the retrained weights. Where a scrub or a readout
+    diverges, a row without a value says so.
 
     **Arguments:**
 
@@ -110,6 +112,20 @@ def compare(
     return [rows[key] for key in keys]
 
 
+@dataclass(frozen=True, eq=False)
+class _Subject:
+    """What a row looks at: a network, the Gaussian it was drawn from, the scrub that made it, and what that took."""
+
+    network: Trained
+    gaussian: Gaussian
+    scrub: Scrub | None
+    meter: Meter
+
+    @staticmethod
+    def untouched(network: Trained, meter: Meter) -> "_Subject":
+        return _Subject(network, Gaussian(network.weights, NoNoise.at(network.weights)), None, meter)
+
+
 def measure(job: Job, seed: int, missing: set[Key]) -> Iterator[Row]:
     """The missing rows of one seed, as they are found."""
     with Meter() as trained:
@@ -118,28 +134,26 @@ def measure(job: Job, seed: int, missing: set[Key]) -> Iterator[Row]:
         reference = retrained_of(original, job.split, seed)
     context = Context(original, reference, job.split, seed)
     built = {name: one if isinstance(one, Readout) else one(context) for name, one in job.readouts.items()}
+    known = {ORIGINAL: _Subject.untouched(original, trained), RETRAINED: _Subject.untouched(reference, retrained)}
     for method in job.methods:
         if not any(key[1] == method for key in missing):
             continue
-        if method in (ORIGINAL, RETRAINED):
-            network = original if method == ORIGINAL else reference
-            meter = trained if method == ORIGINAL else retrained
-            scrub, gaussian = None, Gaussian(network.weights, NoNoise.at(network.weights))
-        else:
-            made = job.scrubs[method]
-            scrub = made if isinstance(made, Scrub) else made(context)
-            try:
-                with Meter(original.device) as meter:
-                    gaussian = scrub(original, job.split)
-            except NumericsError as error:
-                yield from _without_value(job, context, method, built, missing, f"no number: {error}")
-                continue
-            network = original.at(gaussian.draw(torch.Generator().manual_seed(seed)))
-        for name, reading, unit, ideal in _readings(job, context, method, built, network, gaussian, scrub, missing):
+        try:
+            subject = known[method] if method in known else _scrubbed(job.scrubs[method], context)
+        except NumericsError as error:
+            yield from _without_value(job, context, method, built, missing, f"no number: {error}")
+            continue
+        for name, reading, unit, ideal in _readings(job, context, method, built, subject, missing):
             yield Row(
                 job.experiment, method, name, seed, float(reading.value), float(reading.low), float(reading.high),
-                unit, ideal, meter.seconds, meter.memory, reading.censored, reading.note,
+                unit, ideal, subject.meter.seconds, subject.meter.memory, reading.censored, reading.note,
             )  # fmt: skip
+
+
+def _scrubbed(made: ScrubOf, context: Context) -> _Subject:
+    scrub = made if isinstance(made, Scrub) else made(context)
+    found = scrub_seed(scrub, context.original, context.split, context.seed)
+    return _Subject(found.network, found.gaussian, found.scrub, found.meter)
 
 
 def _without_value(
@@ -179,9 +193,7 @@ def _readings(
     context: Context,
     method: str,
     readouts: Mapping[str, Readout],
-    network: Trained,
-    gaussian: Gaussian,
-    scrub: Scrub | None,
+    subject: _Subject,
     missing: set[Key],
 ) -> Iterator[tuple[str, Reading, str, str]]:
     def wanted(column: str) -> bool:
@@ -189,15 +201,15 @@ def _readings(
 
     for name, readout in readouts.items():
         if wanted(name):
-            yield name, _looked_at(readout, network, job.split), readout.unit, readout.ideal
+            yield name, _looked_at(readout, subject.network, job.split), readout.unit, readout.ideal
     bounds = [bound for bound in job.bounds if wanted(bound.name)]
     if not bounds:
         return
     weights = context.retrained.weights
     still = Gaussian(weights, NoNoise.at(weights))
-    reference = still if scrub is None else reference_of(scrub, gaussian, context)
+    reference = still if subject.scrub is None else reference_of(subject.scrub, subject.gaussian, context)
     for bound in bounds:
-        reading = _looked_at(bound, gaussian, reference, context.original, job.split)
+        reading = _looked_at(bound, subject.gaussian, reference, context.original, job.split)
         yield bound.name, reading, bound.unit, "low"
 
 

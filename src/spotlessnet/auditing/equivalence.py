@@ -1,89 +1,43 @@
-"""Verdict: is a scrubbed network one of those that never saw the forgotten rows? Forgotten, not forgotten, or unknown.
+"""The equivalence test: is a scrubbed network one of those that never saw the forgotten rows?
 
-An equivalence test against the **distribution** of retrained networks over paired seeds. It must let genuine retrained
-networks pass and must catch the untouched original; where it cannot do both, it says so instead of "forgotten".
+Forgotten, not forgotten, or unknown: a test against the **distribution** of retrained networks over paired seeds. It
+must let genuine retrained networks pass and must catch the untouched original; where it cannot do both, it says so
+instead of "forgotten".
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from spotlessnet.auditing.evidence import Evidence, beyond_controls, row_test
+from spotlessnet.auditing.seeds import scrub_every_seed
+from spotlessnet.auditing.verdict import Check, Checks, Outcome, State, Verdict
 from spotlessnet.core.errors import DataError, MismatchError, SettingError, check_positive
 from spotlessnet.core.intervals import Interval, ratio_interval
-from spotlessnet.core.progress import track
 from spotlessnet.core.scrub import Scrub
 from spotlessnet.core.split import Split
+from spotlessnet.core.trained import Trained
 from spotlessnet.readouts.attack import Attack
 from spotlessnet.training.pairs import Trainings
 
-Word = Literal["forgotten", "not forgotten", "inconclusive"]
-State = Literal["same", "different", "unclear"]
-
+SHARE = "remembered share"
+FORGET_ERROR = "error on forgotten rows"
 ROWS = "margins row by row"
+TEST_ERROR = "error on test rows"
+ATTACK = "attack, area under the curve"
+"""The checks, as a report addresses them."""
+
 OTHERWISE = "trained otherwise, but remembers no more"
 
 MOST = 0.8
 """A row that kept so much of what the original remembers of it is remembered, however far strangers go astray."""
 
-DRAWS_APART = 1000
-"""Between the seeds of a scrub for one pair of trainings and the next: a method is judged over its own chance too."""
-
 
 @dataclass(frozen=True)
-class Check:
-    """One comparison with the retrained networks.
-
-    **Arguments:**
-
-    - `state`: `same` where the interval lies inside the margin; otherwise `different` where it excludes zero, and
-      `unclear` where it does not.
-    - `value`, `low`, `high`, `margin`: the difference, its limits, and how large it may be.
-    - `guards`: guards utility; a failure makes the verdict inconclusive, for damage is not forgetting.
-    """
-
-    name: str
-    state: State
-    value: float
-    low: float
-    high: float
-    margin: float
-    note: str = ""
-    guards: bool = False
-
-    def __str__(self) -> str:
-        limits = "" if math.isnan(self.low) else f" [{self.low:.3g}, {self.high:.3g}], may be {self.margin:.3g}"
-        return f"{self.name}: {self.state}, {self.value:.3g}{limits}{'; ' if self.note else ''}{self.note}"
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """The word, why, and how finely it was looked.
-
-    **Arguments:**
-
-    - `resolution`: half the width of the interval of the remembered share: smaller remains cannot be seen.
-    - `checks`: of the candidate. `oracle` and `power` are the words for held-out retrained networks and the original.
-    """
-
-    word: Word
-    reason: str
-    resolution: float
-    checks: tuple[Check, ...]
-    oracle: Word
-    power: Word
-
-    def __str__(self) -> str:
-        head = f"{self.word}: {self.reason} (resolution {self.resolution:.2g})"
-        return "\n".join([head, *(f"  {check}" for check in self.checks)])
-
-
-@dataclass(frozen=True)
-class Audit:
+class EquivalenceTest:
     r"""The equivalence test and its margins.
 
     1. **remembered share** $\rho = (\bar\varphi - \bar\varphi_r) / (\bar\varphi_o - \bar\varphi_r)$ of mean margins on
@@ -124,10 +78,10 @@ class Audit:
 
     def __post_init__(self) -> None:
         for name in ("share", "max_control_sd", "points", "deviations", "permutations"):
-            check_positive(f"Audit.{name}", getattr(self, name))
+            check_positive(f"EquivalenceTest.{name}", getattr(self, name))
         for name in ("level", "false_alarm"):
             if not 0 < getattr(self, name) < 1:
-                raise SettingError(f"`Audit.{name}` must lie between 0 and 1, but got {getattr(self, name)}.")
+                raise SettingError(f"`EquivalenceTest.{name}` must lie between 0 and 1, but got {getattr(self, name)}.")
 
     def __call__(
         self,
@@ -146,46 +100,50 @@ class Audit:
         - `extra`: further checks of the candidate that count as well, such as `attack_check`.
         """
         _check_groups(original, candidate, retrained, held_out)
-        checks = (*self.checks(original, candidate, retrained, held_out), *extra)
-        resolution = (checks[0].high - checks[0].low) / 2
-        if len(candidate) < self.least:
-            reason = f"{len(candidate)} paired seeds are too few, at least {self.least} are needed"
-            return Verdict("inconclusive", reason, resolution, checks, "inconclusive", "inconclusive")
+        seeds = len(candidate)
+        checks = Checks((*self.checks(original, candidate, retrained, held_out), *extra))
+        resolution = (checks[SHARE].high - checks[SHARE].low) / 2
+
+        def unknown(reason: str) -> Verdict:
+            return Verdict("inconclusive", reason, resolution, seeds, "inconclusive", "inconclusive", checks)
+
+        if seeds < self.least:
+            return unknown(f"{seeds} paired seeds are too few, at least {self.least} are needed")
         if _all_alike(retrained, held_out):
-            reason = (
+            return unknown(
                 "retrained networks of different seeds are all alike, so chance cannot be told; use smaller batches"
             )
-            return Verdict("inconclusive", reason, resolution, checks, "inconclusive", "inconclusive")
-        power = self.word(self.checks(original, original, retrained, held_out))
-        oracle = self.word(self.checks(original, held_out, retrained, held_out))
-        word, reason = self.word(checks), self.reason(checks)
+        # The audit is checked before it is believed: it must catch the original and let retrained networks pass.
+        power = self.outcome(self.checks(original, original, retrained, held_out))
+        oracle = self.outcome(self.checks(original, held_out, retrained, held_out))
+        outcome, reason = self.outcome(checks), self.reason(checks)
         if power != "not forgotten":
-            word = "inconclusive"
+            outcome = "inconclusive"
             reason = "the untouched original is not caught: these rows leave no trace that this audit could see"
         elif oracle != "forgotten":
-            word = "inconclusive"
+            outcome = "inconclusive"
             reason = f"held-out retrained networks come out {oracle!r}: the audit fails its own check; use more seeds"
-        return Verdict(word, reason, resolution, checks, oracle, power)
+        return Verdict(outcome, reason, resolution, seeds, oracle, power, checks)
 
-    def checks(
-        self, original: Evidence, candidate: Evidence, retrained: Evidence, held_out: Evidence
-    ) -> tuple[Check, ...]:
+    def checks(self, original: Evidence, candidate: Evidence, retrained: Evidence, held_out: Evidence) -> Checks:
         """All comparisons of a candidate with the retrained networks; the held-out ones only tell the spread."""
         groups = (candidate, retrained, held_out)
-        forget, test = ([group.forget_error for group in groups], [group.test_error for group in groups])
-        found = [
-            self._share(original, candidate, retrained),
-            self._error("error on forgotten rows", *forget),
-            self._rows(candidate, retrained),
-        ]
+        found = Checks(
+            (
+                self._share(original, candidate, retrained),
+                self._error(FORGET_ERROR, *(group.forget_error for group in groups)),
+                self._rows(candidate, retrained),
+            )
+        )
         if any(check.state != "same" for check in found):
             found = self._beside_strangers(found, original, candidate, retrained)
-        if len(retrained.test_error):
-            found.append(replace(self._error("error on test rows", *test, worse_only=True), guards=True))
-        return tuple(found)
+        if not len(retrained.test_error):
+            return found
+        test = self._error(TEST_ERROR, *(group.test_error for group in groups), worse_only=True)
+        return Checks((*found, replace(test, guards=True)))
 
     @staticmethod
-    def word(checks: Sequence[Check]) -> Word:
+    def outcome(checks: Sequence[Check]) -> Outcome:
         """What the checks say, before the audit itself was checked."""
         if any(check.state == "different" and not check.guards for check in checks):
             return "not forgotten"
@@ -201,7 +159,7 @@ class Audit:
         if not shown:
             return "consistent with retraining in every check"
         text = "; ".join(str(check) for check in shown)
-        if [check.name for check in shown] == [ROWS] and checks[0].state == "same":
+        if [check.name for check in shown] == [ROWS] and Checks(checks)[SHARE].state == "same":
             text += ". On the whole no more is remembered than after retraining: "
             text += "a few rows may be, or the training differed"
         return text
@@ -213,7 +171,7 @@ class Audit:
         seen = math.isfinite(surely.low)
         note = "" if seen else "the original's margins do not differ enough from the retrained ones"
         state = self._state(inside, surely, self.share)
-        return Check("remembered share", state if seen else "unclear", *inside, self.share, note)
+        return Check(SHARE, state if seen else "unclear", *inside, self.share, note)
 
     def _error(self, name: str, ours: Tensor, theirs: Tensor, others: Tensor, *, worse_only: bool = False) -> Check:
         gaps, spread = ours - theirs, math.sqrt(float(theirs.var() + others.var()) / 2)
@@ -228,26 +186,27 @@ class Audit:
         state: State = "different" if found.p <= self.false_alarm else "same"
         return Check(ROWS, state, found.nats, math.nan, math.nan, math.nan, note)
 
-    def _beside_strangers(
-        self, checks: list[Check], original: Evidence, candidate: Evidence, retrained: Evidence
-    ) -> list[Check]:
+    def _beside_strangers(self, checks: Checks, original: Evidence, candidate: Evidence, retrained: Evidence) -> Checks:
         """The checks again, in the light of rows that nobody trained on."""
         net = beyond_controls(original, candidate, retrained, 2 * self.level - 1, 1 - self.false_alarm)
         if net is None:
             return checks
-        checks[-1] = replace(checks[-1], note=f"{checks[-1].note}; {net}")
-        knows_labels = checks[1].state == "different" and checks[1].value < 0
+        told = [replace(check, note=f"{check.note}; {net}") if check.name == ROWS else check for check in checks]
+        # Answers that are more often right than after retraining can only come from the labels themselves.
+        knows_labels = checks[FORGET_ERROR].state == "different" and checks[FORGET_ERROR].value < 0
         one_row = max(self.share, self.max_control_sd * net.chance)
         if net.surely.low > 0 or net.surely.high < 0 or net.single > one_row or knows_labels:
-            return checks
+            return Checks(told)
         state: State = "unclear"
         note = "trained otherwise, and what it remembers is too little to tell"
         if -self.share <= net.share.low and net.share.high <= self.share and net.single <= MOST:
             state, note = "same", OTHERWISE
-        return [
-            c if c.state == "same" else replace(c, state=state, note=f"{c.note}: {note}" if c.note else note)
-            for c in checks
-        ]
+        return Checks(
+            check
+            if check.state == "same"
+            else replace(check, state=state, note=f"{check.note}: {note}" if check.note else note)
+            for check in told
+        )
 
     @staticmethod
     def _state(inside: Interval, surely: Interval, margin: float, worse_only: bool = False) -> State:
@@ -262,25 +221,41 @@ def attack_check(attack: Attack, *, limit: float = 0.55) -> Check:
     Only areas above one half speak of memory; an interval that holds one half but exceeds the limit is unclear.
     """
     value, low, high = attack.auc
-    state: State = "same" if high <= limit else "different" if low > 0.5 else "unclear"
-    return Check("attack, area under the curve", state, value, low, high, limit)
+    state: State = "unclear"
+    if high <= limit:
+        state = "same"
+    elif low > 0.5:
+        state = "different"
+    return Check(ATTACK, state, value, low, high, limit)
 
 
-def verdict(
-    scrub: Scrub, trainings: Trainings, split: Split, *, audit: Audit | None = None, extra: Sequence[Check] = ()
+def judge_method(
+    scrub: Scrub,
+    trainings: Trainings,
+    split: Split,
+    *,
+    test: EquivalenceTest | None = None,
+    extra: Sequence[Check] = (),
 ) -> Verdict:
     """Scrub the original of every seed and judge the results; a noisy scrub is drawn from once per seed.
 
     It judges the method with these settings on these rows, over seeds; `train_pairs` makes the networks.
     """
-    scrubbed = []
-    for seed, network in track(
-        zip(trainings.seeds, trainings.original, strict=True), "scrubbing", len(trainings.seeds)
-    ):
-        drawn = scrub.reseeded(DRAWS_APART * seed)(network, split).draw(torch.Generator().manual_seed(seed))
-        scrubbed.append(network.at(drawn))
+    found = scrub_every_seed(scrub, trainings.original, split, trainings.seeds, "scrubbing")
+    return judge_networks([one.network for one in found], trainings, split, test=test, extra=extra)
+
+
+def judge_networks(
+    scrubbed: Sequence[Trained],
+    trainings: Trainings,
+    split: Split,
+    *,
+    test: EquivalenceTest | None = None,
+    extra: Sequence[Check] = (),
+) -> Verdict:
+    """Judge networks that were scrubbed already, one for each pair of trainings."""
     groups = (trainings.original, scrubbed, trainings.retrained, trainings.held_out)
-    return (audit or Audit())(*(Evidence.of(group, split) for group in groups), extra=extra)
+    return (test or EquivalenceTest())(*(Evidence.of(group, split) for group in groups), extra=extra)
 
 
 def _all_alike(retrained: Evidence, held_out: Evidence) -> bool:

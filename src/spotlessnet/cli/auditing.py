@@ -44,9 +44,7 @@ def audit(
         with folder.claimed():
             report = audited(plan, None, seeds, shadow_attack)
             files = [case.out / name for name in write_report(case.out, report, replace=wish.resume)]
-    judgement = report.judgement
-    word = "not judged" if judgement is None else judgement.word
-    reason = "; ".join(report.limits[:1]) if judgement is None else judgement.reason
-    told = {"status": "done", "verdict": word, "reason": reason, "files": files, "rows": [vars(r) for r in report.rows]}
-    console.give(told, [f"{word}: {reason}", *map(str, files)])
-    return EXIT_CODES.get(word, 6)
+    figures = {"verdict": report.outcome, "reason": report.reason}
+    told = {"status": "done", **figures, "files": files, "rows": [vars(r) for r in report.rows]}
+    console.give(told, [f"{report.outcome}: {report.reason}", *map(str, files)])
+    return EXIT_CODES.get(report.outcome, 6)

@@ -37,7 +37,7 @@ def demo(
 
     with no_bars() if quiet or json else nullcontext():
         report, path = run(out, seeds=seeds)
-    word = "not judged" if report.judgement is None else f"{report.judgement.word}: {report.judgement.reason}"
+    word = "not judged" if report.verdict is None else f"{report.outcome}: {report.reason}"
     for line in as_text([one for one in summarise(report.rows) if one.readout.startswith("error on")]).splitlines():
         console.say(line)
     console.say(f"{report.method}: {word}")

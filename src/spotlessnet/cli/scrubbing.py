@@ -85,7 +85,7 @@ def audited(plan: Plan, delivered: Trained | None, seeds: int, shadow_attack: bo
         name=described(scrub)[0],
         seeds=seeds,
         title="A request to forget",
-        again=command_of(opened.case),
+        rerun_command=command_of(opened.case),
         shadow_attack=shadow_attack,
         delivered=delivered,
     )

@@ -16,8 +16,6 @@ from spotlessnet.readouts.matched_controls import matched_controls
 from spotlessnet.readouts.mean_loss import MeanLoss
 from spotlessnet.readouts.relearn_time import RelearnTime, relearn_anchors
 from spotlessnet.readouts.rmia import RMIA
-from spotlessnet.readouts.shadows import Shadows, train_shadows
-from spotlessnet.readouts.u_lira import ULiRA, attack_shadows, u_lira
 
 READOUTS: tuple[type[Readout], ...] = (
     Error,
@@ -50,11 +48,8 @@ __all__ = [
     "Margin",
     "MeanLoss",
     "RelearnTime",
-    "Shadows",
-    "ULiRA",
     "against_null",
     "along_path",
-    "attack_shadows",
     "challenge",
     "confidences",
     "entropies",
@@ -70,6 +65,4 @@ __all__ = [
     "margins_of",
     "matched_controls",
     "relearn_anchors",
-    "train_shadows",
-    "u_lira",
 ]

@@ -1,4 +1,4 @@
-"""The same story for other readers: a spreadsheet, a program, a model card."""
+"""The same report for other readers: a spreadsheet, a program, a model card."""
 
 import csv
 import io
@@ -38,10 +38,9 @@ def as_model_card(report: AuditReport, receipt_digest: str = "") -> str:
             "–" if line is None else _with_interval(line.mean.value, line.mean.low, line.mean.high) for line in found
         ]
         table.append(f"| {method} | " + " | ".join(texts) + " |")
-    verdict = report.judgement.word if report.judgement else "not judged"
     parts = [
         "## Forgetting",
-        f"**{verdict.capitalize()}.** {in_plain_words(report)}",
+        f"**{report.outcome.capitalize()}.** {in_plain_words(report)}",
         f"Method: {report.method}. Rows forgotten: {report.request.get('rows to forget', '?')}.",
         "\n".join(table),
         "Limits:\n" + "\n".join(f"- {limit}" for limit in report.limits),

@@ -1,4 +1,4 @@
-"""The page: a story as one HTML file that needs nothing from outside."""
+"""The page: a report as one HTML file that needs nothing from outside."""
 
 import math
 from collections.abc import Sequence
@@ -8,8 +8,10 @@ from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 
-from spotlessnet.auditing.audit_report import AuditReport, Cost, Judgement
+from spotlessnet.auditing.audit_report import AuditReport, Cost
+from spotlessnet.auditing.equivalence import SHARE
 from spotlessnet.auditing.summary import RETRAINED, Line, summarise
+from spotlessnet.auditing.verdict import Check
 from spotlessnet.report.figures import pictures
 
 TONES = {"forgotten": "good", "not forgotten": "bad"}
@@ -23,11 +25,11 @@ def page(report: AuditReport) -> str:
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=False)
     environment.filters["number"] = number
     template = environment.from_string(files("spotlessnet.report").joinpath("page.html").read_text(encoding="utf-8"))
-    word = report.judgement.word if report.judgement else "not judged"
+    outcome = report.outcome
     return template.render(
         report=report,
-        tone=TONES.get(word, "open"),
-        word=f"{SIGNS.get(word, '·')} {word.capitalize()}",
+        tone=TONES.get(outcome, "open"),
+        word=f"{SIGNS.get(outcome, '·')} {outcome.capitalize()}",
         summary=in_plain_words(report),
         request_line=_request_line(report),
         seeds=max((line.seeds for line in lines), default=0),
@@ -43,7 +45,7 @@ def page(report: AuditReport) -> str:
 def in_plain_words(report: AuditReport) -> str:
     """The verdict for a reader who knows no statistics."""
     rows = report.request.get("rows to forget", "the")
-    if report.judgement is None:
+    if report.verdict is None:
         return (
             "No verdict was asked for. A verdict compares the scrubbed network with several networks that were trained "
             "without the rows; run the audit to get one."
@@ -59,13 +61,12 @@ def in_plain_words(report: AuditReport) -> str:
         ),
         "inconclusive": "This audit can say neither that the rows are forgotten nor that they are remembered.",
     }
-    return " ".join([beginnings[report.judgement.word], *_still_there(report.judgement)])
+    return " ".join([beginnings[report.verdict.outcome], *_still_there(report.verdict.checks.get(SHARE))])
 
 
-def _still_there(judgement: Judgement) -> list[str]:
+def _still_there(share: Check | None) -> list[str]:
     """The remembered share in words, where it is what went wrong."""
-    share = next((f for f in judgement.findings if f.name == "remembered share" and f.state != "same"), None)
-    if share is None or not math.isfinite(share.value):
+    if share is None or share.state == "same" or not math.isfinite(share.value):
         return []
     if share.value < 0:
         return ["It is further from the rows than networks that never saw them, which gives them away as well."]

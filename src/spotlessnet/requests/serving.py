@@ -255,11 +255,10 @@ def _noise(seed: NoiseSeed, gaussian: Gaussian) -> dict[str, Any]:
 
 
 def _figures(report: AuditReport) -> list[dict[str, Any]]:
-    judgement = report.judgement
-    if judgement is None:
-        return [{"verdict": "not judged", "reason": "; ".join(report.limits[:1])}]
-    head = {"verdict": judgement.word, "reason": judgement.reason, "seeds": judgement.seeds}
-    return [head, *(vars(finding) for finding in judgement.findings)]
+    head: dict[str, Any] = {"verdict": report.outcome, "reason": report.reason}
+    if report.verdict is not None:
+        head["seeds"] = report.verdict.seeds
+    return [head, *(check.record() for check in report.checks)]
 
 
 def limits_of(opened: LoadedRequest, gaussian: Gaussian, report: AuditReport | None) -> list[str]:

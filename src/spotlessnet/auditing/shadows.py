@@ -7,9 +7,9 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
+from spotlessnet.auditing.seeds import scrub_every_seed
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import DataError, NeedError, SettingError
-from spotlessnet.core.progress import track
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.scrub import Scrub
 from spotlessnet.core.split import Split
@@ -59,12 +59,11 @@ class Shadows:
             yield replace(self.network, weights=w, init=self.network.anchor)
 
     def scrubbed(self, scrub: Scrub) -> Float[Tensor, "S P"]:
-        """Each shadow after the very same scrub, with the same settings, of the targets it saw."""
-        scrubbed = []
-        for s, network in track(enumerate(self.networks()), "scrubbing shadows", len(self)):
-            generator = torch.Generator(network.device).manual_seed(self.seed * len(self) + s)
-            scrubbed.append(scrub(network, self.split(s)).draw(generator))
-        return torch.stack(scrubbed)
+        """Each shadow after the same scrub, with the same settings and draws of its own, of the targets it saw."""
+        first = self.seed * len(self)
+        splits, seeds = [self.split(s) for s in range(len(self))], range(first, first + len(self))
+        found = scrub_every_seed(scrub, list(self.networks()), splits, seeds, "scrubbing shadows")
+        return torch.stack([one.network.weights for one in found])
 
     def retrained(self) -> Float[Tensor, "S P"]:
         """Each shadow trained anew, with another seed, without the targets: what the audit must let pass."""

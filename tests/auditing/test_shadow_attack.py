@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
+from spotlessnet.auditing.shadow_attack import attack_shadows, u_lira
+from spotlessnet.auditing.shadows import train_shadows
 from spotlessnet.core.errors import DataError, NeedError, SettingError
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.scrub import Scrub
 from spotlessnet.core.split import Split
-from spotlessnet.readouts import attack_shadows, train_shadows, u_lira
 from spotlessnet.training.fit import fit
 from tests.readouts.problems import Nothing, blobs, digit_network, linear, noisy_digits
 

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from spotlessnet.auditing.shadows import Shadows, train_shadows
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.scrub import Scrub
 from spotlessnet.core.split import Split
@@ -17,7 +18,6 @@ from spotlessnet.core.trained import Trained
 from spotlessnet.readouts.attack import Attack, attack_over_models
 from spotlessnet.readouts.lira import Spread, held_out_scores
 from spotlessnet.readouts.margin import margins_of
-from spotlessnet.readouts.shadows import Shadows, train_shadows
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def u_lira(
     **Arguments:**
 
     - `trained`: the network; shadows begin where its training began.
-    - `scrub`: the method under test, applied unchanged to every shadow.
+    - `scrub`: the method under test, with the same settings for every shadow and draws of its own.
     - `shadows`: how many, a multiple of four; 64 is the default budget, 256 what papers use.
     - `bystanders`: also watch as many retained rows as there are forgotten ones.
     - `spread`: how the variance of a row's margins is found; see `lira_scores`.

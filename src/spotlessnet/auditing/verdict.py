@@ -1,0 +1,115 @@
+"""`Check` and `Verdict`: what an audit found, as plain values that every page, file and command reads."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal, SupportsIndex, overload
+
+from spotlessnet.core.deprecated import AcceptsOldNames, OldName
+from spotlessnet.core.errors import MismatchError, SettingError
+
+Outcome = Literal["forgotten", "not forgotten", "inconclusive"]
+State = Literal["same", "different", "unclear"]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One comparison with the retrained networks.
+
+    **Arguments:**
+
+    - `state`: `same` where the interval lies inside the margin; otherwise `different` where it excludes zero, and
+      `unclear` where it does not.
+    - `value`, `low`, `high`, `margin`: the difference, its limits, and how large it may be.
+    - `guards`: guards utility; a failure makes the verdict inconclusive, for damage is not forgetting.
+    """
+
+    name: str
+    state: State
+    value: float
+    low: float
+    high: float
+    margin: float
+    note: str = ""
+    guards: bool = False
+
+    def __str__(self) -> str:
+        # A check without limits is a permutation test: its note has the p-value.
+        limits = "" if math.isnan(self.low) else f" [{self.low:.3g}, {self.high:.3g}], may be {self.margin:.3g}"
+        return f"{self.name}: {self.state}, {self.value:.3g}{limits}{'; ' if self.note else ''}{self.note}"
+
+    def record(self) -> dict[str, Any]:
+        """The check for a receipt and for `verdict.json`; `guards` is a rule of the audit, not a figure."""
+        return {name: value for name, value in vars(self).items() if name != "guards"}
+
+
+class Checks(tuple[Check, ...]):
+    """Checks in the order in which they are told, each also found by its name.
+
+    >>> share = Check("remembered share", "same", 0.03, -0.05, 0.11, 0.2)
+    >>> Checks([share])["remembered share"].state
+    'same'
+    """
+
+    def __new__(cls, checks: Iterable[Check] = ()) -> "Checks":
+        made = super().__new__(cls, checks)
+        if len(set(made.names)) < len(made):
+            raise MismatchError(f"Every check must have a name of its own, but got {', '.join(made.names)}.")
+        return made
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What was checked."""
+        return tuple(check.name for check in self)
+
+    @overload
+    def __getitem__(self, key: str | SupportsIndex) -> Check: ...
+    @overload
+    def __getitem__(self, key: slice) -> tuple[Check, ...]: ...
+
+    def __getitem__(self, key: str | SupportsIndex | slice) -> Check | tuple[Check, ...]:
+        if not isinstance(key, str):
+            return super().__getitem__(key)
+        found = self.get(key)
+        if found is None:
+            raise SettingError(
+                f"There is no check {key!r} in this audit. It has {', '.join(self.names) or 'none'}; what readouts "
+                "gave is in `report.rows`."
+            )
+        return found
+
+    def get(self, name: str) -> Check | None:
+        """The check of this name, or nothing."""
+        return next((check for check in self if check.name == name), None)
+
+
+NONE = Checks()
+
+
+@dataclass(frozen=True)
+class Verdict(metaclass=AcceptsOldNames):
+    """The outcome, why, and how finely it was looked.
+
+    **Arguments:**
+
+    - `resolution`: half the width of the interval of the remembered share: smaller remains cannot be seen.
+    - `seeds`: pairs of trainings behind it.
+    - `oracle`, `power`: outcomes for held-out retrained networks, which must pass, and for the untouched original,
+      which must be caught.
+    - `checks`: of the candidate, in order and by name: `verdict.checks["remembered share"]`.
+    """
+
+    outcome: Outcome
+    reason: str
+    resolution: float
+    seeds: int
+    oracle: Outcome
+    power: Outcome
+    checks: Checks = NONE
+
+    word = OldName("outcome")
+    findings = OldName("checks")
+
+    def __str__(self) -> str:
+        head = f"{self.outcome}: {self.reason} (resolution {self.resolution:.2g})"
+        return "\n".join([head, *(f"  {check}" for check in self.checks)])
