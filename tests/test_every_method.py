@@ -77,12 +77,15 @@ CASES = {
     "chain": Case(chain(Newton(), Finetune(epochs=2), Fisher()), nears=True),
 }
 
-CASES |= {
-    entry.name: Case(entry.thing(), whole_class="whole class" in entry.needs, linear="user weights" in entry.needs)
-    for entry in METHODS.entries()
-    if entry.thing not in (type(case.scrub) for case in CASES.values())
-}
-"""A method that is not named above is tried as it comes, on what it says it needs."""
+
+def case_of(entry: Entry[type[Scrub]]) -> Case:
+    """A method as it comes, on what it says it needs."""
+    return Case(entry.thing(), whole_class="whole class" in entry.needs, linear="user weights" in entry.needs)
+
+
+named = {type(case.scrub) for case in CASES.values()}
+CASES |= {entry.name: case_of(entry) for entry in METHODS.entries() if entry.thing not in named}
+"""A method that is not named above is tried as it comes."""
 
 every = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 

@@ -31,5 +31,7 @@ def test_named_sets_are_looked_for_in_the_folder(tmp_path, name, monkeypatch):
 
 
 def test_other_names(tmp_path):
-    with pytest.raises(DataError, match=r"must be one of digits, mnist, .* but 'cifar11' is none of them\. Check the"):
+    with pytest.raises(
+        DataError, match=r"must be one of cifar10, .*, digits, mnist, .* but 'cifar11' is none of them\. Check the"
+    ):
         load("cifar11", tmp_path)

@@ -60,10 +60,9 @@ def readouts() -> dict[str, Any]:
 
 def datasets() -> dict[str, Any]:
     """Every data set that has a name."""
-    from spotlessnet.datasets.registry import NAMES
+    from spotlessnet.datasets.registry import DATASETS
 
-    about = {"digits": "comes with scikit-learn"}
-    return {name: {"about": about.get(name, "files in the folder SPOTLESS_DATA"), "settings": {}} for name in NAMES}
+    return {entry.name: {"about": entry.summary, "settings": {}} for entry in DATASETS.entries()}
 
 
 def experiments() -> dict[str, Any]:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from spotlessnet.core.errors import DataError
 from spotlessnet.datasets.files import check_md5, check_size, find_file, find_folder, md5
 from spotlessnet.datasets.pair import DataPair, Normalise, image_data
+from spotlessnet.datasets.registry import DATASETS, NamedData
 from spotlessnet.datasets.safe_pickle import read_pickle
 
 NORMALISE = Normalise((0.4914, 0.4822, 0.4465), (0.247, 0.243, 0.261))
@@ -117,3 +118,25 @@ def _class_names(place: Path, layout: Layout) -> tuple[str, ...]:
     if not (isinstance(names, list) and len(names) == layout.classes):
         raise DataError(f"{path} must list {layout.classes} {layout.names!r}, but does not. {layout.remedy}")
     return tuple(name.decode("latin1") if isinstance(name, bytes) else str(name) for name in names)
+
+
+@DATASETS.register("cifar10", paper="Krizhevsky (2009)", summary="files in the folder SPOTLESS_DATA", needs=("files",))
+class NamedCIFAR10(NamedData):
+    """60,000 colour images of 32×32 pixels in 10 classes."""
+
+    normalise = NORMALISE
+
+    @staticmethod
+    def load(folder: Path, *, seed: int, verify: bool, normalise: Normalise) -> DataPair:
+        return load(folder, CIFAR10, verify=verify, normalise=normalise)
+
+
+@DATASETS.register("cifar100", paper="Krizhevsky (2009)", summary="files in the folder SPOTLESS_DATA", needs=("files",))
+class NamedCIFAR100(NamedData):
+    """60,000 colour images of 32×32 pixels in 100 classes."""
+
+    normalise = NORMALISE
+
+    @staticmethod
+    def load(folder: Path, *, seed: int, verify: bool, normalise: Normalise) -> DataPair:
+        return load(folder, CIFAR100, verify=verify, normalise=normalise)

@@ -1,11 +1,13 @@
 """Digits: 1797 handwritten digits of 8×8 pixels that come with scikit-learn. Nothing to download: the default."""
 
 from math import ceil
+from pathlib import Path
 
 import numpy as np
 
 from spotlessnet.core.errors import SettingError
 from spotlessnet.datasets.pair import DataPair, Normalise, image_data
+from spotlessnet.datasets.registry import DATASETS, NamedData
 
 NORMALISE = Normalise((0.3053,), (0.3761,))
 
@@ -30,3 +32,14 @@ def load(*, seed: int = 0, test: float = 0.2, normalise: Normalise = NORMALISE) 
     parts = (np.sort(order[held_out:]), np.sort(order[:held_out]))
     train, tests = (image_data(images[rows], labels[rows], normalise, {"id": rows.tolist()}) for rows in parts)
     return DataPair(train, tests, tuple(str(name) for name in bunch.target_names), normalise)
+
+
+@DATASETS.register("digits", summary="comes with scikit-learn")
+class Digits(NamedData):
+    """The default: small, and nothing to download."""
+
+    normalise = NORMALISE
+
+    @staticmethod
+    def load(folder: Path, *, seed: int, verify: bool, normalise: Normalise) -> DataPair:
+        return load(seed=seed, normalise=normalise)

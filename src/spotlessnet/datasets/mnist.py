@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from spotlessnet.core.errors import DataError
 from spotlessnet.datasets.files import check_md5, find_file, find_folder, md5
 from spotlessnet.datasets.pair import DataPair, Normalise, image_data
+from spotlessnet.datasets.registry import DATASETS, NamedData
 
 NORMALISE = Normalise((0.1307,), (0.3081,))
 REMEDY = "Download the four MNIST files (train-images-idx3-ubyte.gz and so on) into this folder."
@@ -95,3 +96,19 @@ def _shape(path: Path, header: bytes, dimensions: int) -> tuple[int, ...]:
     if prod(shape) > LIMIT:
         raise DataError(f"{path} declares the shape {shape}, which is more than {LIMIT} bytes. {REMEDY}")
     return shape
+
+
+@DATASETS.register(
+    "mnist",
+    paper="LeCun, Bottou, Bengio and Haffner (1998)",
+    summary="files in the folder SPOTLESS_DATA",
+    needs=("files",),
+)
+class MNIST(NamedData):
+    """70,000 handwritten digits of 28×28 pixels."""
+
+    normalise = NORMALISE
+
+    @staticmethod
+    def load(folder: Path, *, seed: int, verify: bool, normalise: Normalise) -> DataPair:
+        return load(folder, verify=verify, normalise=normalise)

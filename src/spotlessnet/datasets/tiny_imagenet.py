@@ -11,6 +11,7 @@ from spotlessnet.core.progress import track
 from spotlessnet.datasets.files import find_file, find_folder
 from spotlessnet.datasets.images import list_images, read_image
 from spotlessnet.datasets.pair import DataPair, Normalise, image_data
+from spotlessnet.datasets.registry import DATASETS, NamedData
 
 NORMALISE = Normalise((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 REMEDY = "Download tiny-imagenet-200.zip and unpack it here."
@@ -83,3 +84,17 @@ def _names(place: Path, chosen: Sequence[str]) -> tuple[str, ...]:
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     words = {wnid: text for wnid, _, text in (line.partition("\t") for line in lines)}
     return tuple(words.get(wnid, wnid) for wnid in chosen)
+
+
+@DATASETS.register(
+    "tinyimagenet", paper="Le and Yang (2015)", summary="files in the folder SPOTLESS_DATA", needs=("files",)
+)
+class TinyImageNet(NamedData):
+    """100,000 images of 64×64 pixels in 200 classes."""
+
+    normalise = NORMALISE
+    is_family = True
+
+    @staticmethod
+    def load(folder: Path, *, seed: int, verify: bool, normalise: Normalise) -> DataPair:
+        return load(folder, normalise=normalise)
