@@ -2,11 +2,12 @@
 
 Pages link to them as the repository does (`../results/...`), so that links work when a page is read there. The site has
 the same files under `results/`, one step nearer, and this hook shortens the links. What declares itself in a registry
-is written into the page of the API.
+is written into the page of the API. Flowcharts are drawn while building.
 """
 
 from pathlib import Path
 
+from mermaid_fence import fence  # a neighbour: mkdocs looks for modules beside a hook
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
@@ -15,6 +16,13 @@ from spotlessnet.core.registry import with_registered
 
 SHOWN = ("*.md", "*/*.svg")
 """Of `results/`: the records, and the figures of experiments."""
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Blocks of mermaid become SVG."""
+    settings = config.mdx_configs.setdefault("pymdownx.superfences", {})
+    settings["custom_fences"] = [{"name": "mermaid", "class": "mermaid", "format": fence}]
+    return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

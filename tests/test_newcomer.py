@@ -48,7 +48,7 @@ def test_the_quickstart_leads_to_a_scrubbed_network_a_receipt_and_a_report(tmp_p
     assert "12 rows matched, 0 ids missing, 0 duplicates; 288 rows stay, 12 go" in dry.stdout
     assert "fast/scrubbed.safetensors" in fast.stdout
     assert "verified forget.csv" in last.stdout
-    assert "wrong on test rows:" in use.stdout
+    assert "test error:" in use.stdout
 
     receipts = {name: json.loads((home / name / "receipt.json").read_text()) for name in ("fast", "run")}
     words = {name: receipt["predicate"]["audit"][0]["verdict"] for name, receipt in receipts.items()}

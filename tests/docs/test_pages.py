@@ -108,18 +108,18 @@ def test_every_public_name_is_on_the_page_of_the_api():
     assert missing == []
 
 
-def test_the_program_of_the_readme_runs(tmp_path, monkeypatch):
+def test_the_program_of_the_guide_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "forget.csv").write_text("person\nann\n")
     torch.manual_seed(0)
     given = {
         "model": torch.nn.Linear(4, 3),
-        "start": torch.zeros(15),
+        "init": torch.zeros(15),
         "x": torch.randn(60, 4),
         "y": torch.arange(60) % 3,
         "people": ["ann", "bob", "cy"] * 20,
     }
-    [program] = [block.text for block in blocks(ROOT / "README.md") if block.language == "python"]
+    [program] = [block.text for block in blocks(DOCS / "forget_a_person.md") if block.language == "python"]
     exec(program, given)
     assert set(sn.read_weights(tmp_path / "scrubbed.safetensors")) == {"weight", "bias"}
 
@@ -180,7 +180,7 @@ def test_the_site_builds_without_a_warning(tmp_path):
     assert ended.returncode == 0, ended.stderr
     home = (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
     assert "fonts.googleapis.com" not in home
-    assert "Make a trained network forget" in home
+    assert "Machine unlearning for PyTorch" in home
 
 
 @pytest.mark.parametrize(
