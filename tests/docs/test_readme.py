@@ -3,6 +3,9 @@
 import re
 import subprocess
 
+import benchmarks.methods_table
+import pytest
+
 from tests.docs.blocks import ROOT, blocks
 from tests.test_newcomer import surroundings
 
@@ -38,3 +41,9 @@ def test_every_snippet_runs_as_it_stands(tmp_path):
 def test_no_python_stands_outside_a_file():
     """A block without a name would not be run by the test above."""
     assert [block.text for block in blocks(README) if block.language == "python" and not block.title] == []
+
+
+@pytest.mark.parametrize("page", benchmarks.methods_table.PAGES, ids=lambda page: page.name)
+def test_the_table_of_methods_is_what_they_declare(page):
+    text = page.read_text(encoding="utf-8")
+    assert benchmarks.methods_table.put_into(text) == text
