@@ -18,8 +18,10 @@ def ridge_of(trained: Trained, damping: float | None, notes: Notes) -> float:
     if damping is None:
         damping = 0.0 if trained.known_weight_decay > 0 else DEFAULT_DAMPING
     if trained.weight_decay is None:
+        # AdamW decays beside the gradient, and a decay that spares biases has not one weight: no ridge is theirs.
+        why = "is not known" if trained.recipe is None else "of this recipe is no penalty on all weights"
         notes.assume(
-            "the decay is not known and was taken as zero; the damping stands in for it",
+            f"the decay {why} and was taken as zero; the damping stands in for it",
             "the answer is that of a network trained with the damping as its decay",
         )
     notes.fact(damping=damping)

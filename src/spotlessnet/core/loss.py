@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 from torch.func import grad, jvp
 
-from spotlessnet.core.errors import MismatchError, NeedError
+from spotlessnet.core.errors import MismatchError, NeedError, SettingError
 
 
 class Loss(ABC):
@@ -60,14 +60,24 @@ def _unit(outputs: Float[Tensor, "N C"], c: int) -> Float[Tensor, "N C"]:
 
 @dataclass(frozen=True)
 class CrossEntropy(Loss):
-    r"""Softmax cross-entropy, $-\log p_y$; its output Hessian is $\mathrm{diag}(p) - pp^\top$."""
+    r"""Softmax cross-entropy, $-\log p_y$; its output Hessian is $\mathrm{diag}(p) - pp^\top$.
+
+    **Arguments:**
+
+    - `label_smoothing`: $s$, as in torch: $-(1 - s) \log p_y - \tfrac{s}{C} \sum_c \log p_c$, with the same Hessian.
+    """
 
     name: ClassVar[str] = "cross-entropy"
     is_classification: ClassVar[bool] = True
 
+    label_smoothing: float = 0.0
+
     def __call__(self, outputs: Float[Tensor, "N C"], y: Shaped[Tensor, " N"]) -> Float[Tensor, " N"]:
         # Not `nn.functional.cross_entropy`: it refuses float outputs under a nested forward-mode transform.
-        return outputs.logsumexp(dim=1) - outputs.gather(1, y.long().unsqueeze(1)).squeeze(1)
+        right = outputs.gather(1, y.long().unsqueeze(1)).squeeze(1)
+        if self.label_smoothing:
+            right = right.lerp(outputs.mean(dim=1), self.label_smoothing)
+        return outputs.logsumexp(dim=1) - right
 
     def hessian_product(
         self, outputs: Float[Tensor, "N C"], y: Shaped[Tensor, " N"], v: Float[Tensor, "N C"]
@@ -167,6 +177,17 @@ class PerSample(Loss):
                 'Build it with `reduction="none"` and sum over everything but the first axis.'
             )
         return values
+
+
+def smoothed(loss: Loss, amount: float) -> Loss:
+    """The loss with labels smoothed by so much; cross-entropy only."""
+    if not amount:
+        return loss
+    if not isinstance(loss, CrossEntropy):
+        raise SettingError(
+            f"`Recipe.label_smoothing` needs softmax cross-entropy, but the loss is {loss.name!r}. Set it to zero."
+        )
+    return CrossEntropy(label_smoothing=amount)
 
 
 def targets_like(outputs: Float[Tensor, "N *C"], y: Shaped[Tensor, "N *d"]) -> Float[Tensor, "N *C"]:

@@ -20,7 +20,7 @@ from spotlessnet.core.errors import (
     check_finite,
     check_not_negative,
 )
-from spotlessnet.core.loss import CrossEntropy, Loss, PerSample
+from spotlessnet.core.loss import CrossEntropy, Loss, PerSample, smoothed
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.source import Inputs
 
@@ -80,10 +80,11 @@ class Trained(metaclass=AcceptsOldNames):
         weights = _flat(taking_part.values())
         check_finite("The weights of the network", weights, "Check the checkpoint.")
         if weight_decay is None and recipe is not None:
-            weight_decay = recipe.weight_decay
+            weight_decay = recipe.penalty
         if weight_decay is not None:
             check_not_negative("Trained.decay", weight_decay)
-        made = Trained(network, weights, tuple(taking_part), shapes, as_loss(loss), weight_decay, None, recipe)
+        objective = smoothed(as_loss(loss), 0.0 if recipe is None else recipe.label_smoothing)
+        made = Trained(network, weights, tuple(taking_part), shapes, objective, weight_decay, None, recipe)
         return made if init is None else replace(made, init=made.vector(init))
 
     @property
@@ -103,8 +104,9 @@ class Trained(metaclass=AcceptsOldNames):
 
     @property
     def anchor(self) -> Float[Tensor, " P"]:
-        """What the decay pulls to: the start, or zero where the start is not known."""
-        return torch.zeros_like(self.weights) if self.init is None else self.init
+        """What the decay pulls to: the start, or zero where that is not known or the recipe says so."""
+        to_zero = self.recipe is not None and self.recipe.decay_toward == "zero"
+        return torch.zeros_like(self.weights) if self.init is None or to_zero else self.init
 
     @property
     def known_weight_decay(self) -> float:

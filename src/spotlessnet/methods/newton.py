@@ -247,6 +247,11 @@ class Newton(Scrub):
             raise NeedError(
                 '`Newton(time="recipe")` needs the recipe of the training. Give `Trained.of(..., recipe=...)`.'
             )
+        if recipe.optimizer != "sgd":
+            raise NeedError(
+                f'`Newton(time="recipe")` follows the flow of SGD, but the optimizer is {recipe.optimizer!r}. '
+                "Leave out `time`."
+            )
         if recipe.patience is not None:
             notes.assume(
                 "training was taken to have run for all epochs of the recipe, though it may have stopped early",

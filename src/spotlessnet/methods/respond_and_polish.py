@@ -81,7 +81,8 @@ class RespondAndPolish(Tuning):
             w = w + self.length * self._step(trained, split, notes)
         if self.rewind != 1:
             assume_anchor(trained, notes)
-            w = trained.anchor + self.rewind * (w - trained.anchor)
+            start = trained.anchor if trained.init is None else trained.init
+            w = start + self.rewind * (w - start)
         recipe = self.recipe(trained, notes)
         recipe = recipe.but(lr=self.lr_scale * recipe.lr, schedule="cosine", epochs=self._epochs(trained))
         moved = replace(trained.at(w), init=trained.weights if trained.init is None else trained.init)

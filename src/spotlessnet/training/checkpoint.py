@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -23,7 +23,7 @@ class State:
     """Where a training stands after `epoch` epochs. The order of the next one follows from seed and epoch alone."""
 
     w: Float[Tensor, " P"]
-    v: Float[Tensor, " P"]
+    slots: dict[str, Tensor]
     epoch: int = 0
     faultless_since: int | None = None
     finished: bool = False
@@ -31,7 +31,7 @@ class State:
 
 def digest_of(trained: Trained, data: Data, order_of: Data | None, recipe: Recipe, seed: int) -> str:
     """What tells one training from another: recipe, seed, starting weights and rows."""
-    words = json.dumps([asdict(recipe), seed, trained.loss.name, trained.names, [list(s) for s in trained.shapes]])
+    words = json.dumps([recipe.described(), seed, trained.loss.name, trained.names, [list(s) for s in trained.shapes]])
     sha = hashlib.sha256(words.encode())
     shuffled = data if order_of is None else order_of
     # Sorted, as the order of batches sees them: how rows are listed makes no other training.
@@ -44,7 +44,7 @@ def digest_of(trained: Trained, data: Data, order_of: Data | None, recipe: Recip
 
 def write(path: Path, state: State, network: nn.Module, digest: str) -> None:
     """Write beside, flush, and put in place: an interruption leaves the old file or the new one, nothing between."""
-    tensors = {"weights": state.w, "momentum": state.v}
+    tensors = {"weights": state.w, **state.slots}
     tensors |= {f"buffer/{name}": value for name, value in network.named_buffers()}
     about = json.dumps([state.epoch, state.faultless_since, state.finished])
     content = save(
@@ -70,7 +70,8 @@ def read(path: Path, state: State, network: nn.Module, digest: str) -> State:
         )
     with torch.no_grad():
         state.w.copy_(tensors["weights"])
-        state.v.copy_(tensors["momentum"])
+        for name, value in state.slots.items():
+            value.copy_(tensors[name])
         for name, value in network.named_buffers():
             value.copy_(tensors[f"buffer/{name}"])
     state.epoch, state.faultless_since, state.finished = json.loads(about["state"])

@@ -1,4 +1,4 @@
-"""The training loop: stochastic gradient descent with momentum, spelt out from top to bottom."""
+"""The training loop: order, forward pass, gradient and step, spelt out from top to bottom."""
 
 import copy
 from collections.abc import Callable, Iterator
@@ -13,11 +13,14 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import NeedError, NumericsError
+from spotlessnet.core.loss import smoothed
 from spotlessnet.core.progress import track
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.source import Inputs
 from spotlessnet.core.trained import Trained, logits_of
 from spotlessnet.training import checkpoint as checkpoints
+from spotlessnet.training.augment import augmented
+from spotlessnet.training.optimiser import Optimiser
 from spotlessnet.training.order import Order, mixed, repeatable
 from spotlessnet.training.resident import Resident
 from spotlessnet.training.schedule import lr_at
@@ -40,10 +43,13 @@ def fit(
 ) -> Trained:
     r"""Train from `trained.weights` on; the network that was handed in stays as it is.
 
+    With SGD, the usual optimiser:
+
     $$g = \frac1{|b|}\sum_{i \in b} \nabla \ell_i(w) + \lambda (w - w_{start}), \qquad
       v \leftarrow m v + g, \qquad w \leftarrow w - \eta_t v$$
 
-    The same seed gives the same bytes, also when interrupted and resumed from a checkpoint.
+    Adam and AdamW take the steps of `torch.optim`. The same seed gives the same bytes, also when interrupted and
+    resumed from a checkpoint.
 
     **Arguments:**
 
@@ -57,34 +63,25 @@ def fit(
     recipe = recipe or trained.recipe
     if recipe is None:
         raise NeedError("Training needs a recipe, but none is known. Give `recipe=Recipe(...)`.")
-    trained = replace(trained, recipe=recipe, weight_decay=recipe.weight_decay, init=_start(trained))
-    w0, device = trained.anchor, trained.device
+    trained = replace(
+        trained,
+        recipe=recipe,
+        weight_decay=recipe.penalty,
+        init=_start(trained),
+        loss=smoothed(trained.loss, recipe.label_smoothing),
+    )
     network, w, g = _opened(trained, recipe)
+    optimiser = Optimiser.of(trained, recipe, w, trained.anchor)
     order, rows = Order.of(data, order_of, recipe.batch_size, seed), Resident.of(trained, data)
-    state, total = checkpoints.State(w, torch.zeros_like(w)), recipe.epochs * order.steps
+    state = checkpoints.State(w, optimiser.slots)
     path = None if checkpoint is None else Path(checkpoint)
     digest = "" if path is None else checkpoints.digest_of(trained, data, order_of, recipe, seed)
     if path is not None and path.exists():
         state = checkpoints.read(path, state, network, digest)
 
     for epoch in track(range(state.epoch, 0 if state.finished else recipe.epochs), label):
-        # Sums stay on the device: reading one per step would make it wait for every batch.
-        loss, mistakes = torch.zeros((), device=device), torch.zeros((), device=device)
-        with repeatable(device, mixed(seed, epoch, "noise")), torch.enable_grad():
-            for step, x, y in _steps(order, rows, epoch):
-                g.zero_()
-                outputs = _answer(network, x)
-                losses = trained.loss(outputs, y)
-                losses.mean().backward()
-                with torch.no_grad():
-                    if recipe.weight_decay:
-                        g.add_(w - w0, alpha=recipe.weight_decay)
-                    if adjust is not None:
-                        adjust(g, w, step / total)
-                    state.v.mul_(recipe.momentum).add_(g)
-                    w.sub_(state.v, alpha=lr_at(recipe, step, total))
-                    loss += losses.detach().sum()
-                    mistakes += trained.loss.mistakes(outputs.detach(), y).sum()
+        with repeatable(trained.device, mixed(seed, epoch, "noise")), torch.enable_grad():
+            loss, mistakes = _epoch(trained, network, w, g, optimiser, order, rows, epoch, adjust)
         _check_sane(loss, w, epoch, recipe)
         state.epoch = epoch + 1
         if state.faultless_since is None and not mistakes.item():
@@ -100,6 +97,41 @@ def fit(
     for parameter in network.parameters():
         parameter.grad = None
     return replace(trained, model=network.eval(), weights=w.clone())
+
+
+def _epoch(
+    trained: Trained,
+    network: nn.Module,
+    w: Float[Tensor, " P"],
+    g: Float[Tensor, " P"],
+    optimiser: Optimiser,
+    order: Order,
+    rows: Resident,
+    epoch: int,
+    adjust: Adjust | None,
+) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
+    """One pass over the rows, in place; the summed loss and mistakes."""
+    recipe, device = optimiser.recipe, trained.device
+    total = recipe.epochs * order.steps
+    # Sums stay on the device: reading one per step would make it wait for every batch.
+    loss, mistakes = torch.zeros((), device=device), torch.zeros((), device=device)
+    for step, x, y in _steps(order, rows, epoch):
+        g.zero_()
+        x = augmented(recipe.augment, x, order.seed, step)
+        # Only the network runs in bfloat16: a loss summed in eight bits would not see small steps.
+        with torch.autocast(device.type, torch.bfloat16, enabled=recipe.bf16):
+            outputs = _answer(network, x)
+        outputs = outputs.to(w.dtype)
+        losses = trained.loss(outputs, y)
+        losses.mean().backward()
+        with torch.no_grad():
+            optimiser.prepare_(g, w)
+            if adjust is not None:
+                adjust(g, w, step / total)
+            optimiser.step_(w, g, lr_at(recipe, step, total))
+            loss += losses.detach().sum()
+            mistakes += trained.loss.mistakes(outputs.detach(), y).sum()
+    return loss, mistakes
 
 
 def training_mode(network: nn.Module, recipe: Recipe) -> nn.Module:

@@ -1,6 +1,7 @@
 """Many trainings as one program: copies of a small network that differ in seed, start and rows."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -11,10 +12,12 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import DataError, MismatchError, NeedError, NumericsError, SettingError, check_positive
+from spotlessnet.core.loss import smoothed
 from spotlessnet.core.progress import track
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.source import Inputs
 from spotlessnet.core.trained import Trained
+from spotlessnet.training.optimiser import Optimiser
 from spotlessnet.training.order import by_number, permutation
 from spotlessnet.training.resident import Resident
 from spotlessnet.training.schedule import lr_at
@@ -49,22 +52,23 @@ def fit_many(
     keep = torch.ones(S, len(data), dtype=torch.bool) if keep is None else keep.cpu()
     _check(trained, data, recipe, seeds, keep, starts)
     check_positive("at_once", at_once)
+    trained = replace(trained, loss=smoothed(trained.loss, recipe.label_smoothing))
     w = trained.weights.repeat(S, 1) if starts is None else starts.detach().to(trained.weights, copy=True)
     pull = trained.weights if trained.init is None else trained.init
     anchors = pull.expand(S, -1) if starts is None else w.clone()
     rows, slope = Resident.of(trained, data), _slope(trained)
     for group in torch.arange(S).split(at_once):
         one = slice(int(group[0]), int(group[-1]) + 1)
-        _train(w[one], anchors[one], [seeds[s] for s in group.tolist()], keep[one], recipe, rows, slope, label)
+        optimiser = Optimiser.of(trained, recipe, w[one], anchors[one])
+        _train(w[one], optimiser, [seeds[s] for s in group.tolist()], keep[one], rows, slope, label)
     return w
 
 
 def _train(
     weights: Float[Tensor, "S P"],
-    anchors: Float[Tensor, "S P"],
+    optimiser: Optimiser,
     seeds: Sequence[int],
     keep: Bool[Tensor, "S N"],
-    recipe: Recipe,
     rows: Resident,
     slope: Slope,
     label: str,
@@ -72,35 +76,34 @@ def _train(
     """Train one group in place; a network that has stopped is left out of the program from then on."""
     going = torch.arange(len(weights))
     since = torch.full((len(weights),), -1)
-    v, listed = torch.zeros_like(weights), by_number(rows.data)
+    recipe, listed = optimiser.recipe, by_number(rows.data)
     for epoch in track(range(recipe.epochs), label):
         order = torch.stack([listed[permutation(keep.shape[1], seeds[s], epoch)] for s in going.tolist()])
         here = going.to(weights.device)
         w = weights[here]
-        loss, mistakes = _epoch(w, v, anchors[here], order, keep[going], epoch, recipe, rows, slope)
+        loss, mistakes = _epoch(w, optimiser, order, keep[going], epoch, rows, slope)
         weights[here] = w
         _check_sane(loss, w, [seeds[s] for s in going.tolist()], epoch, recipe)
         since[going] = torch.where((since[going] < 0) & (mistakes.cpu() == 0), epoch, since[going])
         if recipe.patience is not None:
             stay = (since[going] < 0) | (epoch - since[going] < recipe.patience)
-            going, v = going[stay], v[stay.to(v.device)]
+            if not stay.all():
+                going, optimiser = going[stay], optimiser.take(stay.to(weights.device))
         if not len(going):
             break
 
 
 def _epoch(
     w: Float[Tensor, "s P"],
-    v: Float[Tensor, "s P"],
-    w0: Float[Tensor, "s P"],
+    optimiser: Optimiser,
     order: Int64[Tensor, "s N"],
     keep: Bool[Tensor, "s N"],
     epoch: int,
-    recipe: Recipe,
     rows: Resident,
     slope: Slope,
 ) -> tuple[Float[Tensor, " s"], Float[Tensor, " s"]]:
     """One epoch of every network, in place; their summed losses and mistakes."""
-    loss, mistakes = torch.zeros(len(w)).to(w), torch.zeros(len(w)).to(w)
+    recipe, loss, mistakes = optimiser.recipe, torch.zeros(len(w)).to(w), torch.zeros(len(w)).to(w)
     batches = _batches(order, keep.gather(1, order), recipe.batch_size)
     for t, (positions, present) in enumerate(batches, start=epoch * len(batches)):
         some = present.any(1)
@@ -110,16 +113,10 @@ def _epoch(
         each = positions.shape
         x = {n: c.unflatten(0, each) for n, c in x.items()} if isinstance(x, dict) else x.unflatten(0, each)
         g, (total, wrong) = slope(w, x, y.unflatten(0, each), present.to(w))
-        if recipe.weight_decay:
-            g.add_(w - w0, alpha=recipe.weight_decay)
-        lr = lr_at(recipe, t, recipe.epochs * len(batches))
-        if some.all():
-            v.mul_(recipe.momentum).add_(g)
-            w.sub_(v, alpha=lr)
-        else:  # a network whose batch is empty sits this step out, momentum included
-            moves = some.unsqueeze(1).to(w.device)
-            v.copy_(torch.where(moves, recipe.momentum * v + g, v))
-            w.sub_(torch.where(moves, v, 0), alpha=lr)
+        optimiser.prepare_(g, w)
+        # A network whose batch is empty sits this step out, momentum included.
+        moves = None if some.all() else some.unsqueeze(1).to(w.device)
+        optimiser.step_(w, g, lr_at(recipe, t, recipe.epochs * len(batches)), moves)
         loss += total
         mistakes += wrong
     return loss, mistakes
@@ -166,16 +163,27 @@ def _check(
         raise MismatchError(
             f"`starts` must hold {S} vectors of {trained.size} weights, but has shape {tuple(starts.shape)}."
         )
+    reason = why_not_together(trained, recipe)
+    if reason:
+        raise SettingError(reason)
+
+
+def why_not_together(trained: Trained, recipe: Recipe) -> str:
+    """Why this recipe cannot train many such networks as one program, and what to do; empty where it can."""
     layers = list(trained.model.modules())
     if recipe.dropout and any(isinstance(layer, _DropoutNd) and layer.p > 0 for layer in layers):
-        raise SettingError(
-            "Dropout cannot be repeated across many networks. Use `recipe.but(dropout=False)`, or `fit`."
-        )
+        return "Dropout cannot be repeated across many networks. Use `recipe.but(dropout=False)`, or `fit`."
     if not recipe.freeze_statistics and any(isinstance(layer, _NormBase) for layer in layers):
-        raise SettingError(
+        return (
             "Many networks at once must share their BatchNorm statistics. Use `recipe.but(freeze_statistics=True)`, "
             "or `fit`."
         )
+    if recipe.augment is not None:
+        # A batch of many networks is padded where rows are left out, and a transform would draw for the padding too.
+        return "Augmentation cannot be repeated across many networks. Use `recipe.but(augment=None)`, or `fit`."
+    if recipe.bf16:
+        return "Networks trained as one program do not use autocast. Use `recipe.but(bf16=False)`, or `fit`."
+    return ""
 
 
 def _check_sane(

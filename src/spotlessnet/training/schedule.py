@@ -11,13 +11,20 @@ WARM_UP = 0.3
 def lr_at(recipe: Recipe, step: int, total: int) -> float:
     r"""The learning rate of update `step`, counted from zero, out of `total`.
 
-    Constant: $\eta$. Cosine: $\tfrac\eta2(1 + \cos\frac{\pi t}{T})$. Step: a tenth from half, a hundredth from three
-    quarters. One-cycle: a cosine climb from $\eta / 25$ over the first 30 %, then a cosine fall to $\eta / 250000$.
+    Constant: $\eta$. Cosine: $\tfrac\eta2(1 + \cos\frac{\pi t}{T})$. Linear: $\eta (1 - t / T)$. Step: a tenth from
+    half, a hundredth from three quarters. One-cycle: a cosine climb from $\eta / 25$ over the first 30 %, then a cosine
+    fall to $\eta / 250000$. With a warm-up of $W$ steps the rate is $\eta (t + 1) / (W + 1)$ at first, and the
+    schedule fills the steps that are left: torch's `SequentialLR` of a `LinearLR` and the schedule.
 
     >>> [lr_at(Recipe(lr=1.0, schedule="step"), t, 8) for t in (0, 3, 4, 6)]
     [1.0, 1.0, 0.1, 0.01]
     """
-    lr = recipe.lr
+    lr, warm = recipe.lr, round(recipe.warmup_ratio * total)
+    if step < warm:
+        return lr * (step + 1) / (warm + 1)
+    step, total = step - warm, total - warm
+    if recipe.schedule == "linear":
+        return lr * (total - step) / total
     if recipe.schedule == "cosine":
         return _between(lr, 0.0, step / total)
     if recipe.schedule == "step":

@@ -47,11 +47,11 @@ class Tuning(Scrub):
                 "the recipe is not known; rate, momentum and batch have their defaults where none were given",
                 "the tuning is not that of the training",
             )
-        if trained.weight_decay is None:
+        if trained.weight_decay is None and trained.recipe is None:
             notes.assume(
                 "the decay is not known and was taken as zero", "the weights are free to wander from the start"
             )
-        elif trained.weight_decay > 0 and trained.init is None:
+        elif trained.weight_decay and trained.init is None:
             notes.assume(
                 "the start of training is not known; the decay pulls to where the tuning begins",
                 "the tuning aims at the optimum of another penalty",
@@ -62,8 +62,11 @@ class Tuning(Scrub):
             lr=known.lr if self.lr is None else self.lr,
             momentum=known.momentum if self.momentum is None else self.momentum,
             batch_size=known.batch_size if self.batch_size is None else self.batch_size,
-            weight_decay=trained.known_weight_decay,
+            # A decay that is no penalty (AdamW's) is known to the recipe alone.
+            weight_decay=known.weight_decay if trained.weight_decay is None else trained.weight_decay,
             schedule="constant",
+            warmup_ratio=0.0,
+            label_smoothing=0.0,  # the network's own loss has it already, and methods put other losses in its place
             patience=None,
             # Only weights come back from a scrub, so statistics that moved would be lost.
             freeze_statistics=True,
