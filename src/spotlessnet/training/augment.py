@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from spotlessnet.core.data import Inputs
 from spotlessnet.core.errors import DataError
+from spotlessnet.core.source import Inputs
 from spotlessnet.training.order import mixed
 
 
