@@ -9,9 +9,6 @@ random halves of both, then each is scrubbed with the same method and settings; 
 judges one. 0.5 is chance. What it finds among the rows that stay should be what it found before the scrub.
 """
 
-import argparse
-import os
-import platform
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -23,17 +20,16 @@ import torch
 from spotlessnet.auditing.rows import Row
 from spotlessnet.auditing.shadow_attack import attack_shadows
 from spotlessnet.auditing.shadows import train_shadows
-from spotlessnet.core.files import write_whole
 from spotlessnet.core.scrub import Scrub, chain
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.datasets import load
 from spotlessnet.demo import problem
 from spotlessnet.methods import NTK, SCRUB, Finetune, Fisher, NegGradPlus, SalUn, ShortRetrain
-from spotlessnet.report.exports import as_json_lines
 
 # Started as a script, its own folder comes first, not the one that holds it.
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from benchmarks.common import Flags, Place, collect, device_of, show, use_threads
 from benchmarks.labels import in_the_fields_words
 
 METHODS: dict[str, Scrub] = {
@@ -47,15 +43,15 @@ METHODS: dict[str, Scrub] = {
     "SalUn": SalUn(),
 }
 FORGOTTEN, RETAINED = "AUC on forgotten rows", "AUC on retained rows"
-BEGIN, END = "<!-- written by benchmarks/attack.py -->", "<!-- end of the attack -->"
+PLACE = Place.of("attack", "end of the attack")
 
 
-def small_cifar(folder: Path, epochs: int, seed: int) -> tuple[Trained, Split]:
+def small_cifar(folder: Path, epochs: int, seed: int, device: torch.device) -> tuple[Trained, Split]:
     """The mislabelled images of `benchmarks/frontier.py`, and the network that will learn them."""
-    # A script beside this one, found where this one was started from.
-    from frontier import RECIPE, split_of, start_of  # type: ignore[import-not-found]
+    # Only here: the page of the frontier, which imports that script, shows this one's table too.
+    from benchmarks.frontier import RECIPE, split_of, start_of
 
-    device, pair = "cuda" if torch.cuda.is_available() else "cpu", load("cifar10", folder)
+    pair = load("cifar10", folder)
     began = start_of("resnet", folder, seed, device)
     recipe = RECIPE.but(epochs=epochs, patience=None)
     return replace(began, recipe=recipe), split_of("wrong", pair.train, pair.test, seed, device)
@@ -94,34 +90,27 @@ def table(rows: Sequence[Row]) -> str:
     return in_the_fields_words("\n".join(lines))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def flags() -> Flags:
+    parser = Flags(__doc__).data("folder with image shards and weights; digits without it").out().page().device()
     parser.add_argument("--shadows", type=int, default=64)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--data", type=Path, help="folder with image shards and weights; digits without it")
     parser.add_argument("--epochs", type=int, default=25, help="of each CIFAR-10 shadow")
     parser.add_argument("--only", nargs="+", choices=METHODS, default=list(METHODS), metavar="METHOD")
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--docs", type=Path, help="the page whose table is renewed")
-    given = parser.parse_args()
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    note = (
-        f"python benchmarks/attack.py {f'--data DIR --epochs {given.epochs} ' if given.data else ''}"
-        f"--shadows {given.shadows} --seed {given.seed}; {platform.system()} "
-        f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}"
-    )
-    began, split = small_cifar(given.data, given.epochs, given.seed) if given.data else problem()
-    name, methods = "small CIFAR-10" if given.data else "digits", {m: METHODS[m] for m in given.only}
-    found = measure(name, began, split, methods, given.shadows, given.seed)
-    rows = [replace(row, note=note) for row in found]
-    made = table(rows)
-    print(made)
-    if given.out:
-        write_whole(given.out, as_json_lines(rows).encode(), replace=True)
-    if given.docs:
-        page = given.docs.read_text(encoding="utf-8")
-        before, after = page[: page.index(BEGIN) + len(BEGIN)], page[page.index(END) :]
-        given.docs.write_text(f"{before}\n\n{made}\n\n{after}", encoding="utf-8")
+    return parser
+
+
+def main() -> None:
+    given = flags().parse_args()
+    use_threads()
+    if given.data is None:
+        name = "digits"
+        began, split = problem()
+    else:
+        name = "small CIFAR-10"
+        began, split = small_cifar(given.data, given.epochs, given.seed, device_of(given))
+    methods = {method: METHODS[method] for method in given.only}
+    rows = collect(given, "attack", [measure(name, began, split, methods, given.shadows, given.seed)])
+    show(given, table(rows), PLACE)
 
 
 if __name__ == "__main__":

@@ -4,10 +4,9 @@ Run `python benchmarks/calibration.py --out results/calibration.json` for the fi
 only prints them. All networks are trained here: nothing is read from earlier runs.
 """
 
-import argparse
 import json
 import os
-import platform
+import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -28,6 +27,10 @@ from spotlessnet.datasets import digits
 from spotlessnet.models.mlp import MLP
 from spotlessnet.training.fit_many import fit_many
 from spotlessnet.training.pairs import train_pairs
+
+# Started as a script, its own folder comes first, not the one that holds it.
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from benchmarks.common import Flags, command, machine
 
 RECIPE = Recipe(epochs=40, lr=0.1, momentum=0.9, batch_size=50, weight_decay=1e-4)
 OTHERWISE = RECIPE.but(epochs=20, batch_size=25)
@@ -144,29 +147,29 @@ def _mean(values: torch.Tensor) -> float:
     return round(float(values.mean()), 4)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+def flags() -> Flags:
+    parser = Flags(__doc__).out(help="the file for the figures")
     parser.add_argument("--pairs", type=int, default=200)
     parser.add_argument("--draws", type=int, default=200)
     parser.add_argument("--nulls", type=int, default=500)
     parser.add_argument("--sets", type=int, default=1000)
-    parser.add_argument("--out", type=Path)
-    settings = parser.parse_args()
-    figures = calibrate(settings.pairs, settings.draws, settings.nulls, settings.sets)
-    numbers = {name: getattr(settings, name) for name in ("pairs", "draws", "nulls", "sets")}
-    words = " ".join(f"--{name} {value}" for name, value in numbers.items())
+    return parser
+
+
+def main() -> None:
+    given = flags().parse_args()
+    figures = calibrate(given.pairs, given.draws, given.nulls, given.sets)
     record = {
-        "command": f"python benchmarks/calibration.py {words} --out results/calibration.json",
-        "seeds": f"trainings 0 to {3 * settings.pairs - 1}, labels 0, groups 0",
-        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, "
-        f"{torch.get_num_threads()} threads, Python {platform.python_version()}, torch {torch.__version__}",
+        "command": command("calibration"),
+        "seeds": f"trainings 0 to {3 * given.pairs - 1}, labels 0, groups 0",
+        "machine": f"{machine()}, {os.cpu_count()} cores",
         "figures": figures,
     }
     text = json.dumps(record, indent=2, allow_nan=False)
     print(text)
-    if settings.out:
-        settings.out.parent.mkdir(parents=True, exist_ok=True)
-        settings.out.write_text(text + "\n", encoding="utf-8")
+    if given.out:
+        given.out.parent.mkdir(parents=True, exist_ok=True)
+        given.out.write_text(text + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

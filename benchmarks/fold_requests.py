@@ -7,32 +7,25 @@ rows at a time must go, each request served by `OutOfFoldDistillation` from thos
 hundred retained rows.
 """
 
-import argparse
-import os
-import platform
 import statistics
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from time import perf_counter
 
-import torch
-
-from spotlessnet.auditing.rows import Row, read_rows
+from spotlessnet.auditing.rows import Row
 from spotlessnet.core.cohorts import rows
-from spotlessnet.core.files import write_whole
-from spotlessnet.core.intervals import t_interval
 from spotlessnet.core.progress import track
 from spotlessnet.methods import OutOfFoldDistillation
 from spotlessnet.precomputed.fold_models import train_fold_models
-from spotlessnet.readouts import ActivationDistance, Error, MeanLoss
-from spotlessnet.report.exports import as_json_lines
 from spotlessnet.training.fit import fit
 
 # Started as a script, its own folder comes first, and `requests` would be anyone's.
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from benchmarks.common import Flags, Place, collect, mean_and_half, show, use_threads, values_of
 from benchmarks.labels import in_the_fields_words
 from benchmarks.requests import (
     CALLED,
@@ -45,6 +38,7 @@ from benchmarks.requests import (
     METHODS,
     ONE_BY_ONE,
     WRONG,
+    beside_retraining,
     problem,
 )
 
@@ -72,7 +66,7 @@ COLUMNS = (
 )
 WRITING, SERVING = "cost of training them, in trainings", "cost of a request, in trainings"
 SHARE = "rows visited by a request, in trainings"
-BEGIN, END = "<!-- written by benchmarks/fold_requests.py -->", "<!-- end of tutored -->"
+PLACE = Place.of("fold_requests", "end of tutored")
 
 
 def measure(folder: Path | None, kind: str, weight_decay: float, seed: int) -> Iterator[Row]:
@@ -101,15 +95,11 @@ def measure(folder: Path | None, kind: str, weight_decay: float, seed: int) -> I
         called = min(called, i) if done.diagnostics["retrain_now"] else called
         if i in LOOK:
             together = rows(chosen[: i * EACH], mislabelled=kind == WRONG)(train, test)
-            joint = original.at(
-                replace(scrub, examples_per_epoch=max(EACH * i, SCRUB.examples_per_epoch or 0))(original, together).mean
-            )
-            retrained = fit(start, together.retain, seed=seed, order_of=train)
-            other = fit(start, together.retain, seed=seed + 1000, order_of=train)
-            networks = {"original": original, ONE_BY_ONE: network, JOINT: joint, "retrained": other}
-            for method, one in networks.items():
-                for readout in (ActivationDistance(retrained), MeanLoss("forget"), Error("retain"), Error("test")):
-                    yield row(method, f"{readout.name} after {i}", float(readout(one, together)))
+            at_once = replace(scrub, examples_per_epoch=max(EACH * i, SCRUB.examples_per_epoch or 0))
+            joint = original.at(at_once(original, together).mean)
+            networks = {"original": original, ONE_BY_ONE: network, JOINT: joint}
+            for method, readout, value in beside_retraining(start, networks, together, seed):
+                yield row(method, f"{readout} after {i}", value)
     assert original.recipe is not None  # given by the problem
     yield row(ONE_BY_ONE, CALLED, called)
     yield row(ONE_BY_ONE, SERVING, statistics.median(spent) / training, sum(spent))
@@ -118,12 +108,10 @@ def measure(folder: Path | None, kind: str, weight_decay: float, seed: int) -> I
 
 def table(all_rows: Sequence[Row]) -> str:
     """Markdown: the distance on the rows gone so far, errors and cost, with 95 % intervals over seeds."""
+    values = partial(values_of, all_rows)
 
     def cell(kind: str, method: str, readout: str, scale: float = 1.0) -> str:
-        return told([scale * value for value in values(kind, method, readout)])
-
-    def values(kind: str, method: str, readout: str) -> list[float]:
-        return [r.value for r in all_rows if (r.experiment, r.method, r.readout) == (kind, method, readout)]
+        return mean_and_half([scale * value for value in values(kind, method, readout)])
 
     lines = []
     for kind in dict.fromkeys(row.experiment for row in all_rows):
@@ -134,7 +122,7 @@ def table(all_rows: Sequence[Row]) -> str:
         lines.append("|---:|---:|---:|---:|---:|---:|---:|")
         for i in LOOK:
             pair = [values(kind, method, f"{DISTANCE} after {i}") for method in (ONE_BY_ONE, JOINT)]
-            ratio = told([a / b for a, b in zip(*pair, strict=True)])
+            ratio = mean_and_half([a / b for a, b in zip(*pair, strict=True)])
             cells = [cell(kind, method, f"{DISTANCE} after {i}") for method in METHODS]
             errors = [cell(kind, ONE_BY_ONE, f"error on {part} after {i}", 100) for part in ("retain", "test")]
             lines.append(f"| {i} | {' | '.join([*cells, ratio, ' / '.join(errors)])} % |")
@@ -152,39 +140,20 @@ def table(all_rows: Sequence[Row]) -> str:
     return in_the_fields_words("\n".join(lines))
 
 
-def told(numbers: Sequence[float]) -> str:
-    """A mean with half of its 95 % interval."""
-    mean, low, high = t_interval(list(numbers))
-    return f"{mean:.3g}" if low == high or len(numbers) == 1 else f"{mean:.3g} ± {(high - low) / 2:.2g}"
+def flags() -> Flags:
+    parser = Flags(__doc__).data("the folder that holds MNIST; digits without it").seeds(range(5)).out().table().page()
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
+    return parser
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="the folder that holds MNIST; digits without it")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
-    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--table", action="store_true", help="measure nothing: the table of the rows in --out")
-    parser.add_argument("--docs", type=Path, help="the page whose table is renewed")
-    given = parser.parse_args()
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    note = (
-        f"python benchmarks/fold_requests.py {'--data DIR ' if given.data else ''}"
-        f"--seeds {' '.join(map(str, given.seeds))}; "
-        f"{platform.system()} {platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}"
+    given = flags().parse_args()
+    use_threads()
+    sequences = (
+        measure(given.data, kind, weight_decay, seed)
+        for kind, weight_decay, seed in product(given.kinds, DECAYS, given.seeds)
     )
-    all_rows: list[Row] = read_rows(given.out) if given.table else []
-    for kind, weight_decay in () if given.table else product(given.kinds, DECAYS):
-        for seed in given.seeds:
-            all_rows += (replace(r, note=note) for r in measure(given.data, kind, weight_decay, seed))
-            if given.out:
-                write_whole(given.out, as_json_lines(all_rows).encode(), replace=True)
-    made = table(all_rows)
-    print(made)
-    if given.docs:
-        page = given.docs.read_text(encoding="utf-8")
-        before, after = page[: page.index(BEGIN) + len(BEGIN)], page[page.index(END) :]
-        given.docs.write_text(f"{before}\n\n{made}\n{after}", encoding="utf-8")
+    show(given, table(collect(given, "fold_requests", sequences)), PLACE)
 
 
 if __name__ == "__main__":

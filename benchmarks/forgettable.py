@@ -18,9 +18,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-sys.path.insert(0, str(Path(__file__).parent))
-import forgettable_cifar as cifar
-
 from spotlessnet.forgettable.certificate import refine
 from spotlessnet.forgettable.encoder import Encoder
 from spotlessnet.forgettable.examples import Examples
@@ -28,6 +25,12 @@ from spotlessnet.forgettable.factor import cholesky, solve
 from spotlessnet.forgettable.model import ForgettableModel
 from spotlessnet.forgettable.moments import Moments
 from spotlessnet.forgettable.ridge import as_ridge, leave_one_out
+
+# Started as a script, its own folder comes first, not the one that holds it.
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from benchmarks.common import Flags, device_of
+
+from benchmarks import forgettable_cifar as cifar
 
 PIXELS = 128
 TUNE = {"epochs": 12, "label_smoothing": 0.0, "graph": True}
@@ -42,13 +45,14 @@ class Run:
     """One process: data on the device, rows of results as they come."""
 
     def __init__(self, args: argparse.Namespace) -> None:
-        self.args, self.began = args, time.time()
-        self.device = "cuda" if torch.cuda.is_available() else "cpu"
-        self.x, self.y, self.x_test, self.y_test = cifar.load(Path(args.data), self.device)
+        self.args = args
+        self.began = time.time()
+        self.device = device_of(args).type
+        self.x, self.y, self.x_test, self.y_test = cifar.load(args.data, self.device)
         if args.tiny:
             self.x, self.y = self.x[: args.tiny], self.y[: args.tiny]
             self.x_test, self.y_test = self.x_test[:40], self.y_test[:40]
-        self.out = Path(args.out).open("a")  # noqa: SIM115  open as long as the process runs
+        self.out = args.out.open("a")
         torch.backends.cudnn.benchmark = True
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
 
@@ -259,15 +263,14 @@ def attack(run: Run, seed: int, q: Tensor, core: Tensor, user: Tensor, ridge: fl
         if run.late():
             break
     stacked = {name: torch.stack(values) for name, values in kept.items()}
-    torch.save(stacked | {"mislabelled": len(wrong)}, Path(run.args.out).with_suffix(".margins.pt"))
+    torch.save(stacked | {"mislabelled": len(wrong)}, run.args.out.with_suffix(".margins.pt"))
     run.say(what="margins", seed=seed, shadows=len(stacked["held"]), targets=len(some), mislabelled=len(wrong))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", required=True)
-    parser.add_argument("--out", required=True)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+def flags() -> Flags:
+    parser = (
+        Flags(__doc__).data("the folder with cifar10.pt", required=True).out(required=True).seeds(range(3)).device()
+    )
     parser.add_argument("--parts", nargs="+", default=["tune", "cores", "attack", "sisa"])
     parser.add_argument("--cores", type=float, nargs="+", default=[0.1, 0.25])
     parser.add_argument("--pixels", type=int, default=PIXELS)
@@ -276,7 +279,11 @@ def main() -> None:
     parser.add_argument("--loo", action="store_true", help="also leave-one-out errors, and requests of all sizes")
     parser.add_argument("--stop", type=float, default=1e9, help="begin nothing new after so many seconds")
     parser.add_argument("--tiny", type=int, default=0)
-    run = Run(parser.parse_args())
+    return parser
+
+
+def main() -> None:
+    run = Run(flags().parse_args())
     for seed in run.args.seeds:
         if "tune" in run.args.parts and not run.late():
             tune(run, seed)

@@ -6,15 +6,19 @@ python benchmarks/forgettable_page.py
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from statistics import mean
 from typing import Any
+
+# Started as a script, its own folder comes first, not the one that holds it.
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from benchmarks.common import Place
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "forgettable.md"
 ROWS = ROOT / "results" / "forgettable-cifar.jsonl"
 TEXT = ROOT / "results" / "forgettable-text.jsonl"
-BEGIN, END = "<!-- {}: written by benchmarks/forgettable_page.py -->", "<!-- end of {} -->"
 
 
 def rows(path: Path = ROWS) -> list[dict[str, Any]]:
@@ -91,9 +95,8 @@ TABLES = {"accuracy": accuracy, "requests": requests, "attacks": attacks, "text"
 def filled(page: str) -> str:
     """The page with its tables written anew."""
     for name, make in TABLES.items():
-        begin, end = BEGIN.format(name), END.format(name)
-        before, rest = page.split(begin)
-        page = f"{before}{begin}\n\n{make()}\n\n{end}{rest.split(end)[1]}"
+        place = Place(f"<!-- {name}: written by benchmarks/forgettable_page.py -->", f"<!-- end of {name} -->")
+        page = place.fill(page, make())
     return page
 
 

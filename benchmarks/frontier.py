@@ -19,6 +19,7 @@ import argparse
 import json
 import math
 import statistics
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -51,6 +52,10 @@ from spotlessnet.models.resnet import ResNet
 from spotlessnet.operators.precision import matmul
 from spotlessnet.readouts import ActivationDistance, Error, MeanLoss
 from spotlessnet.training.fit import fit
+
+# Started as a script, its own folder comes first, not the one that holds it.
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from benchmarks.common import Flags, accelerator, device_of
 
 MODELS = ("all-cnn", "resnet")
 COHORTS = ("some", "wrong", "class")
@@ -91,7 +96,7 @@ def grid() -> dict[str, dict[str, Scrub]]:
     }
 
 
-def start_of(model: str, folder: Path, seed: int, device: str) -> Trained:
+def start_of(model: str, folder: Path, seed: int, device: torch.device) -> Trained:
     """The pre-trained network with a new head, before fine-tuning."""
     if model == "all-cnn":
         network = load_pretrained(AllCNN(CLASSES, seed=seed), folder / "allcnn-cifar100.safetensors")
@@ -102,7 +107,7 @@ def start_of(model: str, folder: Path, seed: int, device: str) -> Trained:
     return replace(trained, init=trained.weights)
 
 
-def split_of(cohort: str, train: Data, test: Data, seed: int, device: str) -> Split:
+def split_of(cohort: str, train: Data, test: Data, seed: int, device: torch.device) -> Split:
     """500 images drawn with the seed, and the rows that must go."""
     draw = torch.Generator().manual_seed(seed)
     labels, tests = train.labels(), test.labels()
@@ -149,10 +154,9 @@ def measure(
 
 
 def run(options: argparse.Namespace, methods: dict[str, Scrub]) -> None:
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    name = torch.cuda.get_device_name() if device == "cuda" else "CPU"
-    about = f"torch {torch.__version__}, {name}, TF32"
-    folder = Path(options.data)
+    device = device_of(options)
+    about = f"torch {torch.__version__}, {accelerator(device)}, TF32"
+    folder: Path = options.data
     pair = load("cifar10", folder)
     done = {row.key for row in read_rows(options.out)}
     warm = True
@@ -244,17 +248,18 @@ def table(path: str) -> None:
             )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def flags() -> Flags:
+    parser = Flags(__doc__).data("folder with image shards and weights").out(required=True).seeds(range(3)).device()
     parser.add_argument("what", choices=("choose", "confirm", "table"))
-    parser.add_argument("--data", help="folder with image shards and weights")
-    parser.add_argument("--out", required=True)
-    parser.add_argument("--chosen", help="rows of the choosing run")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--chosen", type=Path, help="rows of the choosing run")
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--cohorts", nargs="+", choices=COHORTS, default=list(COHORTS))
     parser.add_argument("--only", nargs="+", help="methods of the grid to run")
-    options = parser.parse_args()
+    return parser
+
+
+def main() -> None:
+    options = flags().parse_args()
     methods = {name: settings for name, settings in grid().items() if not options.only or name in options.only}
     if options.what == "choose":
         run(

@@ -3,7 +3,6 @@
 python benchmarks/frontier_page.py --out results/frontier-confirm.jsonl   # results/frontier.md and the figure
 """
 
-import argparse
 import statistics
 import sys
 from collections import defaultdict
@@ -15,11 +14,12 @@ from matplotlib.figure import Figure
 
 from spotlessnet.auditing.rows import Row, read_rows
 from spotlessnet.core.intervals import ratio_interval
-from spotlessnet.report.figures import MARKS, PALETTE, STYLE
+from spotlessnet.report.figures import MARKS, PALETTE
 
 # Started as a script, its own folder comes first, not the one that holds it.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import benchmarks.attack
+from benchmarks.common import GREY, Flags, grey_style
 from benchmarks.frontier import COHORTS, MODELS, OPERATIONS, gaps
 from benchmarks.labels import in_the_fields_words
 
@@ -108,9 +108,7 @@ def write_page(path: str) -> None:
     )
     Path("results/frontier.md").write_text(text)
 
-    # The page is read on white and on black alike, so the ink is grey.
-    style = {name: "#808080" if value == STYLE["text.color"] else value for name, value in STYLE.items()}
-    with mpl.rc_context(style):
+    with mpl.rc_context(grey_style()):
         figure = Figure(figsize=(10, 6), layout="constrained")
         for i, setting in enumerate(settings):
             axes = figure.add_subplot(2, 3, i + 1)
@@ -122,7 +120,7 @@ def write_page(path: str) -> None:
                 name = in_the_fields_words(f"| {method} |").strip("| ")
                 axes.plot(cost, gap.value, MARKS[j % 7], ms=7, color=colour, label=name)
             axes.axhline(1, lw=1, color=PALETTE[2])
-            axes.axvline(1, lw=1, ls=":", color="#808080")
+            axes.axvline(1, lw=1, ls=":", color=GREY)
             axes.set(xscale="log", title=setting, ylim=(-0.6, 1.8))
             axes.set_xticks([0.1, 0.2, 0.5, 1, 2], ["0.1", "0.2", "0.5", "1", "2"])
             axes.minorticks_off()
@@ -133,10 +131,12 @@ def write_page(path: str) -> None:
         figure.savefig("docs/pictures/frontier.svg", metadata={"Date": None})
 
 
+def flags() -> Flags:
+    return Flags(__doc__).out(required=True, help="the rows")
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", required=True, help="the rows")
-    write_page(parser.parse_args().out)
+    write_page(str(flags().parse_args().out))
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ from spotlessnet.training.fit import fit
 
 # Started as a script, its own folder comes first, not the one that holds it.
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from benchmarks.common import Flags, accelerator, device_of
 from benchmarks.frontier import (
     COHORTS,
     MODELS,
@@ -77,14 +78,15 @@ def name_of(setting: Setting) -> str:
 
 
 def run(options: argparse.Namespace, wanted: Wanted) -> None:
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    about = f"torch {torch.__version__}, {torch.cuda.get_device_name() if device == 'cuda' else 'CPU'}, TF32"
-    pair, done = load("cifar10", Path(options.data)), {row.key for row in read_rows(options.out)}
+    device = device_of(options)
+    about = f"torch {torch.__version__}, {accelerator(device)}, TF32"
+    pair = load("cifar10", options.data)
+    done = {row.key for row in read_rows(options.out)}
     warm = False
     for seed, model, cohort in product(options.seeds, options.models, options.cohorts):
         name = f"{model} {cohort}"
         split = split_of(cohort, pair.train, pair.test, seed, device)
-        start = start_of(model, Path(options.data), seed, device)
+        start = start_of(model, options.data, seed, device)
         with matmul("tf32"):
             if not warm:  # kernels are chosen on first use; that time belongs to nobody
                 fit(start, split.whole, RECIPE.but(epochs=2, patience=None))
@@ -190,15 +192,18 @@ def rise(rows: Mapping[tuple[str, str, str, int], float], name: str, method: str
     return statistics.mean(above) if above else 0.0
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def flags() -> Flags:
+    parser = Flags(__doc__).data("folder with image shards and weights", required=True).out(required=True)
+    parser.seeds(range(3)).device()
     parser.add_argument("what", choices=("choose", "confirm"))
-    parser.add_argument("--data", required=True, help="folder with image shards and weights")
-    parser.add_argument("--out", required=True)
-    parser.add_argument("--chosen", help="rows of the choosing run, for `confirm`")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--chosen", type=Path, help="rows of the choosing run, for `confirm`")
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--cohorts", nargs="+", choices=COHORTS, default=list(COHORTS))
+    return parser
+
+
+def main() -> None:
+    parser = flags()
     options = parser.parse_args()
     if options.what == "choose":
         run(options, everything)

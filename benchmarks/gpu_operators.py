@@ -12,7 +12,6 @@ product in the same run. Images are random: the time does not depend on what the
 
 import argparse
 import json
-import shlex
 import statistics
 import sys
 import time
@@ -33,6 +32,10 @@ from spotlessnet.operators.gauss_newton import TOGETHER, GaussNewton
 from spotlessnet.operators.kernel import kernel
 from spotlessnet.operators.low_rank import low_rank
 from spotlessnet.operators.precision import matmul
+
+# Started as a script, its own folder comes first, not the one that holds it.
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from benchmarks.common import Flags, accelerator, command, device_of
 
 PARTS = ("ceiling", "kernel", "product", "directions")
 
@@ -78,11 +81,14 @@ def forward_operations(trained: Trained) -> int:
 class Report:
     """Prints and keeps JSON lines, each with what it takes to run it again."""
 
-    def __init__(self, device: torch.device, exactness: str, out: str | None) -> None:
-        name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
-        command = shlex.join(["python", "benchmarks/gpu_operators.py", *sys.argv[1:]])
-        self.diagnostics = {"exactness": exactness, "torch": torch.__version__, "device": name, "command": command}
-        self.out = Path(out) if out else None
+    def __init__(self, device: torch.device, exactness: str, out: Path | None) -> None:
+        self.diagnostics = {
+            "exactness": exactness,
+            "torch": torch.__version__,
+            "device": accelerator(device),
+            "command": command("gpu_operators"),
+        }
+        self.out = out
         self.device = device
 
     def __call__(self, what: str, **figures: Any) -> None:
@@ -103,8 +109,8 @@ def rated(operations: float, taken: float, ceiling: float) -> dict[str, float]:
     return {"seconds": round(taken, 4), "tflops": round(lr / 1e12, 3), "share_of_ceiling": round(lr / ceiling, 3)}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def flags() -> Flags:
+    parser = Flags(__doc__).out(help="add the lines to this file").device()
     parser.add_argument("--tiny", action="store_true", help="a few rows, to see that it runs")
     parser.add_argument("--only", choices=PARTS, action="append", help="run this part; may be given several times")
     parser.add_argument("--exactness", choices=("float32", "tf32"), default="float32")
@@ -115,11 +121,16 @@ def main() -> None:
     parser.add_argument("--oversample", type=int, default=24)
     parser.add_argument("--compiled", action="store_true", help="compile the product of several vectors")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--out", help="add the lines to this file")
-    options = parser.parse_args()
+    return parser
+
+
+def main() -> None:
+    options = flags().parse_args()
     if options.tiny:
-        options.rows, options.batch_size, options.rank, options.oversample, options.repeats = 6, 3, 2, 2, 1
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        options.rows, options.batch_size = 6, 3
+        options.rank, options.oversample = 2, 2
+        options.repeats = 1
+    device = device_of(options)
     if device.type == "cpu" and not options.tiny:
         print("No GPU here, so nothing was timed; `--tiny` runs the same code on a few rows.")
         return

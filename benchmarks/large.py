@@ -1,7 +1,7 @@
 """Forgetting from full CIFAR-10: requests served from a memory, short retraining and rivals, beside retraining.
 
-    python benchmarks/large.py run   --data DIR --out results/large.jsonl --model all-cnn --weight-decay 0.1 --seeds 0
-    1 2 3 4 python benchmarks/large.py clock --data DIR --out results/large-clock.jsonl --model all-cnn
+    python benchmarks/large.py run   --data DIR --out results/large.jsonl --model all-cnn --weight-decay 0.1 --seeds 5
+    python benchmarks/large.py clock --data DIR --out results/large-clock.jsonl --model all-cnn
     python benchmarks/large_page.py --out results/large.jsonl   # results/full_size.md
 
 50,000 images, a network pre-trained on CIFAR-100, SGD with decay toward the start. A hundred of the images are
@@ -17,6 +17,7 @@ who has seen both kinds of network with the other seeds tells a scrubbed from a 
 import argparse
 import io
 import json
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -53,6 +54,10 @@ from spotlessnet.readouts import ActivationDistance, Error, Margin, MeanLoss
 from spotlessnet.readouts.margin import margins_of
 from spotlessnet.training.fit import fit
 
+# Started as a script, its own folder comes first, not the one that holds it.
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from benchmarks.common import Flags, accelerator, device_of
+
 COHORTS = ("some", "wrong", "class")
 WEIGHTS = {"all-cnn": "allcnn-cifar100.safetensors", "resnet": "resnet18w04-cifar100.safetensors"}
 RECIPE = Recipe(epochs=6, lr=0.01, momentum=0.9, batch_size=128, schedule="cosine")
@@ -69,7 +74,6 @@ DISTANCE = "activation distance on forget"
 OPERATIONS = "operations, in trainings"
 WRITING, TRAINING = "writing", "training"
 ALONE_HERE = "alone on the machine"
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 Made = TypeVar("Made")
 
@@ -182,7 +186,8 @@ def looks(name: str, method: str, seed: int, network: Trained, reference: Traine
 
 def run(options: argparse.Namespace) -> None:
     """All seeds. The floor of each is the next one's retrained network, and the first's for the last."""
-    device, seen = DEVICE, []
+    device = device_of(options)
+    seen: list[Prepared] = []
     splits = requests(options, device)
     with matmul("tf32"):
         for seed in options.seeds:
@@ -206,12 +211,12 @@ def prepare(options: argparse.Namespace, splits: dict[str, Split], seed: int, de
         again = partial(weights_of, start, splits[cohort].retain, seed=seed, order_of=split.whole)
         took[cohort], other = keep(f"retrained-{cohort}", again)
         retrained[cohort] = start.at(other["weights"])
-    train = partial(train_fold_models, folds=options.parts, repeats=options.divisions, held=split.validation, seed=seed)
-    what = f"fold-models-{options.parts}-{options.divisions}"
+    train = partial(train_fold_models, folds=options.folds, repeats=options.repeats, held=split.validation, seed=seed)
+    what = f"fold-models-{options.folds}-{options.repeats}"
     took[FOLD_MODELS], known = keep(what, lambda: apart(train(network, split.whole)))
     keys = RowKeys(bytes.fromhex(known.pop("salt")), known["keys"])
     fold_models = FoldModels(**known | {"weights": known["weights"].to(device), "keys": keys})
-    if options.memory:
+    if options.statistics:
         took["memory"], memory = measured(lambda: write(options, network, split), device)
     print(f"{options.model}, decay {options.weight_decay:g}, seed {seed} trained", flush=True)
     return Prepared(seed, start, network, fold_models, memory, retrained, took)
@@ -232,7 +237,7 @@ def kept(
 ) -> tuple[float, dict[str, Any]]:
     """How long it took, and what was made: now or, with `--keep`, by an earlier run."""
     if options.keep is None:
-        return measured(make, DEVICE)
+        return measured(make, device_of(options))
     told = (
         options.model,
         options.weight_decay,
@@ -246,7 +251,7 @@ def kept(
     path = options.keep / f"{'-'.join(map(str, told))}.pt"
     if not path.exists():
         found = io.BytesIO()
-        torch.save(measured(make, DEVICE), found)
+        torch.save(measured(make, device_of(options)), found)
         write_whole(path, found.getvalue(), replace=True)  # another run may have been faster, to the same bytes
     took, made = torch.load(path, map_location="cpu", weights_only=True)
     return took, made
@@ -295,11 +300,10 @@ def one_cohort(
 
 def about(options: argparse.Namespace, device: torch.device) -> str:
     """Machine, epochs and what the methods were told, for the record."""
-    machine = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
     paid = f"{options.few} or {options.many} rows" if options.few else "what a hundredth or a tenth pays for"
     return (
-        f"torch {torch.__version__}, {machine}, TF32, {options.epochs} epochs; "
-        f"{options.parts * options.divisions} fold models; {options.rounds} rounds of {paid}"
+        f"torch {torch.__version__}, {accelerator(device)}, TF32, {options.epochs} epochs; "
+        f"{options.folds * options.repeats} fold models; {options.rounds} rounds of {paid}"
     )
 
 
@@ -345,11 +349,11 @@ def operations(start: Trained, data: Data) -> float:
 
 def clock(options: argparse.Namespace) -> None:
     """What a request takes on a machine that does nothing else, beside an epoch of training. Weights do not matter."""
-    device = DEVICE
+    device = device_of(options)
     splits, start = requests(options, device), begin(options, options.seeds[0], device)
     whole, epoch = splits["some"].whole, RECIPE.but(epochs=1, weight_decay=options.weight_decay)
-    part = torch.stack([torch.arange(len(whole)) % options.parts + d * options.parts for d in range(options.divisions)])
-    fold_models = FoldModels(start.weights.repeat(options.parts * options.divisions, 1), RowKeys.of(whole), part)
+    part = torch.stack([torch.arange(len(whole)) % options.folds + d * options.folds for d in range(options.repeats)])
+    fold_models = FoldModels(start.weights.repeat(options.folds * options.repeats, 1), RowKeys.of(whole), part)
     ready = Prepared(options.seeds[0], start, start, fold_models, None, {}, {})
     with matmul("tf32"):
         fit(start, some(whole, 2560), epoch)  # kernels are chosen on first use
@@ -365,15 +369,12 @@ def clock(options: argparse.Namespace) -> None:
     append_rows(options.out, [replace(row, note=about(options, device)) for row in rows])
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def flags() -> Flags:
+    parser = Flags(__doc__).data("folder with image shards and weights").out(required=True).seeds(range(5)).device()
     parser.add_argument("what", choices=("run", "clock"))
-    parser.add_argument("--data", type=Path, help="folder with image shards and weights")
-    parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--model", choices=sorted(WEIGHTS), default="all-cnn")
     parser.add_argument("--weight-decay", type=float, default=0.1)
     parser.add_argument("--cohorts", nargs="+", choices=COHORTS, default=list(COHORTS))
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--epochs", type=int, default=RECIPE.epochs)
     parser.add_argument("--sample", type=int, default=SAMPLE, help="rows that the memory's curvature is taken from")
     parser.add_argument("--rank", type=int, default=RANK, help="directions that the memory keeps")
@@ -389,8 +390,15 @@ def main() -> None:
     parser.add_argument("--stretch", type=float, help="what a step is at most multiplied by; as usual unless said")
     parser.add_argument("--folds", type=int, default=3, help="of the rows; each fold model is trained without one")
     parser.add_argument("--repeats", type=int, default=1, help="so many times the rows are divided for them")
-    options = parser.parse_args()
-    run(options) if options.what == "run" else clock(options)
+    return parser
+
+
+def main() -> None:
+    options = flags().parse_args()
+    if options.what == "run":
+        run(options)
+    else:
+        clock(options)
 
 
 if __name__ == "__main__":

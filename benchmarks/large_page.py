@@ -3,7 +3,6 @@
 python benchmarks/large_page.py --out results/large.jsonl   # results/full_size.md, and the table of docs/full_size.md
 """
 
-import argparse
 import json
 import math
 import statistics
@@ -14,10 +13,11 @@ from pathlib import Path
 import torch
 
 from spotlessnet.auditing.rows import read_rows
-from spotlessnet.core.intervals import ratio_interval, t_interval
+from spotlessnet.core.intervals import Interval, ratio_interval, t_interval
 
 # Started as a script, its own folder comes first, not the one that holds it.
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from benchmarks.common import Flags, Place
 from benchmarks.labels import in_the_fields_words
 from benchmarks.large import (
     COHORTS,
@@ -34,7 +34,7 @@ from benchmarks.large_trials import GOAL, ORIGINAL
 
 PAGE = Path(__file__).with_name("large.md")
 RECORD, FINDINGS = Path("results/full_size.md"), Path("docs/full_size.md")
-BEGIN, END = "<!-- written by benchmarks/large_page.py -->", "<!-- end -->"
+PLACE = Place.of("large_page")
 HALVES, CLOCK, TRIALS = "large-halves.jsonl", "large-clock.jsonl", "large-trials.jsonl"
 BEFORE = "large-trials-before.jsonl"
 """Beside the rows: of other fold models, of a machine that does nothing else, of what was tried, now and before."""
@@ -179,13 +179,7 @@ def write_page(path: Path) -> None:
         clock=clock_table(path.with_name(CLOCK)),
     )
     RECORD.write_text(text, encoding="utf-8")
-    FINDINGS.write_text(put_between(FINDINGS.read_text(encoding="utf-8"), summary(path)), encoding="utf-8")
-
-
-def put_between(page: str, made: str) -> str:
-    """The page with what was made between its markers."""
-    before, after = page[: page.index(BEGIN) + len(BEGIN)], page[page.index(END) :]
-    return f"{before}\n\n{made}\n\n{after}"
+    PLACE.write(FINDINGS, summary(path))
 
 
 def _mean(values: dict[int, float]) -> float:
@@ -196,24 +190,43 @@ def _gap(value: Values, name: str, method: str, readout: str) -> str:
     """How much of the way from the original to retraining was gone, with Fieller's interval over paired seeds."""
     if method in ("original", "retrained", "floor"):
         return f"({_mean(value[name, method, readout]):.3g})"
-    goal = "floor" if readout == DISTANCE else "retrained"
-    before, now, then = (value[name, m, readout] for m in ("original", method, goal))
-    seeds = sorted(before.keys() & now.keys() & then.keys())
-    if not seeds:
+    if not _seeds_of(value, name, method, readout):
         return ""
+    gap = gap_closed(value, name, method, readout)
+    return "none" if gap is None else f"{gap.value:.0%} [{gap.low:.0%}, {gap.high:.0%}]"
+
+
+def gap_closed(value: Values, name: str, method: str, readout: str) -> Interval | None:
+    """The gap closed with Fieller's interval over paired seeds; `None` if there is no gap."""
+    goal = _goal(readout)
+    seeds = _seeds_of(value, name, method, readout)
+    before, now, then = (value[name, m, readout] for m in ("original", method, goal))
     won, prize = (torch.tensor([before[s] - other[s] for s in seeds]) for other in (now, then))
     if goal == "floor" and float(prize.sum()) <= 0:
-        return "none"  # another retrained network is further off than the original: nothing is left to go
+        return None  # another retrained network is further off than the original: nothing is left to go
     sign = 1.0 if float(prize.sum()) > 0 else -1.0  # the loss grows as the margin falls
-    gap = ratio_interval(sign * won, sign * prize, 0.95)
-    return f"{gap.value:.0%} [{gap.low:.0%}, {gap.high:.0%}]"
+    return ratio_interval(sign * won, sign * prize, 0.95)
+
+
+def _goal(readout: str) -> str:
+    """What a method should come to: a distance to one retrained network is at best that of another one."""
+    return "floor" if readout == DISTANCE else "retrained"
+
+
+def _seeds_of(value: Values, name: str, method: str, readout: str) -> list[int]:
+    """Those that all three networks were read for."""
+    found = [value[name, m, readout].keys() for m in ("original", method, _goal(readout))]
+    return sorted(found[0] & found[1] & found[2])
+
+
+def flags() -> Flags:
+    parser = Flags(__doc__).out(required=True, help="the rows")
+    parser.add_argument("--table", action="store_true", help="print the tables and write nothing")
+    return parser
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="the rows")
-    parser.add_argument("--table", action="store_true", help="print the tables and write nothing")
-    options = parser.parse_args()
+    options = flags().parse_args()
     if options.table:
         print(table(options.out))
     else:

@@ -24,9 +24,9 @@ from spotlessnet.operators.precision import matmul
 
 # Started as a script, its own folder comes first, not the one that holds it.
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from benchmarks.common import Flags, device_of
 from benchmarks.large import (
     COHORTS,
-    DEVICE,
     DISTANCE,
     RECIPE,
     WEIGHTS,
@@ -50,13 +50,13 @@ KINDS = (2, 2), (3, 1)
 def trials() -> Iterator[tuple[str, dict[str, Any]]]:
     """Cohort, and what `OutOfFoldDistillation` is told."""
     for epochs, share, stretch in ((10, 0.5, 1), (10, 0.5, 1.5), (14, 0.5, 1.5), (20, 0.5, 1.5), (10, 0.65, 1.5)):
-        yield "some", {"epochs": epochs, "share": share, "stretch": stretch}
+        yield "some", {"epochs": epochs, "forget_weight": share, "max_step_scale": stretch}
     for epochs, share, own, stretch in (
         (10, 0.25, 0.25, 1), (10, 0.25, 0.25, 1.5), (20, 0.25, 0.25, 1.5), (10, 0.4, 0.25, 1.5), (10, 0.25, 0.4, 1.5)
     ):  # fmt: skip
-        yield "wrong", {"epochs": epochs, "share": share, "own": own, "stretch": stretch}
+        yield "wrong", {"epochs": epochs, "forget_weight": share, "self_weight": own, "max_step_scale": stretch}
     for epochs, share, lift in ((10, 0.1, 1), (10, 0.1, 1.5), (10, 0.1, 2), (10, 0.06, 1.5)):
-        yield "class", {"epochs": epochs, "share": share, "lift": lift}
+        yield "class", {"epochs": epochs, "forget_weight": share, "label_boost": lift}
 
 
 def values(network: Trained, reference: Trained, split: Split) -> dict[str, float]:
@@ -65,10 +65,9 @@ def values(network: Trained, reference: Trained, split: Split) -> dict[str, floa
 
 def run(options: argparse.Namespace) -> None:
     """All seeds. The floor of each is the next one's retrained network, and the first's for the last."""
-    splits = requests(options, DEVICE)
-    options.parts, options.divisions = KINDS[options.kind]
+    splits = requests(options, device_of(options))
     with matmul("tf32"):
-        seen = [prepare(options, splits, seed, DEVICE) for seed in options.seeds]
+        seen = [prepare(options, splits, seed, device_of(options)) for seed in options.seeds]
         for ready, floor in zip(seen, [*seen[1:], seen[0]], strict=True):
             one_seed(options, splits, ready, floor)
 
@@ -94,10 +93,8 @@ def keep_rows(
     options: argparse.Namespace, seed: int, cohort: str, name: str, found: dict[str, float], took: float = math.nan
 ) -> None:
     """Write down what was read, and say so."""
-    where, note = (
-        f"{options.model}, decay {options.weight_decay:g}, {cohort}",
-        about(options, DEVICE).rpartition(";")[0],
-    )
+    where = f"{options.model}, decay {options.weight_decay:g}, {cohort}"
+    note = about(options, device_of(options)).rpartition(";")[0]
     append_rows(options.out, [Row(where, name, r, seed, v, seconds=took, note=note) for r, v in found.items()])
     print(f"{where}: {name}: {found}", flush=True)
 
@@ -107,7 +104,7 @@ def tried(
 ) -> None:
     """One request, and what came of it."""
     try:
-        took, found = measured(lambda: scrub(ready.network, split), DEVICE)
+        took, found = measured(lambda: scrub(ready.network, split), device_of(options))
     except ArithmeticError as error:  # a setting that breaks is a result too
         print(f"{cohort}, {name}: {error}", flush=True)
         return
@@ -115,23 +112,27 @@ def tried(
     keep_rows(options, ready.seed, cohort, name, now, took)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="folder with image shards and weights")
-    parser.add_argument("--out", type=Path, required=True)
+def flags() -> Flags:
+    parser = Flags(__doc__).data("folder with image shards and weights", required=True).out(required=True)
+    parser.seeds(SEEDS).device()
     parser.add_argument("--model", choices=sorted(WEIGHTS), default="all-cnn")
     parser.add_argument("--weight-decay", type=float, default=5e-4)
     parser.add_argument("--epochs", type=int, default=RECIPE.epochs)
     parser.add_argument("--cohorts", nargs="+", choices=COHORTS, default=list(COHORTS))
-    parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
     parser.add_argument(
         "--kind", type=int, choices=range(len(KINDS)), default=0, help="of fold models: halves or thirds"
     )
     parser.add_argument("--rows", type=int, help="the most training rows, for a rehearsal")
     parser.add_argument("--forget", type=int, default=100)
     parser.add_argument("--keep", type=Path, required=True, help="folder where trained networks are kept")
-    parser.set_defaults(label=LABEL, memory=False, few=None, many=None, rounds=None)
-    run(parser.parse_args())
+    parser.set_defaults(label=LABEL, statistics=False, few=None, many=None, rounds=None)
+    return parser
+
+
+def main() -> None:
+    options = flags().parse_args()
+    options.folds, options.repeats = KINDS[options.kind]
+    run(options)
 
 
 if __name__ == "__main__":

@@ -9,9 +9,6 @@ so its distance is the floor that no method can be expected to beat. `mixed-line
 references of its own.
 """
 
-import argparse
-import os
-import platform
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -24,7 +21,6 @@ import torch
 from spotlessnet.auditing.rows import Row
 from spotlessnet.auditing.summary import ORIGINAL, RETRAINED, summarise
 from spotlessnet.core.cohorts import whole_class
-from spotlessnet.core.files import write_whole
 from spotlessnet.core.gaussian import Gaussian
 from spotlessnet.core.progress import track
 from spotlessnet.core.scrub import Scrub, chain
@@ -48,18 +44,19 @@ from spotlessnet.methods import (
 from spotlessnet.models.mlp import MLP
 from spotlessnet.readouts.activation_distance import ActivationDistance
 from spotlessnet.readouts.error import Error
-from spotlessnet.report.exports import as_json_lines
 from spotlessnet.training.fit import fit
 from spotlessnet.training.mixed import fit_users
 from spotlessnet.training.pairs import train_pairs
 
 # Started as a script, its own folder comes first, not the one that holds it.
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from benchmarks.common import Flags, Place, collect, show, use_threads
 from benchmarks.labels import in_the_fields_words
 
 WRONG, CLASS = "25 mislabelled rows", "all rows of class 8"
 DISTANCE = "activation distance on forget"
 COLUMNS = {DISTANCE: "distance", "error on forget": "forget", "error on retain": "retain", "error on test": "test"}
+PLACE = Place.of("methods")
 FIRST = 10
 """The first training of the table: those before it served for choosing."""
 
@@ -183,39 +180,22 @@ def _cell(mean: tuple[float, float, float], readout: str) -> str:
     return (f"{100 * value:.1f}" if is_share else f"{value:.3f}") + spread + (" %" if is_share else "")
 
 
-BEGIN, END = "<!-- written by benchmarks/methods.py -->", "<!-- end -->"
-
-
-def put_into(page: str, made: str) -> str:
-    """The page with what stands between the two marks replaced."""
-    before, rest = page.split(BEGIN, 1)
-    after = rest.split(END, 1)[1]
-    return f"{before}{BEGIN}\n\n{made}\n{END}{after}"
-
-
 def distances(rows: Iterable[Row]) -> Mapping[tuple[str, str], float]:
     """The mean distance to the retrained network by request and method."""
     return {(line.experiment, line.method): line.mean.value for line in summarise(rows) if line.readout == DISTANCE}
 
 
+def flags() -> Flags:
+    parser = Flags(__doc__).out().page()
+    parser.add_argument("--seeds", type=int, default=5, help="how many trainings, from the first that chose nothing")
+    return parser
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--docs", type=Path)
-    settings = parser.parse_args()
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    note = (
-        f"python benchmarks/methods.py --seeds {settings.seeds}; {platform.system()} {platform.machine()}, "
-        f"{torch.get_num_threads()} threads, Python {platform.python_version()}, torch {torch.__version__}"
-    )
-    rows = [replace(row, note=note) for row in run(settings.seeds)]
-    made = table(rows)
-    print(made)
-    if settings.out:
-        write_whole(settings.out, as_json_lines(rows).encode(), replace=True)
-    if settings.docs:
-        settings.docs.write_text(put_into(settings.docs.read_text(encoding="utf-8"), made), encoding="utf-8")
+    given = flags().parse_args()
+    use_threads()
+    rows = collect(given, "methods", [run(given.seeds)])
+    show(given, table(rows), PLACE)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ above what the process held once the network, the data and a first small call we
 `autograd.grad` per sample and output, with the rows of the Jacobian kept and stacked.
 """
 
-import argparse
 import json
 import os
 import resource
@@ -30,6 +29,10 @@ from spotlessnet.operators.fisher import fisher_diagonal
 from spotlessnet.operators.gauss_newton import GaussNewton
 from spotlessnet.operators.gradient import gradient
 from spotlessnet.operators.kernel import kernel
+
+# Started as a script, its own folder comes first, not the one that holds it.
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from benchmarks.common import Flags
 
 CLASSES = 5
 THREADS = 2
@@ -200,13 +203,21 @@ def table(quick: bool) -> None:
             )
 
 
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def flags() -> Flags:
+    parser = Flags(__doc__)
     parser.add_argument("--quick", action="store_true", help="leave out the largest kernel")
     parser.add_argument("--case", help="run one case in this process and print its figures")
     parser.add_argument("--save", default=os.devnull)
-    arguments = parser.parse_args()
-    if arguments.case:
-        print(json.dumps(measure(arguments.case, arguments.save)))
+    return parser
+
+
+def main() -> None:
+    given = flags().parse_args()
+    if given.case:
+        print(json.dumps(measure(given.case, given.save)))
     else:
-        table(arguments.quick)
+        table(given.quick)
+
+
+if __name__ == "__main__":
+    main()

@@ -8,22 +8,18 @@ import sys
 from pathlib import Path
 
 import matplotlib as mpl
-import torch
 from matplotlib.figure import Figure
 
-from spotlessnet.core.intervals import ratio_interval
-from spotlessnet.report.figures import MARKS, PALETTE, STYLE
+from spotlessnet.report.figures import MARKS, PALETTE
 
 # Started as a script, its own folder comes first, not the one that holds it.
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from benchmarks.common import GREY, grey_style
 from benchmarks.large import COHORTS, DISTANCE, HUNDREDTH, TENTH
-from benchmarks.large_page import Values, values_of
+from benchmarks.large_page import gap_closed, values_of
 from benchmarks.requests import LOOK
 
 PICTURES = Path("docs/pictures")
-GREY = "#808080"
-"""The pages are read on white and on black alike, so the ink is grey."""
-
 CURVES = {"original": "original", "one by one": "requests one by one", "joint": "one joint request"}
 """By the name in the rows: the name in the figure. The floor is another retrained network."""
 
@@ -31,7 +27,7 @@ CURVES = {"original": "original", "one by one": "requests one by one", "joint": 
 def full_size(rows: Path, place: Path) -> None:
     """The gap closed on full CIFAR-10 with weight decay 5e-4, at 1 % and 10 % of training FLOPs."""
     value = values_of(rows)
-    with mpl.rc_context(_style()):
+    with mpl.rc_context(grey_style()):
         figure = Figure(figsize=(9, 3.2), layout="constrained")
         for at, cohort in enumerate(COHORTS):
             # Retrained networks differ as much from each other on ordinary examples as the original does: no distance.
@@ -39,10 +35,13 @@ def full_size(rows: Path, place: Path) -> None:
             axes = figure.add_subplot(1, 3, at + 1)
             for i, network in enumerate(("all-cnn", "resnet")):
                 for j, method in enumerate((HUNDREDTH, TENTH)):
-                    gap, low, high = _gap(value, f"{network}, decay 0.0005, {cohort}", method, readout)
+                    found = gap_closed(value, f"{network}, decay 0.0005, {cohort}", method, readout)
+                    assert found is not None  # measured for every setting that is drawn
                     x = 2.5 * i + j
-                    axes.bar(x, gap, color=PALETTE[j], label=("1 % of FLOPs", "10 % of FLOPs")[j] if i == 0 else None)
-                    axes.plot([x, x], [low, high], color=GREY, lw=1.5)
+                    axes.bar(
+                        x, found.value, color=PALETTE[j], label=("1 % of FLOPs", "10 % of FLOPs")[j] if i == 0 else None
+                    )
+                    axes.plot([x, x], [found.low, found.high], color=GREY, lw=1.5)
             axes.axhline(1, lw=1, color=PALETTE[2])
             axes.set_xticks([0.5, 3], ["All-CNN", "ResNet"])
             measure = "margin" if cohort == "some" else "activation distance"
@@ -58,7 +57,7 @@ def requests(rows: Path, place: Path) -> None:
     """A hundred requests in a row from fold models: distance to retraining on everything that is gone so far."""
     value = values_of(rows)
     names = list(dict.fromkeys(name for name, _, _ in value))
-    with mpl.rc_context(_style()):
+    with mpl.rc_context(grey_style()):
         figure = Figure(figsize=(9, 5.2), layout="constrained")
         for at, name in enumerate(names):
             axes = figure.add_subplot(2, 2, at + 1)
@@ -72,20 +71,6 @@ def requests(rows: Path, place: Path) -> None:
         handles, labels = axes.get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=4)
         figure.savefig(place, metadata={"Date": None})
-
-
-def _style() -> dict[str, object]:
-    return {name: GREY if value == STYLE["text.color"] else value for name, value in STYLE.items()}
-
-
-def _gap(value: Values, name: str, method: str, readout: str) -> tuple[float, float, float]:
-    """The gap closed with Fieller's 95 % interval, as in the tables."""
-    goal = "floor" if readout == DISTANCE else "retrained"
-    before, now, then = (value[name, m, readout] for m in ("original", method, goal))
-    seeds = sorted(before.keys() & now.keys() & then.keys())
-    won, prize = (torch.tensor([before[s] - other[s] for s in seeds]) for other in (now, then))
-    found = ratio_interval(won, prize, 0.95)
-    return found.value, found.low, found.high
 
 
 if __name__ == "__main__":

@@ -8,25 +8,20 @@ each request served from those rows and the memory, which the retained rows then
 is compared with one retrained without all rows that have gone so far, and with what one joint request for them gives.
 """
 
-import argparse
-import math
-import os
-import platform
 import statistics
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from time import perf_counter
 
 import torch
 
-from spotlessnet.auditing.rows import Row, read_rows
+from spotlessnet.auditing.rows import Row
 from spotlessnet.core.cohorts import rows
 from spotlessnet.core.data import Data
-from spotlessnet.core.files import write_whole
-from spotlessnet.core.intervals import t_interval
 from spotlessnet.core.progress import track
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.split import Split
@@ -38,11 +33,11 @@ from spotlessnet.models.mlp import MLP
 from spotlessnet.precomputed.after_request import after_request
 from spotlessnet.precomputed.precompute import precompute
 from spotlessnet.readouts import ActivationDistance, Error, MeanLoss
-from spotlessnet.report.exports import as_json_lines
 from spotlessnet.training.fit import fit
 
 # Started as a script, its own folder comes first, not the one that holds it.
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from benchmarks.common import Flags, Place, collect, mean_and_half, show, use_threads, values_of
 from benchmarks.labels import in_the_fields_words
 
 ORDINARY, WRONG = "ordinary rows", "mislabelled rows"
@@ -60,7 +55,7 @@ ONE_BY_ONE, JOINT = "one by one", "joint"
 METHODS = ("original", ONE_BY_ONE, JOINT, "retrained")
 DISTANCE = "activation distance on forget"
 WRITING, SERVING = "cost of writing it, in trainings", "cost of a request, in trainings"
-BEGIN, END = "<!-- written by benchmarks/requests.py -->", "<!-- end -->"
+PLACE = Place.of("requests")
 CALLED = "request at which it says retrain now"
 
 
@@ -81,6 +76,16 @@ def problem(
     else:
         chosen = pair.train.rows[order[:count]].tolist()
     return start, train, pair.test, chosen
+
+
+def beside_retraining(
+    start: Trained, networks: Mapping[str, Trained], split: Split, seed: int
+) -> Iterator[tuple[str, str, float]]:
+    """Method, readout and value of each network, and of another retrained one, whose distance is the floor."""
+    retrained, other = (fit(start, split.retain, seed=each, order_of=split.whole) for each in (seed, seed + 1000))
+    for method, network in {**networks, "retrained": other}.items():
+        for readout in (ActivationDistance(retrained), MeanLoss("forget"), Error("retain"), Error("test")):
+            yield method, readout.name, float(readout(network, split))
 
 
 def measure(
@@ -118,23 +123,16 @@ def measure(
             yield row(ONE_BY_ONE, f"wear after {i}", about["statistics_ridge"] / first)
             split = rows(chosen[: i * EACH], mislabelled=kind == WRONG)(train, test)
             joint = original.at(NTK(statistics=written)(original, Split(forget=split.forget)).mean)
-            retrained = fit(start, split.retain, seed=seed, order_of=train)
-            other = fit(start, split.retain, seed=seed + 1000, order_of=train)
-            networks = {"original": original, ONE_BY_ONE: network, JOINT: joint, "retrained": other}
-            for method, one in networks.items():
-                for readout in (ActivationDistance(retrained), MeanLoss("forget"), Error("retain"), Error("test")):
-                    yield row(method, f"{readout.name} after {i}", float(readout(one, split)))
+            networks = {"original": original, ONE_BY_ONE: network, JOINT: joint}
+            for method, readout, value in beside_retraining(start, networks, split, seed):
+                yield row(method, f"{readout} after {i}", value)
     yield row(ONE_BY_ONE, CALLED, called)
     yield row(ONE_BY_ONE, SERVING, statistics.median(spent) / training, sum(spent))
 
 
-def found(all_rows: Sequence[Row], kind: str, method: str, readout: str) -> list[float]:
-    """One number over seeds."""
-    return [r.value for r in all_rows if (r.experiment, r.method, r.readout) == (kind, method, readout)]
-
-
 def table(all_rows: Sequence[Row]) -> str:
     """Markdown: the distance on the rows gone so far, and what it costs, with 95 % intervals over seeds."""
+    values = partial(values_of, all_rows)
     lines = []
     for kind in dict.fromkeys(row.experiment for row in all_rows):
         lines.append(f"**{kind[:1].upper()}{kind[1:]}, ten to a request**\n")
@@ -143,18 +141,18 @@ def table(all_rows: Sequence[Row]) -> str:
         )
         lines.append("|---:|---:|---:|---:|---:|---:|---:|---:|")
         for i in LOOK:
-            by_method = {m: found(all_rows, kind, m, f"{DISTANCE} after {i}") for m in METHODS}
+            by_method = {m: values(kind, m, f"{DISTANCE} after {i}") for m in METHODS}
             ratio = [a / b for a, b in zip(by_method[ONE_BY_ONE], by_method[JOINT], strict=True)]
-            cells = [_cell(values) for values in (*by_method.values(), ratio)]
-            cells.append(_cell(found(all_rows, kind, ONE_BY_ONE, f"wear after {i}")))
-            cells.append(
-                _cell([100 * e for e in found(all_rows, kind, ONE_BY_ONE, f"error on retain after {i}")]) + " %"
-            )
+            cells = [mean_and_half(each) for each in (*by_method.values(), ratio)]
+            cells.append(mean_and_half(values(kind, ONE_BY_ONE, f"wear after {i}")))
+            errors = values(kind, ONE_BY_ONE, f"error on retain after {i}")
+            cells.append(mean_and_half([100 * error for error in errors]) + " %")
             lines.append(f"| {i} | {' | '.join(cells)} |")
-        called = sorted(found(all_rows, kind, ONE_BY_ONE, CALLED))
+        called = sorted(values(kind, ONE_BY_ONE, CALLED))
         told = ", ".join("never" if c > LOOK[-1] else f"at {c:.0f}" for c in called)
-        writing, serving = (_cell(found(all_rows, kind, m, r)) for m, r in (("memory", WRITING), (ONE_BY_ONE, SERVING)))
-        size = statistics.mean(found(all_rows, kind, "memory", "bytes")) / 2**20
+        writing = mean_and_half(values(kind, "memory", WRITING))
+        serving = mean_and_half(values(kind, ONE_BY_ONE, SERVING))
+        size = statistics.mean(values(kind, "memory", "bytes")) / 2**20
         lines.append(
             f"\nIt said *retrain now*, seed by seed: {told}. Writing the memory took {writing} trainings and\n"
             f"{size:.0f} MiB; a request took {serving} of a training.\n"
@@ -162,45 +160,22 @@ def table(all_rows: Sequence[Row]) -> str:
     return in_the_fields_words("\n".join(lines))
 
 
-def _cell(values: Sequence[float]) -> str:
-    mean, low, high = t_interval(list(values))
-    half = (high - low) / 2
-    return f"{mean:.3g}" + ("" if math.isinf(half) else f" ± {half:.2g}")
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="the folder that holds MNIST; digits without it")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
+def flags() -> Flags:
+    parser = Flags(__doc__).data("the folder that holds MNIST; digits without it").seeds(range(5)).out().table().page()
     parser.add_argument("--rank", type=int, default=100)
     parser.add_argument("--sample", type=int, default=5000, help="rows that the curvature is taken from")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--table", action="store_true", help="measure nothing: the table of the rows in --out")
-    parser.add_argument("--docs", type=Path, help="the page whose table is renewed")
-    given = parser.parse_args()
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    note = (
-        f"python benchmarks/requests.py {'--data DIR ' if given.data else ''}"
-        f"--seeds {' '.join(map(str, given.seeds))} --rank {given.rank} --sample {given.sample}; "
-        f"{platform.system()} {platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}"
+    return parser
+
+
+def main() -> None:
+    given = flags().parse_args()
+    use_threads()
+    sequences = (
+        measure(given.data, kind, weight_decay, seed, given.rank, given.sample)
+        for kind, weight_decay, seed in product(given.kinds, DECAYS, given.seeds)
     )
-    all_rows: list[Row] = []
-    if given.table:
-        all_rows = read_rows(given.out)
-    for kind, weight_decay in () if given.table else product(given.kinds, DECAYS):
-        for seed in given.seeds:
-            all_rows += (
-                replace(r, note=note) for r in measure(given.data, kind, weight_decay, seed, given.rank, given.sample)
-            )
-            if given.out:  # after each sequence: an hour's work is not lost to one interruption
-                write_whole(given.out, as_json_lines(all_rows).encode(), replace=True)
-    made = table(all_rows)
-    print(made)
-    if given.docs:
-        page = given.docs.read_text(encoding="utf-8")
-        before, after = page[: page.index(BEGIN) + len(BEGIN)], page[page.index(END) :]
-        given.docs.write_text(f"{before}\n\n{made}\n{after}", encoding="utf-8")
+    show(given, table(collect(given, "requests", sequences)), PLACE)
 
 
 if __name__ == "__main__":

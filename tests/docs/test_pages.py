@@ -18,7 +18,7 @@ import benchmarks.requests
 import benchmarks.sequences
 import pytest
 import torch
-from benchmarks.methods import BEGIN, END, put_into, table
+from benchmarks.methods import PLACE, table
 
 import spotlessnet as sn
 from spotlessnet.auditing.rows import read_rows
@@ -169,8 +169,8 @@ def test_figures_are_those_of_the_results():
 
 def test_the_table_of_methods_is_the_one_of_its_rows():
     text = TABLE.read_text(encoding="utf-8")
-    assert put_into(text, table(read_rows(DIGITS))) == text
-    assert text.count(BEGIN) == text.count(END) == 1
+    assert PLACE.fill(text, table(read_rows(DIGITS))) == text
+    assert text.count(PLACE.begin) == text.count(PLACE.end) == 1
 
 
 @pytest.mark.skipif(importlib.util.find_spec("mkdocs") is None, reason="mkdocs is not installed: the site is not built")
@@ -195,14 +195,15 @@ def test_the_site_builds_without_a_warning(tmp_path):
 def test_measured_tables_are_those_of_their_rows(module, rows, page):
     text = (ROOT / page).read_text(encoding="utf-8")
     assert module.table(read_rows(ROOT / "results" / rows)).strip() in text
-    assert text.count(module.BEGIN) == text.count(module.END) == 1
+    begin, end = (module.PLACE.begin, module.PLACE.end) if hasattr(module, "PLACE") else (module.BEGIN, module.END)
+    assert text.count(begin) == text.count(end) == 1
 
 
 def test_tables_of_large_and_attacked_networks_are_those_of_their_rows():
     full, frontier = ((RESULTS / page).read_text(encoding="utf-8") for page in ("full_size.md", "frontier.md"))
     findings = (DOCS / "full_size.md").read_text(encoding="utf-8")
     made = benchmarks.large_page.summary(RESULTS / "large.jsonl")
-    assert benchmarks.large_page.put_between(findings, made) == findings
+    assert benchmarks.large_page.PLACE.fill(findings, made) == findings
     for rows in ("large.jsonl", benchmarks.large_page.HALVES):
         assert benchmarks.large_page.table(ROOT / "results" / rows) in full
     assert benchmarks.large_page.summary(ROOT / "results" / "large.jsonl") in full
