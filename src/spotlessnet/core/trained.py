@@ -166,9 +166,14 @@ class Trained(metaclass=AcceptsOldNames):
                 parameters[name].copy_(value)
         return network
 
-    def outputs(self, x: Inputs, weights: Float[Tensor, " P"] | None = None) -> Float[Tensor, "N *C"]:
-        """What the network answers, logits as a rule, at these weights; differentiable in them."""
-        parameters = self.unflatten(self.weights if weights is None else weights)
+    def outputs(
+        self, x: Inputs, weights: Float[Tensor, " P"] | Mapping[str, Tensor] | None = None
+    ) -> Float[Tensor, "N *C"]:
+        """What the network answers, logits as a rule, at these weights, flat or by name; differentiable in them."""
+        if isinstance(weights, Mapping):
+            parameters = dict(weights)
+        else:
+            parameters = self.unflatten(self.weights if weights is None else weights)
         if isinstance(x, dict):
             answer = functional_call(self.model, parameters, (), dict(x))
         else:

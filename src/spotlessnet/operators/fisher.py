@@ -3,6 +3,9 @@ r"""The diagonal of the Fisher matrix, per sample always.
 Squaring the gradient of a mini-batch instead of each sample's is wrong by up to the size of the batch.
 """
 
+import itertools
+from collections.abc import Callable, Iterator
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -10,6 +13,7 @@ from torch import Tensor
 from spotlessnet.core.data import Batch, Data
 from spotlessnet.core.errors import NeedError, check_choice, check_positive
 from spotlessnet.core.loss import Loss, PerSample
+from spotlessnet.core.room import budget
 from spotlessnet.core.trained import Trained
 from spotlessnet.operators.layers import Layer
 from spotlessnet.operators.per_sample import Plan, Record, plan, pull_back, record_pass, rest_rows, rows_of
@@ -54,15 +58,20 @@ def fisher_diagonal(
     def piece(one: Batch, s: Tensor) -> Tensor:
         if not plans:
             plans.append(plan(trained, one.x))
-        record = record_pass(trained, plans[0].layers, one.x)
-        columns = _cotangents(trained, record, one, kind, draw, draws)
         total = torch.zeros_like(trained.weights)
         into = trained.unflatten(total)
-        for i, returned in enumerate(pull_back(record, columns)):
-            entered = record.entered[i]
-            assert entered is not None  # plan() keeps only layers that were called
-            _add_squares(plans[0].layers[i], entered, returned, s, into)
-        _add_rest(trained, plans[0].rest, one, columns, s, into)
+        few_rows = plans[0].rows_at_once(budget(trained.device))
+        for i in range(0, len(s), few_rows):
+            few = slice(i, i + few_rows)
+            some = Batch(rows_of(one.x, few), one.y[few], one.rows[few])
+            _add_rows(
+                trained,
+                plans[0],
+                some,
+                s[few],
+                into,
+                lambda record, rows: _cotangents(trained, record, rows, kind, draw, draws),
+            )
         return total
 
     zero = torch.zeros_like(trained.weights)
@@ -70,6 +79,28 @@ def fisher_diagonal(
         trained, data, piece, sample_weights=sample_weights, batch_size=batch_size, label="Fisher diagonal", zero=zero
     )
     return F + ridge
+
+
+def _add_rows(
+    trained: Trained,
+    plan: Plan,
+    one: Batch,
+    s: Float[Tensor, " n"],
+    into: dict[str, Tensor],
+    cotangents: Callable[[Record, Batch], Tensor],
+) -> None:
+    """Add the squares of a few rows: columns are pulled back in groups, so that memory holds one group at a time."""
+    record = record_pass(trained, plan.layers, one.x)
+    columns = cotangents(record, one)
+    R = columns.shape[2]
+    few = plan.columns_at_once(len(s), budget(trained.device))
+    for r in range(0, R, few):
+        group = columns[:, :, r : r + few]
+        for i, returned in enumerate(pull_back(record, group, again=r + few < R)):
+            entered = record.entered[i]
+            assert entered is not None  # plan() keeps only layers that were called
+            _add_squares(plan.layers[i], entered, returned, s, into)
+        _add_rest(trained, plan.rest, one, group, s, into)
 
 
 def _cotangents(
@@ -106,10 +137,12 @@ def _add_squares(layer: Layer, entered: Tensor, returned: Tensor, s: Tensor, int
     if layer.weight is None:
         return
     weight = into[layer.weight]
-    step = max(1, AT_ONCE.get(weight.device.type, 2**22) // (weight.numel() * returned.shape[1]))
-    for i in range(0, len(s), step):
-        few = slice(i, i + step)
-        weight.add_(_squares(layer.weight_rows(entered[few], returned[few], slice(None)), s[few]))
+    most = max(1, AT_ONCE.get(weight.device.type, 2**22) // weight.numel())  # pairs of a row and a column
+    columns = min(most, returned.shape[1])
+    for i, r in itertools.product(range(0, len(s), most // columns), range(0, returned.shape[1], columns)):
+        few = slice(i, i + most // columns)
+        rows = layer.weight_rows(entered[few], returned[few, r : r + columns], slice(None))
+        weight.add_(_squares(rows, s[few]))
 
 
 def _squares(rows: Float[Tensor, "n R *w"], s: Float[Tensor, " n"]) -> Float[Tensor, "*w"]:
@@ -121,12 +154,30 @@ def _squares(rows: Float[Tensor, "n R *w"], s: Float[Tensor, " n"]) -> Float[Ten
 def _add_rest(
     trained: Trained, rest: list[str], one: Batch, columns: Tensor, s: Tensor, into: dict[str, Tensor]
 ) -> None:
-    for name in rest:
-        step = max(1, AT_ONCE.get(s.device.type, 2**22) * 4 // (into[name].numel() * columns.shape[2]))
-        for i in range(0, len(s), step):
-            few = slice(i, i + step)
-            for _, rows in rest_rows(trained, [name], rows_of(one.x, few), columns[few]):
+    """The same for parameters without a closed form: as many together as one way back may hold."""
+    room = AT_ONCE.get(s.device.type, 2**22) * 4
+    for names in _groups(rest, into, room):
+        most = max(1, room // sum(into[name].numel() for name in names))  # pairs of a row and a column
+        width = min(most, columns.shape[2])
+        for i, r in itertools.product(range(0, len(s), most // width), range(0, columns.shape[2], width)):
+            few = slice(i, i + most // width)
+            group = columns[few, :, r : r + width]
+            for name, rows in rest_rows(trained, names, rows_of(one.x, few), group):
                 into[name].add_(_squares(rows, s[few]))
+
+
+def _groups(names: list[str], into: dict[str, Tensor], room: int) -> Iterator[list[str]]:
+    """The names in order, cut where the parameters of a group would take more room; one name at least."""
+    group: list[str] = []
+    taken = 0
+    for name in names:
+        if group and taken + into[name].numel() > room:
+            yield group
+            group, taken = [], 0
+        group.append(name)
+        taken += into[name].numel()
+    if group:
+        yield group
 
 
 def _own_stream(generator: torch.Generator | None) -> torch.Generator | None:

@@ -19,10 +19,10 @@ from spotlessnet.operators.rows import by_row
 from spotlessnet.operators.sums import fill_over, stream, total_of
 
 
-def as_function(trained: Trained, x: Inputs) -> Callable[[Tensor], Tensor]:
-    """The outputs on `x` as a function of the flat weights that `torch.func` can go through."""
+def as_function(trained: Trained, x: Inputs) -> Callable[[Tensor | dict[str, Tensor]], Tensor]:
+    """The outputs on `x` as a function of the weights, flat or by name, that `torch.func` can go through."""
 
-    def outputs(weights: Tensor) -> Tensor:
+    def outputs(weights: Tensor | dict[str, Tensor]) -> Tensor:
         with attention_spelled_out():
             return trained.outputs(x, weights)
 

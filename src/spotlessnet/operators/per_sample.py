@@ -1,6 +1,7 @@
 """Per-sample gradients of a whole network: layer by layer where a closed form holds, by `torch.func` elsewhere."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -19,10 +20,24 @@ from spotlessnet.operators.rows import by_row
 
 
 class Plan(NamedTuple):
-    """Which layers are done in closed form, and the names of the parameters that are not."""
+    """Which layers are done in closed form, the names of the parameters that are not, and what a row takes.
+
+    `graph` is what one row's pass keeps for its way back, `returned` what one column of one row brings back to all
+    layers together, both in bytes.
+    """
 
     layers: list[Layer]
     rest: list[str]
+    graph: float = 0.0
+    returned: float = 0.0
+
+    def rows_at_once(self, bytes: float) -> int:
+        """How many rows may pass together within so many bytes: half for their graph, half for what comes back."""
+        return max(1, int(bytes / 2 / max(1.0, self.graph + self.returned)))  # a row at least, whatever it takes
+
+    def columns_at_once(self, rows: int, bytes: float) -> int:
+        """How many columns of these rows may be pulled back together."""
+        return max(1, int(bytes / 2 / max(1.0, rows * self.returned)))
 
 
 class Record(NamedTuple):
@@ -45,13 +60,16 @@ def plan(trained: Trained, x: Inputs) -> Plan:
     else unforeseen go the slow, sure way.
     """
     layers = layers_of(trained)
-    record = record_pass(trained, layers, rows_of(x, slice(0, 2)))
+    with _saved(trained) as saved:
+        record = record_pass(trained, layers, rows_of(x, slice(0, 2)))
+    rows = len(record.outputs)
     generator = torch.Generator().manual_seed(0)
     cotangent = torch.randn(record.outputs.shape, generator=generator, dtype=torch.float64).to(record.outputs)
     cotangent[1:] = 0  # only the first row is asked for, so nothing may come back to the second
     edges = [edge for edge in record.edges if edge is not None]
     places = [record.weights, *edges]
     truth, *back = torch.autograd.grad(record.outputs, places, cotangent, allow_unused=True)  # type: ignore[arg-type]  # edges are accepted, the stub lags
+    brought = sum(one.nbytes for one in back if one is not None) / rows
     returned = iter(back)
     good = [
         layer
@@ -59,7 +77,23 @@ def plan(trained: Trained, x: Inputs) -> Plan:
         if edge is not None and _agrees(layer, entered, next(returned), trained.unflatten(truth), len(cotangent))
     ]
     done = {name for layer in good for name in (layer.weight, layer.bias)}
-    return Plan(good, [name for name in trained.names if name not in done])
+    return Plan(good, [name for name in trained.names if name not in done], sum(saved.values()) / rows, brought)
+
+
+@contextmanager
+def _saved(trained: Trained) -> Iterator[dict[int, int]]:
+    """Bytes of each storage that autograd keeps within this block, the weights themselves left out."""
+    own = trained.weights.untyped_storage().data_ptr()
+    kept: dict[int, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() != own:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        yield kept
 
 
 def record_pass(trained: Trained, layers: list[Layer], x: Inputs) -> Record:
@@ -88,13 +122,15 @@ def record_pass(trained: Trained, layers: list[Layer], x: Inputs) -> Record:
     return Record(outputs.flatten(1), outputs.shape[1:], w, entered, edges)
 
 
-def pull_back(record: Record, cotangents: Float[Tensor, "n C R"]) -> list[Float[Tensor, "n R ..."]]:
-    """The gradient at the output of every layer, for each of the `R` columns."""
+def pull_back(
+    record: Record, cotangents: Float[Tensor, "n C R"], *, again: bool = False
+) -> list[Float[Tensor, "n R ..."]]:
+    """The gradient at the output of every layer, for each of the `R` columns; `again` if more columns will follow."""
     if not record.edges:
         return []
     columns = cotangents.to(record.outputs).unbind(dim=2)
     back = [
-        torch.autograd.grad(record.outputs, record.edges, column, retain_graph=r + 1 < len(columns))  # type: ignore[arg-type]  # edges are accepted, the stub lags
+        torch.autograd.grad(record.outputs, record.edges, column, retain_graph=again or r + 1 < len(columns))  # type: ignore[arg-type]  # edges are accepted, the stub lags
         for r, column in enumerate(columns)
     ]
     if len(back) == 1:  # one column needs no copy
@@ -105,19 +141,24 @@ def pull_back(record: Record, cotangents: Float[Tensor, "n C R"]) -> list[Float[
 def rest_rows(
     trained: Trained, rest: list[str], x: Inputs, cotangents: Float[Tensor, "n C R"]
 ) -> Iterator[tuple[str, Float[Tensor, "n R ..."]]]:
-    """Per-sample gradients of the parameters in `rest`, one parameter after another, by `vmap`."""
+    """Per-sample gradients of the parameters in `rest`, by `vmap`: all of them in one way back."""
+    if not rest:
+        return
     known = trained.unflatten(trained.weights)
-    for name in rest:
+    sizes = [known[name].numel() for name in rest]
 
-        def one_row(single: Inputs, columns: Tensor, name: str = name) -> Tensor:
-            def outputs(value: Tensor) -> Tensor:
-                flat = torch.cat([(value if n == name else p).reshape(-1) for n, p in known.items()])
-                return as_function(trained, _as_batch(single))(flat)[0].flatten()
+    def one_row(single: Inputs, columns: Tensor) -> Tensor:
+        def outputs(values: Tensor) -> Tensor:
+            # Only `rest` is asked for: through all weights, every row and column would pull back each of them.
+            own = {n: v.view_as(known[n]) for n, v in zip(rest, values.split(sizes), strict=True)}
+            return as_function(trained, _as_batch(single))({**known, **own})[0].flatten()
 
-            _, pull = vjp(outputs, known[name])[:2]
-            return vmap(lambda column: pull(column)[0], in_dims=1)(columns)
+        _, pull = vjp(outputs, torch.cat([known[name].flatten() for name in rest]))[:2]
+        return vmap(lambda column: pull(column)[0], in_dims=1)(columns)
 
-        yield name, by_row(one_row, x, cotangents)
+    rows = by_row(one_row, x, cotangents)
+    for name, part in zip(rest, rows.split(sizes, dim=2), strict=True):
+        yield name, part.unflatten(2, known[name].shape)
 
 
 def rows_of(x: Inputs, which: slice) -> Inputs:
