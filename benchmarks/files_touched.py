@@ -3,7 +3,7 @@
     python -m benchmarks.files_touched
 
 Each is written as a newcomer would: its file, its test, a line of the changelog. Then a fresh interpreter looks at the
-copy: is it in its registry, among the names of the package, in `spotless list` and, for methods, in the table of pages?
+copy: is it in its registry, among the names of the package, in `spotless list` and in the table of its kind?
 """
 
 import json
@@ -76,8 +76,52 @@ class ToyData(NamedData):
         return DataPair(data, data.select([]), ("a", "b"))
 '''
 
+READOUT = '''"""A toy readout."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from spotlessnet.core.readout import READOUTS, Ideal, Reading, Readout
+from spotlessnet.core.split import Split
+from spotlessnet.core.trained import Trained
+
+
+@READOUTS.register("toy-readout", paper="nobody (2026), Toys")
+@dataclass(frozen=True)
+class ToyReadout(Readout):
+    """The length of the weights."""
+
+    unit: ClassVar[str] = "weights, L2"
+    ideal: ClassVar[Ideal] = "as retrained"
+
+    def __call__(self, network: Trained, split: Split) -> Reading:
+        return Reading(float(network.weights.norm()))
+'''
+
+BOUND = '''"""A toy bound."""
+
+from dataclasses import dataclass
+
+from spotlessnet.core.bound import BOUNDS, Bound
+from spotlessnet.core.gaussian import Gaussian
+from spotlessnet.core.readout import Reading
+from spotlessnet.core.split import Split
+from spotlessnet.core.trained import Trained
+
+
+@BOUNDS.register("toy-bound", paper="nobody (2026), Toys", guarantee="holds twice")
+@dataclass(frozen=True)
+class ToyBound(Bound):
+    """Twice what the weights tell."""
+
+    def __call__(self, scrubbed: Gaussian, reference: Gaussian, trained: Trained, split: Split) -> Reading:
+        return Reading(2 * max(0.0, scrubbed.kl(reference)))
+'''
+
 KINDS = {
     "method": Toy("core.scrub.METHODS", "methods", "toy-method", "ToyMethod", METHOD, "methods"),
+    "readout": Toy("core.readout.READOUTS", "readouts", "toy-readout", "ToyReadout", READOUT, "readouts"),
+    "bound": Toy("core.bound.BOUNDS", "bounds", "toy-bound", "ToyBound", BOUND, "bounds"),
     "data set": Toy("datasets.registry.DATASETS", "datasets", "toy-data", "ToyData", DATA, "datasets"),
 }
 
@@ -89,12 +133,14 @@ place, name, python_name, listed = sys.argv[2:]
 module, _, registry = place.rpartition(".")
 registry = getattr(importlib.import_module("spotlessnet." + module), registry)
 from spotlessnet.cli import listing
+from spotlessnet.auditing import catalogue
 from spotlessnet.methods.catalogue import table
+tables = {"methods": table, "readouts": catalogue.readouts, "bounds": catalogue.bounds}
 found = {
     "registry": name in registry,
     "list": not listed or name in getattr(listing, listed)(),
     "names": place.startswith("datasets") or getattr(sn, python_name, None) is not None,
-    "table": listed != "methods" or python_name in table(),
+    "table": listed not in tables or python_name in tables[listed](),
     "copy": sn.__file__.startswith(sys.argv[1]),
 }
 print(json.dumps(found))

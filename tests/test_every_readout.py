@@ -1,10 +1,11 @@
-"""The contract: what every readout must hold to. A new readout adds one line to `readouts`."""
+"""The contract: what every readout must hold to. A new one is found by its registration."""
 
 import math
 import pickle
+import re
 from collections.abc import Callable
-from dataclasses import replace
-from functools import cache
+from dataclasses import MISSING, fields, replace
+from functools import cache, partial
 from typing import get_args
 
 import pytest
@@ -12,12 +13,12 @@ import torch
 from torch import Tensor, float64, nn
 
 from spotlessnet.core.data import Data
-from spotlessnet.core.readout import Ideal, Reading, Readout
+from spotlessnet.core.readout import DATA, FIELDS, READOUTS, Ideal, Reading, Readout
 from spotlessnet.core.recipe import Recipe
+from spotlessnet.core.registry import Entry
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.readouts import (
-    READOUTS,
     RMIA,
     ActivationDistance,
     Confidence,
@@ -50,9 +51,10 @@ def world() -> tuple[Trained, tuple[Trained, ...], Split]:
 
 
 def readouts() -> dict[str, Callable[[], Readout]]:
-    return {
+    """The readouts as they are tried; one that is not named here is tried as it comes, on what it says it needs."""
+    made: dict[str, Callable[[], Readout]] = {
         "error": lambda: Error(on="test"),
-        "loss": lambda: MeanLoss(on="retain"),
+        "mean loss": lambda: MeanLoss(on="retain"),
         "margin": lambda: Margin(),
         "confidence": lambda: Confidence(),
         "entropy": lambda: Entropy(),
@@ -63,6 +65,15 @@ def readouts() -> dict[str, Callable[[], Readout]]:
         "lira": lambda: LiRA(world()[1][1:]),
         "rmia": lambda: RMIA(world()[1][1:]),
     }
+    named = {name.replace(" ", "-") for name in made}
+    return made | {entry.name: partial(made_from, entry) for entry in READOUTS.entries() if entry.name not in named}
+
+
+def made_from(entry: Entry[type[Readout]]) -> Readout:
+    """A readout with the networks that it declares to need, and its own settings."""
+    network, retrained, _ = world()
+    given = {"original": network, "retrained network": retrained[0], "retrained networks": retrained[1:]}
+    return entry.thing(**{FIELDS[need]: given[need] for need in entry.needs if need in FIELDS})
 
 
 every = pytest.mark.parametrize("make", readouts().values(), ids=readouts().keys())
@@ -74,9 +85,28 @@ def contents(network: Trained, split: Split) -> list[bytes]:
     return [t.detach().contiguous().numpy().tobytes() for t in tensors]
 
 
-def test_every_readout_has_a_line():
-    missing = {readout.__name__ for readout in READOUTS} - {type(make()).__name__ for make in readouts().values()}
-    assert not missing, f"add a line to readouts() for {missing}"
+def test_every_readout_is_tried():
+    assert set(READOUTS.things()) == {type(make()) for make in readouts().values()}
+
+
+@pytest.mark.parametrize("entry", READOUTS.entries(), ids=READOUTS.names())
+def test_it_says_what_it_is_and_needs_what_it_says(entry: Entry[type[Readout]]):
+    declares_itself(entry)
+
+
+def declares_itself(entry: Entry[type[Readout]]) -> None:
+    assert re.fullmatch(r"[a-z]+(-[a-z0-9]+)*", entry.name), entry.name
+    assert entry.summary.endswith("."), "the first line of a readout's docstring must be a sentence"
+    assert entry.paper, "a readout must name its paper, or `this package`"
+    unknown = set(entry.needs) - {*FIELDS, *DATA}
+    assert not unknown, f"what a readout needs must be among {', '.join((*FIELDS, *DATA))}"
+    required = {f.name for f in fields(entry.thing) if f.default is MISSING and f.default_factory is MISSING}  # type: ignore[arg-type]  # every readout is a dataclass
+    assert required == {FIELDS[need] for need in entry.needs if need in FIELDS}
+    network, _, split = world()
+    if "test data" not in entry.needs:
+        made_from(entry)(network, replace(split, test=None))
+    if "retained data" not in entry.needs:
+        made_from(entry)(network, replace(split, kept=None))
 
 
 @every

@@ -44,11 +44,12 @@ def test_a_star_import_brings_the_public_names():
     assert set(sn.__all__) <= set(names)
 
 
-def test_every_method_and_readout_is_public():
+def test_every_method_readout_and_bound_is_public():
+    from spotlessnet.bounds import BOUNDS
     from spotlessnet.methods import SCRUBS
     from spotlessnet.readouts import READOUTS
 
-    assert {kind.__name__ for kind in (*SCRUBS, *READOUTS)} <= set(sn.__all__)
+    assert {kind.__name__ for kind in (*SCRUBS, *READOUTS.things(), *BOUNDS.things())} <= set(sn.__all__)
 
 
 def test_a_name_that_is_not_there_is_named():

@@ -14,6 +14,7 @@
 """
 
 import importlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -33,21 +34,9 @@ _PLACES = {
     "core.cohorts": ("ids", "rows", "some_of_class", "where", "whole_class"),
     # what training minimised
     "core.loss": ("BinaryCrossEntropy", "CrossEntropy", "PerSample", "SquaredError"),
-    # what can be seen
-    "readouts": (
-        "RMIA",
-        "ActivationDistance",
-        "Confidence",
-        "Entropy",
-        "EntropyAttack",
-        "Error",
-        "LiRA",
-        "Margin",
-        "MeanLoss",
-        "RelearnTime",
-    ),
-    # what can be known at most
-    "bounds": ("BlackBox", "WhiteBox", "best_accuracy", "trade_off", "true_positives"),
+    # what can be known at most, beside the bounds, which register
+    "bounds.attacker": ("best_accuracy", "true_positives"),
+    "bounds.trade_off": ("trade_off",),
     # training, and what it leaves for later requests
     "training.fit": ("fit",),
     "training.fit_many": ("fit_many",),
@@ -72,7 +61,7 @@ _PLACES = {
 }
 """Where each public name lives. They are looked up late, so that importing the package costs little beyond torch."""
 
-_REGISTRIES = {"core.scrub": "METHODS"}
+_REGISTRIES = {"core.scrub": "METHODS", "core.readout": "READOUTS", "core.bound": "BOUNDS"}
 """What declares itself is public under its own name, without a line here."""
 
 _HOME = {name: place for place, names in _PLACES.items() for name in names}
@@ -87,9 +76,9 @@ if TYPE_CHECKING:
     from spotlessnet.auditing.summary import summarise as summarise
     from spotlessnet.bounds import BlackBox as BlackBox
     from spotlessnet.bounds import WhiteBox as WhiteBox
-    from spotlessnet.bounds import best_accuracy as best_accuracy
-    from spotlessnet.bounds import trade_off as trade_off
-    from spotlessnet.bounds import true_positives as true_positives
+    from spotlessnet.bounds.attacker import best_accuracy as best_accuracy
+    from spotlessnet.bounds.attacker import true_positives as true_positives
+    from spotlessnet.bounds.trade_off import trade_off as trade_off
     from spotlessnet.core.cohorts import ids as ids
     from spotlessnet.core.cohorts import rows as rows
     from spotlessnet.core.cohorts import some_of_class as some_of_class
@@ -188,10 +177,12 @@ def __getattr__(name: str) -> Any:
         return sorted({*_HOME, *_registered(), "__version__"})
     if name in _HOME:
         found = getattr(importlib.import_module(f"spotlessnet.{_HOME[name]}"), name)
-    elif name.startswith("_") or name not in (registered := _registered()):
-        raise AttributeError(f"spotlessnet has no name {name!r}.")
     else:
-        found = registered[name]
+        # One registry after the other: a method need not wait until every readout is imported.
+        kinds = () if name.startswith("_") else _registries()
+        found = next((registered[name] for registered in kinds if name in registered), None)
+        if found is None:
+            raise AttributeError(f"spotlessnet has no name {name!r}.")
     globals()[name] = found
     return found
 
@@ -203,7 +194,9 @@ def __dir__() -> list[str]:
 
 def _registered() -> dict[str, Any]:
     """Everything that declared itself, by its name in Python."""
-    found: dict[str, Any] = {}
+    return {name: thing for registered in _registries() for name, thing in registered.items()}
+
+
+def _registries() -> Iterator[dict[str, Any]]:
     for place, name in _REGISTRIES.items():
-        found |= getattr(importlib.import_module(f"spotlessnet.{place}"), name).exports()
-    return found
+        yield getattr(importlib.import_module(f"spotlessnet.{place}"), name).exports()

@@ -7,7 +7,8 @@ import torch
 from torch import float64, nn
 from torch.distributions import MultivariateNormal, kl_divergence
 
-from spotlessnet.bounds import adversarial_query, per_query
+from spotlessnet.bounds.adversarial_query import adversarial_query
+from spotlessnet.bounds.per_query import per_query
 from spotlessnet.core.covariance import Diagonal, NoNoise
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import NeedError, NumericsError, SettingError

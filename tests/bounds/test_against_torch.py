@@ -5,8 +5,9 @@ import torch
 from torch import Tensor, float64, nn
 from torch.distributions import MultivariateNormal, kl_divergence
 
-from spotlessnet.bounds import BlackBox, WhiteBox, per_query
+from spotlessnet.bounds import BlackBox, WhiteBox
 from spotlessnet.bounds.black_box import chosen
+from spotlessnet.bounds.per_query import per_query
 from spotlessnet.core.covariance import Diagonal, LowRankPlusRidge
 from spotlessnet.core.data import Data
 from spotlessnet.core.gaussian import Gaussian

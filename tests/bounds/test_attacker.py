@@ -5,7 +5,8 @@ import math
 import pytest
 from scipy import stats
 
-from spotlessnet.bounds import best_accuracy, over_seeds, true_positives
+from spotlessnet.bounds.attacker import best_accuracy, true_positives
+from spotlessnet.bounds.over_seeds import over_seeds
 from spotlessnet.core.errors import DataError, SettingError
 
 

@@ -7,8 +7,10 @@ import pytest
 import torch
 from torch import float64, nn
 
-from spotlessnet.bounds import BlackBox, WhiteBox, linearisation, trade_off
+from spotlessnet.bounds import BlackBox, WhiteBox
 from spotlessnet.bounds.black_box import output_covariance
+from spotlessnet.bounds.linearisation import linearisation
+from spotlessnet.bounds.trade_off import trade_off
 from spotlessnet.core.covariance import Diagonal, NoNoise
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import SettingError

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from torch import float64, nn
 from torch.distributions import MultivariateNormal, kl_divergence
 
-from spotlessnet.bounds import BlackBox, WhiteBox, per_query, per_query_by_set
+from spotlessnet.bounds import BlackBox, WhiteBox
 from spotlessnet.bounds.black_box import chosen, jacobian_of, output_covariance
 from spotlessnet.bounds.dense_kl import dense_kl
+from spotlessnet.bounds.per_query import per_query, per_query_by_set
 from spotlessnet.core.covariance import Covariance, Diagonal, LowRankPlusRidge, NoNoise
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import NeedError, SettingError

@@ -83,11 +83,14 @@ def test_every_method_has_a_row(kind):
     assert row or own, file
 
 
-@pytest.mark.parametrize("readout", [*READOUTS, u_lira], ids=lambda readout: readout.__name__)
+@pytest.mark.parametrize("readout", [*READOUTS.things(), u_lira], ids=lambda readout: readout.__name__)
 def test_every_readout_has_a_row(readout):
     file = f"`{readout.__module__.removeprefix('spotlessnet.').replace('.', '/')}.py`"
     rows = [row for row in table_rows("papers.md") if file in row and "`tests/" in row]
-    assert [row for row in rows if f"`{readout.__name__}`" in row], f"{readout.__name__}, {file}"
+    # As for methods: one that is not on the page declares its paper and has a test itself.
+    own = [path for path in (ROOT / "tests" / "readouts").rglob("test_*.py") if readout.__name__ in path.read_text()]
+    row = [row for row in rows if f"`{readout.__name__}`" in row]
+    assert row or own, f"{readout.__name__}, {file}"
 
 
 def test_every_public_name_is_on_the_page_of_the_api():

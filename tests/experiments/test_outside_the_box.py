@@ -9,8 +9,8 @@ import torch
 
 from spotlessnet.auditing.comparison import retrained_of
 from spotlessnet.auditing.rows import Row
-from spotlessnet.bounds import per_query
 from spotlessnet.bounds.black_box import chosen
+from spotlessnet.bounds.per_query import per_query
 from spotlessnet.bounds.trade_off import scaled
 from spotlessnet.core.gaussian import Gaussian
 from spotlessnet.core.scrub import Notes

@@ -10,9 +10,10 @@ from scipy import stats
 from spotlessnet.auditing.shadows import complementary_halves
 from spotlessnet.core.errors import DataError, MismatchError, NeedError, SettingError
 from spotlessnet.core.recipe import Recipe
-from spotlessnet.readouts import RMIA, LiRA, Margin, lira_scores, margins
+from spotlessnet.readouts import RMIA, LiRA, Margin
 from spotlessnet.readouts.attack import attack_over_models
-from spotlessnet.readouts.lira import held_out_scores
+from spotlessnet.readouts.lira import held_out_scores, lira_scores
+from spotlessnet.readouts.margin import margins
 from spotlessnet.readouts.matched_controls import matched_controls
 from spotlessnet.readouts.parts import log_probabilities
 from spotlessnet.readouts.rmia import log_mean_probability, rmia_scores

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from torch.distributions import Normal, kl_divergence
 
 from spotlessnet.core.errors import DataError, MismatchError
-from spotlessnet.readouts import against_null, challenge, klom, klom_floor, margin_kl, margin_kl_floor
-from spotlessnet.readouts.challenge import challenge_ceiling, challenge_epsilons, challenge_points
+from spotlessnet.readouts.challenge import challenge, challenge_ceiling, challenge_epsilons, challenge_points
+from spotlessnet.readouts.klom import klom, klom_floor
+from spotlessnet.readouts.margin_kl import against_null, margin_kl, margin_kl_floor
 from tests.readouts.problems import unchecked
 
 

@@ -8,8 +8,10 @@ import torch
 
 from spotlessnet.core.errors import NeedError, SettingError
 from spotlessnet.core.recipe import Recipe
-from spotlessnet.readouts import EntropyAttack, RelearnTime, entropies, relearn_anchors
+from spotlessnet.readouts import EntropyAttack, RelearnTime
+from spotlessnet.readouts.entropy import entropies
 from spotlessnet.readouts.mean_loss import mean_loss
+from spotlessnet.readouts.relearn_time import relearn_anchors
 from spotlessnet.training.fit import fit
 from tests.readouts.problems import blobs, linear, unchecked
 

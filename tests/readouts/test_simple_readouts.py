@@ -15,22 +15,11 @@ from spotlessnet.core.loss import BinaryCrossEntropy
 from spotlessnet.core.readout import Readout
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
-from spotlessnet.readouts import (
-    READOUTS,
-    ActivationDistance,
-    Confidence,
-    Entropy,
-    Error,
-    Margin,
-    MeanLoss,
-    along_path,
-    confidences,
-    entropies,
-    histogram,
-    loss_along_line,
-    margin,
-    margins,
-)
+from spotlessnet.readouts import READOUTS, ActivationDistance, Confidence, Entropy, Error, Margin, MeanLoss
+from spotlessnet.readouts.activation_distance import along_path
+from spotlessnet.readouts.curve import loss_along_line
+from spotlessnet.readouts.entropy import confidences, entropies, histogram
+from spotlessnet.readouts.margin import margin, margins
 from tests.readouts.problems import blobs, fixed, linear, unchecked
 
 
@@ -173,7 +162,7 @@ def test_messages():
         loss_along_line(network, network, split.tests, steps=0)
 
 
-@pytest.mark.parametrize("readout", READOUTS)
+@pytest.mark.parametrize("readout", READOUTS.things())
 def test_every_readout_says_what_its_number_means(readout):
     assert issubclass(readout, Readout)
     assert readout.unit

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from spotlessnet.bounds.dense_kl import dense_kl
-from spotlessnet.core.bound import Bound
+from spotlessnet.core.bound import BOUNDS, Bound
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import check_choice, check_positive
 from spotlessnet.core.gaussian import Gaussian
@@ -26,6 +26,11 @@ ANSWERS_ERR = 16 * torch.finfo(torch.float64).eps
 """Relative error of answers computed in float64: a few roundings per layer."""
 
 
+@BOUNDS.register(
+    "black-box",
+    paper="Golatkar, Achille and Soatto (2020), Forgetting Outside the Box: equation 7",
+    guarantee="exact for linear networks, an estimate for others; never above the white box",
+)
 @dataclass(frozen=True)
 class BlackBox(Bound):
     r"""The divergence of the joint logits of `queries` inputs, with the network linearised around both means.

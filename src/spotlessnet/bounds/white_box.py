@@ -3,13 +3,18 @@
 import math
 from dataclasses import dataclass
 
-from spotlessnet.core.bound import Bound
+from spotlessnet.core.bound import BOUNDS, Bound
 from spotlessnet.core.gaussian import Gaussian
 from spotlessnet.core.readout import Reading
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 
 
+@BOUNDS.register(
+    "white-box",
+    paper="Golatkar, Achille and Soatto (2020), Eternal Sunshine of the Spotless Net: propositions 1 and 2",
+    guarantee="holds for every attack on the weights and what is computed from them",
+)
 @dataclass(frozen=True)
 class WhiteBox(Bound):
     r"""$KL(N(h(w_D), \Sigma) \| N(w_{D_r}, \Sigma_0))$ over all weights.

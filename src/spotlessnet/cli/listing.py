@@ -7,19 +7,26 @@ import typer
 from spotlessnet.cli.console import Console
 from spotlessnet.cli.options import AsJson, Debug, Quiet
 from spotlessnet.core.errors import check_choice
+from spotlessnet.core.registry import Entry, defaults
 
-KINDS = ("methods", "readouts", "datasets", "experiments")
+KINDS = ("methods", "readouts", "bounds", "datasets", "experiments")
 What = Annotated[str, typer.Argument(help=f"{', '.join(KINDS)}, or all.")]
 
 
 def list_(what: What = "all", json: AsJson = False, quiet: Quiet = False, debug: Debug = False) -> int:
-    """Show methods with their settings, readouts, data sets and experiments.
+    """Show methods with their settings, readouts, bounds, data sets and experiments.
 
     [bold]spotless list methods[/bold]
     """
     check_choice("what", what, (*KINDS, "all"))
     console = Console(json, quiet)
-    makers = {"methods": methods, "readouts": readouts, "datasets": datasets, "experiments": _experiments}
+    makers = {
+        "methods": methods,
+        "readouts": readouts,
+        "bounds": bounds,
+        "datasets": datasets,
+        "experiments": _experiments,
+    }
     found = {kind: makers[kind]() for kind in KINDS if what in (kind, "all")}
     for kind, entries in found.items():
         rows = [
@@ -53,9 +60,31 @@ def methods() -> dict[str, Any]:
 
 def readouts() -> dict[str, Any]:
     """Every look at one network."""
-    from spotlessnet.readouts import READOUTS
+    from spotlessnet.core.readout import READOUTS
 
-    return {kind.__name__: {"about": _first_line(kind), "settings": {}} for kind in READOUTS}
+    return {
+        entry.name: _declared(entry) | {"unit": entry.thing.unit, "ideal": entry.thing.ideal}
+        for entry in READOUTS.entries()
+    }
+
+
+def bounds() -> dict[str, Any]:
+    """Every limit on what an attacker can learn."""
+    from spotlessnet.core.bound import BOUNDS
+
+    return {entry.name: _declared(entry) | {"unit": entry.thing.unit} for entry in BOUNDS.entries()}
+
+
+def _declared(entry: Entry[Any]) -> dict[str, Any]:
+    """What a readout or a bound says of itself, with its settings where they have a default."""
+    return {
+        "about": entry.summary,
+        "python": entry.python_name,
+        "settings": defaults(entry.thing),
+        "paper": entry.paper,
+        "needs": list(entry.needs),
+        "guarantee": entry.guarantee,
+    }
 
 
 def datasets() -> dict[str, Any]:

@@ -5,6 +5,7 @@ from typing import ClassVar
 
 from spotlessnet.core.gaussian import Gaussian
 from spotlessnet.core.readout import Reading
+from spotlessnet.core.registry import Registry
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 
@@ -12,7 +13,9 @@ from spotlessnet.core.trained import Trained
 class Bound(ABC):
     r"""An upper limit in nats on what a reading of the scrubbed network tells about $D_f$.
 
-    Compares the scrubbed Gaussian with the reference: the same noise recipe around the retrained weights.
+    Compares the scrubbed Gaussian with the reference: the same noise recipe around the retrained weights. To add one,
+    write one file in `spotlessnet/bounds/` with one frozen dataclass whose fields are its settings, and register it in
+    `BOUNDS`.
     """
 
     unit: ClassVar[str] = "nats"
@@ -25,3 +28,7 @@ class Bound(ABC):
     @abstractmethod
     def __call__(self, scrubbed: Gaussian, reference: Gaussian, trained: Trained, split: Split) -> Reading:
         """`KL(scrubbed ‖ reference)` as seen through one kind of access."""
+
+
+BOUNDS: Registry[type[Bound]] = Registry("bound", "spotlessnet.bounds")
+"""Every bound. Registering one enters it into lists, exports, tables and contract tests."""

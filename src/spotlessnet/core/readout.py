@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from spotlessnet.core.registry import Registry
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 
@@ -37,7 +38,7 @@ class Readout(ABC):
     """A number that tells something about what a network remembers.
 
     To add one, write one file in `spotlessnet/readouts/` with one frozen dataclass, its `unit` and `ideal`, and
-    `__call__`. A reference network, where one is needed, is a field. Then add one line to `readouts/__init__.py`.
+    `__call__`, and register it in `READOUTS`. A reference network, where one is needed, is a field.
     """
 
     unit: ClassVar[str]
@@ -51,3 +52,14 @@ class Readout(ABC):
     @abstractmethod
     def __call__(self, network: Trained, split: Split) -> Reading:
         """Look at one network."""
+
+
+READOUTS: Registry[type[Readout]] = Registry("readout", "spotlessnet.readouts")
+"""Every readout of one network. Registering one enters it into lists, exports, tables and contract tests."""
+
+FIELDS = {"original": "original", "retrained network": "reference", "retrained networks": "references"}
+"""Networks that a readout may need, and the field that takes each: a list of readouts can so be made from what they
+declare."""
+
+DATA = ("retained data", "test data")
+"""Parts of the split that a readout may need beside the forgotten rows."""

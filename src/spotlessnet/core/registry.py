@@ -5,7 +5,7 @@ import importlib
 import pkgutil
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from typing import Any, Generic, TypeVar
 
 from spotlessnet.core.errors import SettingError
@@ -194,10 +194,26 @@ def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str
 
 
 def with_registered(markdown: str) -> str:
-    """A page whose lines `<!-- registered: module.REGISTRY -->` became an entry for each thing of that registry."""
+    """A page whose marks became what is registered.
+
+    `<!-- registered: module.REGISTRY -->` is an entry of the API for each thing, `<!-- table: module.function -->` the
+    table that the function makes.
+    """
 
     def entries(found: re.Match[str]) -> str:
-        module, _, name = found[1].rpartition(".")
-        return str(getattr(importlib.import_module(module), name).api_entries())
+        return str(_named(found[1]).api_entries())
 
-    return re.sub(r"<!-- registered: ([\w.]+) -->", entries, markdown)
+    def table(found: re.Match[str]) -> str:
+        return str(_named(found[1])())
+
+    return re.sub(r"<!-- table: ([\w.]+) -->", table, re.sub(r"<!-- registered: ([\w.]+) -->", entries, markdown))
+
+
+def _named(path: str) -> Any:
+    module, _, name = path.rpartition(".")
+    return getattr(importlib.import_module(module), name)
+
+
+def defaults(kind: type) -> dict[str, Any]:
+    """The settings of a dataclass that need not be given, and what they are then."""
+    return {field.name: field.default for field in fields(kind) if field.init and field.default is not MISSING}

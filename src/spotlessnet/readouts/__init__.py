@@ -1,68 +1,37 @@
-"""Readouts: what can be seen of forgotten rows in a network, and attacks that look for them."""
+"""Readouts: what can be seen of forgotten rows in a network. One readout, one class, registered in `READOUTS`.
 
-from spotlessnet.core.readout import Readout
-from spotlessnet.readouts.activation_distance import ActivationDistance, along_path
-from spotlessnet.readouts.attack import Attack
-from spotlessnet.readouts.challenge import Challenge, challenge
-from spotlessnet.readouts.curve import Curve, loss_along_line
-from spotlessnet.readouts.entropy import Confidence, Entropy, Histogram, confidences, entropies, histogram
-from spotlessnet.readouts.entropy_attack import EntropyAttack
-from spotlessnet.readouts.error import Error
-from spotlessnet.readouts.klom import klom, klom_floor
-from spotlessnet.readouts.lira import LiRA, lira_scores
-from spotlessnet.readouts.margin import Margin, margin, margins, margins_of
-from spotlessnet.readouts.margin_kl import AgainstNull, against_null, margin_kl, margin_kl_floor
-from spotlessnet.readouts.matched_controls import matched_controls
-from spotlessnet.readouts.mean_loss import MeanLoss
-from spotlessnet.readouts.relearn_time import RelearnTime, relearn_anchors
-from spotlessnet.readouts.rmia import RMIA
+Names are looked up in the registry, so that a new file is all that a new readout takes. What else the files hold is
+imported from the file itself.
+"""
 
-READOUTS: tuple[type[Readout], ...] = (
-    Error,
-    MeanLoss,
-    Margin,
-    Confidence,
-    Entropy,
-    RelearnTime,
-    EntropyAttack,
-    ActivationDistance,
-    LiRA,
-    RMIA,
-)
-"""Every readout of one network."""
+from typing import TYPE_CHECKING, Any
 
-__all__ = [
-    "READOUTS",
-    "RMIA",
-    "ActivationDistance",
-    "AgainstNull",
-    "Attack",
-    "Challenge",
-    "Confidence",
-    "Curve",
-    "Entropy",
-    "EntropyAttack",
-    "Error",
-    "Histogram",
-    "LiRA",
-    "Margin",
-    "MeanLoss",
-    "RelearnTime",
-    "against_null",
-    "along_path",
-    "challenge",
-    "confidences",
-    "entropies",
-    "histogram",
-    "klom",
-    "klom_floor",
-    "lira_scores",
-    "loss_along_line",
-    "margin",
-    "margin_kl",
-    "margin_kl_floor",
-    "margins",
-    "margins_of",
-    "matched_controls",
-    "relearn_anchors",
-]
+from spotlessnet.core.readout import READOUTS as READOUTS
+
+if TYPE_CHECKING:
+    # For editors and type checkers, which do not run the registry. One that is not here is exported all the same.
+    from spotlessnet.readouts.activation_distance import ActivationDistance as ActivationDistance
+    from spotlessnet.readouts.entropy import Confidence as Confidence
+    from spotlessnet.readouts.entropy import Entropy as Entropy
+    from spotlessnet.readouts.entropy_attack import EntropyAttack as EntropyAttack
+    from spotlessnet.readouts.error import Error as Error
+    from spotlessnet.readouts.lira import LiRA as LiRA
+    from spotlessnet.readouts.margin import Margin as Margin
+    from spotlessnet.readouts.mean_loss import MeanLoss as MeanLoss
+    from spotlessnet.readouts.relearn_time import RelearnTime as RelearnTime
+    from spotlessnet.readouts.rmia import RMIA as RMIA
+
+
+def __getattr__(name: str) -> Any:
+    """A readout by its name in Python."""
+    if name.startswith("__"):  # what the import system asks a module for
+        raise AttributeError(name)
+    found = READOUTS.exports().get(name)
+    if found is None:
+        raise AttributeError(f"spotlessnet.readouts has no name {name!r}.")
+    return found
+
+
+def __dir__() -> list[str]:
+    """Public names, for completion."""
+    return sorted({*globals(), *READOUTS.exports()})

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import MismatchError, check_choice
-from spotlessnet.core.readout import Ideal, Reading, Readout
+from spotlessnet.core.readout import READOUTS, Ideal, Reading, Readout
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.readouts.curve import Curve, along_line
@@ -29,6 +29,11 @@ def distances(network: Trained, reference: Trained, data: Data) -> Float[Tensor,
     return (p - q).abs().sum(dim=1)
 
 
+@READOUTS.register(
+    "activation-distance",
+    paper="Golatkar, Achille and Soatto (2020), Forgetting Outside the Box: section 5",
+    needs=("retrained network",),
+)
 @dataclass(frozen=True)
 class ActivationDistance(Readout):
     r"""Mean $L_1$ distance to a reference network's probabilities.

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import check_choice, check_positive
-from spotlessnet.core.readout import Ideal, Reading, Readout
+from spotlessnet.core.readout import READOUTS, Ideal, Reading, Readout
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.readouts.parts import PARTS, Part, log_probabilities, part
@@ -52,6 +52,10 @@ def histogram(values: Float[Tensor, " N"], *, bins: int = 20, low: float = 0.0, 
     return Histogram(edges, counts / counts.sum())
 
 
+@READOUTS.register(
+    "confidence",
+    paper="Golatkar, Achille and Soatto (2020), Forgetting Outside the Box: figure 4",
+)
 @dataclass(frozen=True)
 class Confidence(Readout):
     """Mean of the largest probability; `confidences` and `histogram` give its distribution.
@@ -77,6 +81,10 @@ class Confidence(Readout):
         return Reading(float(confidences(network, part(split, self.on)).mean()))
 
 
+@READOUTS.register(
+    "entropy",
+    paper="Golatkar, Achille and Soatto (2020), Forgetting Outside the Box: figure 4",
+)
 @dataclass(frozen=True)
 class Entropy(Readout):
     """Mean entropy of the answers; `entropies` and `histogram` give its distribution.

@@ -12,12 +12,17 @@ import numpy as np
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import SettingError, check_choice, check_positive
 from spotlessnet.core.intervals import Array, clopper_pearson, t_interval
-from spotlessnet.core.readout import Ideal, Reading, Readout
+from spotlessnet.core.readout import READOUTS, Ideal, Reading, Readout
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.readouts.entropy import entropies
 
 
+@READOUTS.register(
+    "entropy-attack",
+    paper="Golatkar, Achille and Soatto (2020), Eternal Sunshine of the Spotless Net: section 5",
+    needs=("retained data", "test data"),
+)
 @dataclass(frozen=True)
 class EntropyAttack(Readout):
     """Share of $D_f$ that an attacker takes for training rows, judging by the entropy of the answers.

@@ -7,12 +7,16 @@ import torch
 
 from spotlessnet.core.errors import check_choice
 from spotlessnet.core.intervals import clopper_pearson
-from spotlessnet.core.readout import Ideal, Reading, Readout
+from spotlessnet.core.readout import READOUTS, Ideal, Reading, Readout
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.readouts.parts import PARTS, Part, part
 
 
+@READOUTS.register(
+    "error",
+    paper="Golatkar, Achille and Soatto (2020), Eternal Sunshine of the Spotless Net: section 5",
+)
 @dataclass(frozen=True)
 class Error(Readout):
     """Share of wrong answers on the retained, forgotten or test rows.

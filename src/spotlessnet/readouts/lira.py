@@ -14,7 +14,7 @@ from torch.distributions import Normal, StudentT
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import DataError, NeedError, check_choice, check_positive
 from spotlessnet.core.intervals import auc_interval
-from spotlessnet.core.readout import Ideal, Reading, Readout
+from spotlessnet.core.readout import READOUTS, Ideal, Reading, Readout
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.readouts.margin import margins, margins_of
@@ -93,6 +93,11 @@ def _density(phi: Float[Tensor, "S T"], mask: Bool[Tensor, "S T"], spread: Sprea
     return StudentT(freedom, mean, ((1 + 1 / n) * (prior * pooled + squares) / freedom).sqrt())
 
 
+@READOUTS.register(
+    "lira",
+    paper="Carlini, Chien, Nasr, Song, Terzis and Tramèr (2022), Membership Inference Attacks From First Principles",
+    needs=("retrained networks", "test data"),
+)
 @dataclass(frozen=True)
 class LiRA(Readout):
     r"""Area under the curve of forgotten against other rows, each margin judged by networks that never saw the row.

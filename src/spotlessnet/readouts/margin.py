@@ -11,7 +11,7 @@ from torch import Tensor
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import check_choice
 from spotlessnet.core.progress import track
-from spotlessnet.core.readout import Ideal, Reading, Readout
+from spotlessnet.core.readout import READOUTS, Ideal, Reading, Readout
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.readouts.parts import PARTS, Part, class_labels, class_logits, part
@@ -41,6 +41,10 @@ def margins_of(networks: Iterable[Trained], data: Data) -> Float64[Tensor, "S N"
     return torch.stack([margins(network, data).cpu() for network in track(networks, "margins")])
 
 
+@READOUTS.register(
+    "margin",
+    paper="Carlini, Chien, Nasr, Song, Terzis and Tramèr (2022), Membership Inference Attacks From First Principles",
+)
 @dataclass(frozen=True)
 class Margin(Readout):
     """Mean margin on one part of the split.

@@ -7,7 +7,7 @@ import torch
 
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import check_choice
-from spotlessnet.core.readout import Ideal, Reading, Readout
+from spotlessnet.core.readout import READOUTS, Ideal, Reading, Readout
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.readouts.parts import PARTS, Part, part
@@ -19,6 +19,10 @@ def mean_loss(network: Trained, data: Data) -> float:
     return float(torch.cat([network.losses(b.x, b.y) for b in network.batches(data)]).double().mean())
 
 
+@READOUTS.register(
+    "mean-loss",
+    paper="Golatkar, Achille and Soatto (2020), Eternal Sunshine of the Spotless Net: figure 1",
+)
 @dataclass(frozen=True)
 class MeanLoss(Readout):
     """Loss per row on the retained, forgotten or test rows.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from spotlessnet.core.errors import NeedError, NumericsError, check_not_negative, check_positive
-from spotlessnet.core.readout import Ideal, Reading, Readout
+from spotlessnet.core.readout import READOUTS, Ideal, Reading, Readout
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
@@ -15,6 +15,11 @@ from spotlessnet.readouts.mean_loss import mean_loss
 from spotlessnet.training.fit import fit
 
 
+@READOUTS.register(
+    "relearn-time",
+    paper="Golatkar, Achille and Soatto (2020), Forgetting Outside the Box: section 5",
+    needs=("original", "retained data"),
+)
 @dataclass(frozen=True)
 class RelearnTime(Readout):
     r"""Epochs of fine-tuning on all of $D$ until the loss on $D_f$ is back at the original's.

@@ -14,7 +14,7 @@ from torch import Tensor
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import DataError, NeedError, SettingError, check_positive
 from spotlessnet.core.intervals import auc_interval
-from spotlessnet.core.readout import Ideal, Reading, Readout
+from spotlessnet.core.readout import READOUTS, Ideal, Reading, Readout
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.readouts.parts import class_labels, log_probabilities
@@ -47,6 +47,11 @@ def log_mean_probability(outside: Float[Tensor, "R N"], offline: float = 0.3) ->
     return (0.5 * ((1 + offline) * p_out + 1 - offline)).log()
 
 
+@READOUTS.register(
+    "rmia",
+    paper="Zarifzadeh, Liu and Shokri (2024), Low-Cost High-Power Membership Inference Attacks",
+    needs=("retrained networks", "test data"),
+)
 @dataclass(frozen=True)
 class RMIA(Readout):
     """Area under the curve of forgotten against test rows, each compared with a population it belongs to neither of.

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from spotlessnet.auditing.rows import Row, append_rows, read_rows
 from spotlessnet.auditing.summary import ORIGINAL, RETRAINED
-from spotlessnet.bounds import kl_from_samples
+from spotlessnet.bounds.from_samples import kl_from_samples
 from spotlessnet.core.cohorts import rows as by_number
 from spotlessnet.core.data import Data
 from spotlessnet.core.loss import BinaryCrossEntropy

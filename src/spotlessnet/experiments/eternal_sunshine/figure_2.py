@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from spotlessnet.auditing.comparison import Context, original_of, reference_of, retrained_of
 from spotlessnet.auditing.rows import Row, append_rows, read_rows
 from spotlessnet.auditing.summary import ORIGINAL, RETRAINED
-from spotlessnet.bounds import WhiteBox, trade_off
+from spotlessnet.bounds import WhiteBox
+from spotlessnet.bounds.trade_off import trade_off
 from spotlessnet.core.cohorts import whole_class
 from spotlessnet.core.intervals import t_interval
 from spotlessnet.core.progress import track

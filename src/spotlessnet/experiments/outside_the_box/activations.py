@@ -28,7 +28,8 @@ from spotlessnet.experiments.outside_the_box.scene import (
     toy_scene,
     wrapped,
 )
-from spotlessnet.readouts import ActivationDistance, along_path
+from spotlessnet.readouts import ActivationDistance
+from spotlessnet.readouts.activation_distance import along_path
 from spotlessnet.readouts.parts import Part, part
 
 if TYPE_CHECKING:

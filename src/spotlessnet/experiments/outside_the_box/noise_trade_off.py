@@ -11,9 +11,11 @@ from torch import Tensor
 
 from spotlessnet.auditing.comparison import retrained_of
 from spotlessnet.auditing.rows import Row
-from spotlessnet.bounds import WhiteBox, linearisation, per_query, trade_off
+from spotlessnet.bounds import WhiteBox
 from spotlessnet.bounds.black_box import chosen, data_of
-from spotlessnet.bounds.trade_off import scaled
+from spotlessnet.bounds.linearisation import linearisation
+from spotlessnet.bounds.per_query import per_query
+from spotlessnet.bounds.trade_off import scaled, trade_off
 from spotlessnet.core.gaussian import Gaussian
 from spotlessnet.core.intervals import t_interval
 from spotlessnet.core.progress import track

@@ -34,7 +34,8 @@ from spotlessnet.experiments.outside_the_box.scene import (
     wrapped,
 )
 from spotlessnet.methods import NTK
-from spotlessnet.readouts import Error, loss_along_line
+from spotlessnet.readouts import Error
+from spotlessnet.readouts.curve import loss_along_line
 from spotlessnet.readouts.mean_loss import mean_loss
 from spotlessnet.training.fit import fit
 
