@@ -44,6 +44,9 @@ _PLACES = {
     "precomputed.precompute": ("precompute",),
     # forgettable by design
     "forgettable": ("Adaptation", "ForgettableModel", "fit_forgettable", "load_forgettable", "save_forgettable"),
+    # one request, from the asking to the receipt
+    "requests.unlearning": ("unlearn",),
+    "requests.serving": ("Unlearned",),
     # evidence
     "auditing.run_audit": ("audit",),
     "auditing.comparison": ("compare",),
@@ -141,6 +144,8 @@ if TYPE_CHECKING:
     from spotlessnet.readouts import MeanLoss as MeanLoss
     from spotlessnet.readouts import RelearnTime as RelearnTime
     from spotlessnet.report.page import page as page
+    from spotlessnet.requests.serving import Unlearned as Unlearned
+    from spotlessnet.requests.unlearning import unlearn as unlearn
     from spotlessnet.store.checkpoints import load_into as load_into
     from spotlessnet.store.checkpoints import read_weights as read_weights
     from spotlessnet.store.checkpoints import write_weights as write_weights

@@ -16,7 +16,7 @@ from spotlessnet.core.scrub import METHODS, Chain, Scrub
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.precomputed.precompute import precompute
-from spotlessnet.requests.estimate import Estimate, estimate
+from spotlessnet.requests.planning import Estimate, estimate
 from spotlessnet.training.mixed import fit_users
 
 FACTOR = 2.0

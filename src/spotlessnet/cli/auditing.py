@@ -4,12 +4,10 @@ from contextlib import nullcontext
 
 from spotlessnet.cli.console import Console
 from spotlessnet.cli.options import AsJson, Debug, Quiet, Wish, takes_case
-from spotlessnet.cli.scrubbing import EXIT_CODES, Seeds, Strong, audited, planned
-from spotlessnet.core.errors import NeedError
+from spotlessnet.cli.scrubbing import EXIT_CODES, Seeds, Strong, planned
 from spotlessnet.core.progress import quiet as no_bars
-from spotlessnet.requests.folder import Folder
-from spotlessnet.requests.inputs import inputs_of
-from spotlessnet.requests.serving import plan_of, write_report
+from spotlessnet.requests.audits import Audit, audit_case
+from spotlessnet.requests.planning import plan_of
 
 
 @takes_case
@@ -34,16 +32,7 @@ def audit(
     with no_bars() if quiet or json else nullcontext():
         if wish.dry_run:
             return planned(plan_of(case), console)
-        if case.out is None:
-            raise NeedError("This needs --out. Give it as a flag, or as a line of the case file.")
-        folder = Folder(case.out, wish.resume, case.private_days)
-        folder.check(inputs_of(case))
-        plan = plan_of(case)
-        for line in plan.lines():
-            console.say(line)
-        with folder.claimed():
-            report = audited(plan, None, seeds, shadow_attack)
-            files = [case.out / name for name in write_report(case.out, report, replace=wish.resume)]
+        report, files = audit_case(case, Audit(seeds, shadow_attack), resume=wish.resume, say=console.say)
     figures = {"verdict": report.outcome, "reason": report.reason}
     told = {"status": "done", **figures, "files": files, "rows": [vars(r) for r in report.rows]}
     console.give(told, [f"{report.outcome}: {report.reason}", *map(str, files)])

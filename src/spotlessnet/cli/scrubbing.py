@@ -1,28 +1,22 @@
 """`spotless scrub`: forget rows, and write the network with its receipt."""
 
-import re
 from contextlib import nullcontext
-from dataclasses import fields, replace
-from functools import cache
 from math import isfinite
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from spotlessnet.auditing.audit_report import AuditReport
 from spotlessnet.cli.console import Console
 from spotlessnet.cli.options import AsJson, Debug, Quiet, Wish, takes_case
 from spotlessnet.core.progress import quiet as no_bars
-from spotlessnet.core.trained import Trained
-from spotlessnet.requests.case import Case, as_flag
-from spotlessnet.requests.inputs import OF_ONE_REQUEST, neutral
-from spotlessnet.requests.serving import REPORT, SCRUBBED, Plan, Result, plan_of, serve
+from spotlessnet.requests.audits import REPORT, Audit
+from spotlessnet.requests.planning import Plan, plan_of
+from spotlessnet.requests.serving import SCRUBBED, Unlearned, serve
 
 EXIT_CODES = {"forgotten": 0, "not forgotten": 1, "inconclusive": 6}
 """What the audit's word means to a script; no word at all is inconclusive too."""
 
-Audit = Annotated[bool, typer.Option("--audit", help="Measure what is left, and put it in the receipt and a report.")]
+Audited = Annotated[bool, typer.Option("--audit", help="Measure what is left, and put it in the receipt and a report.")]
 Seeds = Annotated[int, typer.Option("--seeds", help="Pairs of trainings that an audit looks at.", min=1, max=1000)]
 Strong = Annotated[bool, typer.Option("--shadow-attack", help="Also attack shadow networks scrubbed the same way.")]
 
@@ -30,7 +24,7 @@ Strong = Annotated[bool, typer.Option("--shadow-attack", help="Also attack shado
 @takes_case
 def scrub(
     wish: Wish,
-    audit: Audit = False,
+    audit: Audited = False,
     seeds: Seeds = 8,
     shadow_attack: Strong = False,
     json: AsJson = False,
@@ -53,8 +47,9 @@ def scrub(
     with no_bars() if quiet or json else nullcontext():
         if wish.dry_run:
             return planned(plan_of(wish.case), console)
-        auditor = (lambda plan, network: audited(plan, network, seeds, shadow_attack)) if audit else None
-        served = serve(wish.case, console.say, resume=wish.resume, audit=auditor)
+        wish.case.need("out", "model", "weights", "data", "forget")
+        how = Audit(seeds, shadow_attack) if audit else None
+        served = serve(wish.case, resume=wish.resume, audit=how, say=console.say)
     return _told(served, console, audited=audit)
 
 
@@ -68,68 +63,8 @@ def planned(plan: Plan, console: Console) -> int:
     return 0
 
 
-def audited(plan: Plan, delivered: Trained | None, seeds: int, shadow_attack: bool) -> AuditReport:
-    """The story of a plan, over several trainings where start and recipe are known."""
-    from spotlessnet.auditing.run_audit import audit as measure
-    from spotlessnet.requests.methods import described, scrub_of
-
-    opened = plan.opened
-    # A memory and a reference belong to the one network; the audit trains others. Fold models teach them all, each
-    # held to what it said itself.
-    fold_models = None if opened.fold_models is None else replace(opened.fold_models, origin=None)
-    scrub = scrub_of(opened.case, fold_models=fold_models)
-    return measure(
-        opened.trained,
-        opened.split,
-        scrub,
-        name=described(scrub)[0],
-        seeds=seeds,
-        title="A request to forget",
-        rerun_command=command_of(opened.case),
-        shadow_attack=shadow_attack,
-        delivered=delivered,
-    )
-
-
-def command_of(case: Case, command: str = "audit") -> str:
-    """The command that asks for the same again, fit to be shown: no folder's name, no file's that may name a person.
-
-    >>> from pathlib import Path
-    >>> command_of(Case(data="home/sam/mydata.py:train", forget=Path("sam@mail.org.csv")))
-    'spotless audit --data data.py:train --forget FORGET'
-    """
-    words = []
-    for name, value in case.given().items():
-        if name == "settings":
-            words += [f"--set {key}={one}" for key, one in value.items()]
-        elif name in OF_ONE_REQUEST:
-            words.append(f"{as_flag(name)} {name.upper()}")
-        elif value is True:
-            words.append(as_flag(name))
-        elif value != usual_fields().get(name):
-            words.append(f"{as_flag(name)} {_without_names(name, value)}")
-    return f"spotless {command} {' '.join(words)}"
-
-
-def _without_names(name: str, value: Any) -> Any:
-    """A value fit to be shown: files by what they are for, modules and data sets by their own names."""
-    if name in ("weights", "init"):
-        return neutral(name, Path(value))
-    place, colon, inside = value.rpartition(":") if isinstance(value, str) else ("", "", "")
-    if colon and place.endswith(".py"):
-        return f"{neutral(name, Path(place))}:{inside}"
-    if isinstance(value, str) and (value.endswith(".npz") or re.search(r"[/\\]", value)):
-        return neutral(name, Path(value))
-    return value
-
-
-@cache
-def usual_fields() -> dict[str, object]:
-    """What each field of a case is when nobody says anything."""
-    return {f.name: f.default for f in fields(Case)}
-
-
-def _told(served: Result, console: Console, *, audited: bool) -> int:
+def _told(served: Unlearned, console: Console, *, audited: bool) -> int:
+    assert served.folder is not None  # --out was needed
     receipt = served.receipt["predicate"]
     verdict = next((figure for figure in receipt["audit"] if "verdict" in figure), None)
     if served.again:

@@ -89,8 +89,9 @@ def _file(path: Path) -> Path:
 
 def _others(file: Path, names: list[str]) -> list[str]:
     """Files beside the receipt of which it does not speak; under a name that this tool gives, one was planted."""
+    from spotlessnet.requests.audits import REPORT
     from spotlessnet.requests.folder import RECEIPT
-    from spotlessnet.requests.serving import REFUSAL, REPORT, SCRUBBED, STATISTICS
+    from spotlessnet.requests.serving import REFUSAL, SCRUBBED, STATISTICS
     from spotlessnet.store.private import PRIVATE, PURGED
 
     beside = {p.name for p in file.parent.iterdir()} - {*names, file.name, PRIVATE, PURGED}
@@ -106,7 +107,7 @@ def _others(file: Path, names: list[str]) -> list[str]:
 
 def _check_report(audit: list[Any], folder: Path, names: list[str]) -> None:
     """The receipt's verdict and figures must be those of the files that it binds."""
-    from spotlessnet.requests.serving import REPORT, VERDICT
+    from spotlessnet.requests.audits import REPORT, VERDICT
 
     if bool(audit) != any(name in REPORT for name in names) or (audit and not set(REPORT) <= set(names)):
         raise IntegrityError("The receipt tells of an audit without its report, or binds a report without an audit.")

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from spotlessnet.core.data import Data
 from spotlessnet.core.row_digests import content_digests
+from spotlessnet.core.source import Batch
 
 
 @dataclass(frozen=True)
@@ -17,11 +18,13 @@ class Contents:
     - `sha256`: of inputs, labels and order, as the loader gave them. It can confirm a guess, so only a keyed digest of
       it is ever written down.
     - `copies`: rows with the very inputs of a row to forget, whatever their label.
+    - `is_finite`: whether no input or label is NaN or infinite.
     """
 
     count: int
     sha256: str
     copies: int = 0
+    is_finite: bool = True
 
 
 def contents_of(data: Data, forget: Data | None = None) -> Contents:
@@ -38,10 +41,17 @@ def contents_of(data: Data, forget: Data | None = None) -> Contents:
         gone = {x for batch in forget.batches() for x, _ in content_digests(batch)}
         going = set(forget.rows.tolist())
     copies = 0
+    is_finite = True
     whole = hashlib.sha256()
     for batch in data.batches():
+        is_finite = is_finite and _is_finite(batch)
         for row, (x, y) in zip(batch.rows.tolist(), content_digests(batch), strict=True):
             whole.update(x + y)
             # A row to forget is not a copy of itself, nor is a second row that goes too.
             copies += x in gone and row not in going
-    return Contents(len(data), whole.hexdigest(), copies)
+    return Contents(len(data), whole.hexdigest(), copies, is_finite)
+
+
+def _is_finite(batch: Batch) -> bool:
+    values = [*(batch.x.values() if isinstance(batch.x, dict) else [batch.x]), batch.y]
+    return all(bool(value.isfinite().all()) for value in values if value.is_floating_point())

@@ -1,4 +1,4 @@
-"""`Case`: a person's own request as plain fields, from flags or from one TOML file, checked before any work."""
+"""`Case`: a person's own request as one value, from Python, from flags or from a TOML file, checked before any work."""
 
 import difflib
 import importlib
@@ -16,6 +16,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
+from spotlessnet.core.cohorts import Cohort
+from spotlessnet.core.data import Data
 from spotlessnet.core.errors import (
     DataError,
     NeedError,
@@ -28,6 +32,10 @@ from spotlessnet.core.errors import (
 from spotlessnet.core.old_names import FIELDS, field_now, methods_now, settings_now
 from spotlessnet.core.reading import read_whole
 from spotlessnet.core.recipe import Recipe, Schedule
+from spotlessnet.core.scrub import Scrub
+from spotlessnet.core.trained import Trained
+from spotlessnet.precomputed.fold_models import FoldModels
+from spotlessnet.precomputed.statistics import Statistics
 
 LARGEST = 2**16
 """Bytes; a longer case file is refused before it is read."""
@@ -38,6 +46,9 @@ MOST_DOTS = 32
 OWN: set[str] = set()
 """Modules and folders of the code that a person's case brought: what it raises is not this tool's mistake."""
 
+PLAIN = (str, int, float, bool, Path, Mapping)
+"""Types of a value that a flag or a line of a case file can give; any other is an object of a Python program."""
+
 RECIPE = ("epochs", "lr", "momentum", "batch_size", "schedule", "patience")
 
 
@@ -46,29 +57,30 @@ class Case:
     """What to forget, in which network, how, and where the result goes.
 
     Each field is a flag of the command (`id_column` is `--id-column`), explained by its `--help`, and a line of a case
-    file.
+    file: text and paths. From Python the network, the rows, what must go and the method may also be the objects
+    themselves; a `Trained` then brings its own loss, start and recipe.
     """
 
-    model: str | None = None
+    model: str | Trained | None = None
     weights: Path | None = None
-    data: str | None = None
-    test: str | None = None
-    validation: str | None = None
-    core: str | None = None
-    forget: Path | None = None
+    data: str | Data | None = None
+    test: str | Data | None = None
+    validation: str | Data | None = None
+    core: str | Data | None = None
+    forget: Path | Cohort | None = None
     id_column: str | None = "id"
     allow_missing: bool | None = False
     mislabelled: bool | None = False
     loss: str | None = None
-    method: str | None = None
+    method: str | Scrub | None = None
     settings: Mapping[str, Any] | None = None
     max_nats: float | None = None
     max_error_increase: float | None = None
     max_damage: float | None = None
     accept_damage: bool | None = False
-    reference: Path | None = None
-    statistics: Path | None = None
-    fold_models: Path | None = None
+    reference: Path | Tensor | None = None
+    statistics: Path | Statistics | None = None
+    fold_models: Path | FoldModels | None = None
     init: Path | None = None
     weight_decay: float | None = None
     epochs: int | None = None
@@ -88,7 +100,7 @@ class Case:
         """A case from a file, with whatever flags were given put over it."""
         values = {} if file is None else read_case(file)
         values |= {name: value for name, value in flags.items() if value is not None}
-        if values.get("method") is not None:
+        if isinstance(values.get("method"), str):
             values["method"] = methods_now(values["method"])
         if values.get("settings") is not None:
             values["settings"] = settings_now(values["settings"])
@@ -116,7 +128,7 @@ class Case:
             raise SettingError(f"`device` must be auto, cpu or cuda, but got {self.device!r}.")
         for name in ("weights", "forget", "init", "reference", "statistics", "fold_models"):
             path = getattr(self, name)
-            if path is not None and not path.exists():
+            if isinstance(path, Path) and not path.exists():
                 raise DataError(f"There is no file {path} for {as_flag(name)}. Check the path.")
         if self.schedule is not None:
             check_choice("schedule", self.schedule, typing.get_args(Schedule))
@@ -144,13 +156,25 @@ class Case:
         return Recipe(weight_decay=self.weight_decay or 0.0, **given)
 
     @property
+    def knows_history(self) -> bool:
+        """Whether it was said where training began and how it went, so that it can be done again."""
+        if isinstance(self.model, Trained):
+            return self.model.init is not None and self.model.recipe is not None
+        return self.init is not None and self.recipe() is not None
+
+    @property
+    def objects(self) -> tuple[str, ...]:
+        """The fields that hold objects of a Python program, which no file can tell again."""
+        return tuple(f.name for f in fields(self) if not isinstance(getattr(self, f.name), (*PLAIN, type(None))))
+
+    @property
     def private_days(self) -> int:
         """How many days the private part of the result is kept."""
         return 90 if self.keep_private is None else self.keep_private
 
     def given(self) -> dict[str, Any]:
-        """The fields that were given, as plain values."""
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        """The fields that were given as text, paths and numbers, as plain values."""
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in self.objects}
         return {n: str(v) if isinstance(v, Path) else v for n, v in values.items() if v not in (None, False)}
 
 
@@ -159,10 +183,18 @@ def as_flag(name: str) -> str:
     return "--set" if name == "settings" else "--" + name.replace("_", "-")
 
 
+def called(case: Case, name: str) -> str:
+    """How a message names a field: by its flag, or as an argument where it holds an object."""
+    return f"`{name}`" if name in case.objects else as_flag(name)
+
+
 def kinds() -> dict[str, tuple[Any, ...]]:
-    """For each field, the types that its value may have."""
+    """For each field, the types that its value may have in a flag or a case file."""
     hints = typing.get_type_hints(Case)
-    return {f.name: tuple(t for t in typing.get_args(hints[f.name]) if t is not types.NoneType) for f in fields(Case)}
+    return {
+        f.name: tuple(t for t in typing.get_args(hints[f.name]) if (typing.get_origin(t) or t) in PLAIN)
+        for f in fields(Case)
+    }
 
 
 def read_case(path: Path) -> dict[str, Any]:

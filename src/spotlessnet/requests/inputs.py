@@ -101,7 +101,8 @@ def inputs_of(case: Case) -> dict[str, Path]:
     named = {name: getattr(case, name) for name in files}
     for name in ("model", "data", "test", "validation", "core", "loss"):
         spec = getattr(case, name)
-        if spec is not None:
+        if isinstance(spec, str):
             place = spec if spec.endswith(".npz") else spec.rpartition(":")[0]
             named[name] = Path(place) if place.endswith((".py", ".npz")) else None
-    return {name: path for name, path in named.items() if path is not None and path.exists()}
+    # Objects of a Python program are no files: what they hold is digested where it is read.
+    return {name: path for name, path in named.items() if isinstance(path, Path) and path.exists()}

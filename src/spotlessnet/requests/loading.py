@@ -1,4 +1,4 @@
-"""Open a case: import the network and the data, read the weights, and see that they fit before any work."""
+"""Load a request: the network, its weights and the rows, from files or from memory, seen to fit before any work."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
 from spotlessnet.core.adapters import Arrays
-from spotlessnet.core.cohorts import ids, read_ids, read_list, rows, spelled
+from spotlessnet.core.cohorts import Cohort, ids, read_ids, read_list, rows, spelled
 from spotlessnet.core.contents import Contents, contents_of
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import DataError, MismatchError, ResourceError, SpotlessError
@@ -22,7 +24,7 @@ from spotlessnet.precomputed.fold_model_files import read_fold_models
 from spotlessnet.precomputed.fold_models import FoldModels
 from spotlessnet.precomputed.statistics import Statistics
 from spotlessnet.precomputed.statistics_files import read_statistics
-from spotlessnet.requests.case import Case, as_flag, made, resolve
+from spotlessnet.requests.case import Case, as_flag, called, made, resolve
 from spotlessnet.store.checkpoints import fit_names, load_into, read_weights
 
 LOSSES: dict[str, type[Loss]] = {
@@ -36,7 +38,17 @@ TRIED = 8
 
 
 @dataclass(frozen=True, eq=False)
-class LoadedRequest:
+class LoadedNetwork:
+    """What a request reads before its rows: the network, and what was precomputed for it."""
+
+    trained: Trained
+    statistics: Statistics | None = None
+    reference: Float[Tensor, " P"] | None = None
+    fold_models: FoldModels | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedRequest(LoadedNetwork):
     """A case with everything read and checked.
 
     **Arguments:**
@@ -45,14 +57,10 @@ class LoadedRequest:
     - `contents`: what the rows of each field held when they were read; the same holds for their digests.
     """
 
-    case: Case
-    trained: Trained
-    split: Split
-    ids: frozenset[str]
-    statistics: Statistics | None = None
-    reference: Any = None
-    fold_models: FoldModels | None = None
-    contents: Mapping[str, Contents] = field(default_factory=dict)
+    case: Case = field(kw_only=True)
+    split: Split = field(kw_only=True)
+    ids: frozenset[str] = field(kw_only=True)
+    contents: Mapping[str, Contents] = field(default_factory=dict, kw_only=True)
 
     @property
     def left(self) -> int:
@@ -75,61 +83,90 @@ class LoadedRequest:
 
 def open_case(case: Case, *, needs_forget: bool = True) -> LoadedRequest:
     """Everything that a case names, read and seen to fit."""
-    case.need("model", "weights", "data", *(["forget"] if needs_forget else []))
-    cohort, wanted = _cohort(case) if needs_forget else (None, frozenset[str]())
-    network = _network(case)
+    need_inputs(case, *(["forget"] if needs_forget else []))
+    return load_rows(case, load_network(case), needs_forget=needs_forget)
+
+
+def need_inputs(case: Case, *others: str) -> None:
+    """Raise unless a case gives a network, rows and these; a network in memory has its weights in it."""
+    case.need("model", *([] if isinstance(case.model, Trained) else ["weights"]), "data", *others)
+
+
+def load_network(case: Case) -> LoadedNetwork:
+    """The network of a case with its weights, and what was precomputed for it."""
+    trained = case.model if isinstance(case.model, Trained) else _trained(case, _network(case))
+    memory = read_statistics(case.statistics) if isinstance(case.statistics, Path) else case.statistics
+    if memory is not None:
+        memory.check_belongs_to(trained)
+    given = case.reference
+    reference = None if given is None else trained.vector(_named(trained, given) if isinstance(given, Path) else given)
+    fold_models = read_fold_models(case.fold_models) if isinstance(case.fold_models, Path) else case.fold_models
+    return LoadedNetwork(trained, memory, reference, fold_models)
+
+
+def load_rows(case: Case, network: LoadedNetwork, *, needs_forget: bool = True) -> LoadedRequest:
+    """The rows of a case, divided into those that stay and those that go, and seen to fit its network."""
+    # The list first: a misspelt one should not cost the reading of the data.
+    cohort = _cohort(case) if needs_forget else None
     train, test = _rows(case, "data")
-    test = _rows(case, "test")[0] if case.test else test
-    others = {name: _rows(case, name)[0] if getattr(case, name) else None for name in ("validation", "core")}
+    test = _rows(case, "test")[0] if case.test is not None else test
+    others = {n: _rows(case, n)[0] if getattr(case, n) is not None else None for n in ("validation", "core")}
     if not len(train):
         raise DataError("The training data has no row. Give the data that the network was trained on.")
-    trained = _trained(case, network)
     for name, data in (("data", train), ("test", test), *others.items()):
         if data is not None and len(data):
-            check_fits(trained, data, name)
+            check_fits(network.trained, data, called(case, name))
+    if network.statistics is not None:
+        network.statistics.check_holds(train)
+    if network.fold_models is not None:
+        network.fold_models.check_belong_to(network.trained, train)
     if cohort is None:
         # A split must name what goes; here nothing does.
         split = Split(forget=train.select([]), kept=train, test=test, request=Request("nothing"), **others)
-    else:
-        split = cohort(train, test, **others)
-    memory = None if case.statistics is None else read_statistics(case.statistics)
-    if memory is not None:
-        memory.check_belongs_to(trained)
-        memory.check_holds(train)
-    reference = None if case.reference is None else trained.vector(_named(trained, case.reference))
-    fold_models = None if case.fold_models is None else read_fold_models(case.fold_models)
-    if fold_models is not None:
-        fold_models.check_belong_to(trained, train)
-    contents = {} if cohort is None else _contents({"data": train, "test": test, **others}, split)
-    if cohort is not None:
-        listing = read_list(case.forget, case.id_column or "id")  # type: ignore[arg-type]  # `need` has looked
-        found = replace(split.request, copies=contents["data"].copies, comments=listing.comments)
-        split = replace(split, request=found)
-        if case.id_column != "row":
-            wanted = frozenset(listing.without_header(set(spelled(train.column(case.id_column or "id")))))
-    return LoadedRequest(case, trained, split, wanted, memory, reference, fold_models, contents)
+        return LoadedRequest(**vars(network), case=case, split=split, ids=frozenset())
+    split = cohort(train, test, **others)
+    if not len(split.forget):
+        raise DataError("`forget` must name rows, but names none, so there is nothing to forget.")
+    contents = {n: contents_of(data) for n, data in (("test", test), *others.items()) if data is not None}
+    contents["data"] = contents_of(train, split.forget)
+    found = replace(split.request, copies=contents["data"].copies)
+    if isinstance(case.forget, Path) and isinstance(cohort, rows):
+        # Row numbers come from a file as any other names do, and its comments count.
+        found = replace(found, comments=read_list(case.forget, "row").comments)
+    split = replace(split, request=found)
+    _check_finite(case, contents)
+    wanted = _asked_for(cohort, split)
+    return LoadedRequest(**vars(network), case=case, split=split, ids=wanted, contents=contents)
 
 
-def _contents(every: Mapping[str, Data | None], split: Split) -> dict[str, Contents]:
-    return {
-        name: contents_of(data, split.forget if name == "data" else None)
-        for name, data in every.items()
-        if data is not None
-    }
+def _asked_for(cohort: Cohort, split: Split) -> frozenset[str]:
+    """The names of what goes, which a receipt commits to: ids where there are any, else row numbers."""
+    if isinstance(cohort, ids):
+        train = split.retain.join(split.forget)
+        return frozenset(cohort.listing.without_header(set(spelled(train.column(cohort.column)))))
+    return frozenset(map(str, split.forget.rows.tolist()))
 
 
-def _cohort(case: Case) -> tuple[Any, frozenset[str]]:
+def _check_finite(case: Case, contents: Mapping[str, Contents]) -> None:
+    for name, held in contents.items():
+        if not held.is_finite:
+            raise DataError(
+                f"The inputs of {called(case, name)} must be finite, but some are NaN or infinite. Clean the data."
+            )
+
+
+def _cohort(case: Case) -> Cohort:
     assert case.forget is not None  # `need` has looked
+    if isinstance(case.forget, Cohort):
+        return case.forget
     if case.id_column == "row":
-        numbers = [int(text) for text in listed_ids(case.forget, "row")]
-        return rows(numbers, mislabelled=bool(case.mislabelled)), frozenset(map(str, numbers))
-    by_id = ids(
+        return rows([int(text) for text in listed_ids(case.forget, "row")], mislabelled=bool(case.mislabelled))
+    return ids(
         case.forget,
         column=case.id_column or "id",
         allow_missing=bool(case.allow_missing),
         mislabelled=bool(case.mislabelled),
     )
-    return by_id, frozenset(by_id.wanted)
 
 
 def listed_ids(path: Path, column: str) -> list[str]:
@@ -145,8 +182,13 @@ def listed_ids(path: Path, column: str) -> list[str]:
         ) from e
 
 
+def network_of(case: Case) -> nn.Module:
+    """The network of a case as it was given: a module of its own."""
+    return case.model.module() if isinstance(case.model, Trained) else _network(case)
+
+
 def _network(case: Case) -> nn.Module:
-    assert case.model is not None  # `need` has looked
+    assert isinstance(case.model, str)  # `need` has looked
     assert case.weights is not None
     # Read first: a damaged checkpoint should not cost the import of a large network.
     tensors = read_weights(case.weights)
@@ -168,6 +210,8 @@ def _device(case: Case) -> str:
 def _rows(case: Case, name: str) -> tuple[Data, Data | None]:
     """Training and, where the source has them, test rows of a field."""
     spec = getattr(case, name)
+    if isinstance(spec, Data):
+        return spec, None
     if ":" not in spec:
         # Late, since the data sets that come with an installation take long to import.
         from spotlessnet.datasets.registry import load
@@ -191,6 +235,8 @@ def as_data(found: Any, name: str, column: str | None = None) -> Data:
     """
     called = column if column not in (None, "row") else "id"
     try:
+        if isinstance(found, TensorDataset) and len(found.tensors) == 2:
+            return Data.of(found.tensors)  # the same rows, fetched at once instead of one by one
         if isinstance(found, tuple) and len(found) == 3:
             return Data.of(found[:2], columns={called: list(found[2])})
         return Data.of(found)
@@ -221,9 +267,13 @@ def _loss(case: Case) -> Any:
     return resolve(text, "loss")
 
 
-def check_fits(trained: Trained, data: Data, name: str) -> None:
-    """Try the network on a few rows, and look at every label that can be had for little."""
-    flag = as_flag(name)
+def check_fits(trained: Trained, data: Data, flag: str) -> None:
+    """Try the network on a few rows, and look at every label that can be had for little.
+
+    **Arguments:**
+
+    - `flag`: what messages call the rows.
+    """
     try:
         batch = next(iter(trained.batches(data, TRIED)))
         with torch.no_grad():

@@ -5,13 +5,13 @@ import re
 import types
 import typing
 from collections.abc import Mapping
-from dataclasses import MISSING, fields, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any
 
 from spotlessnet.core.errors import NeedError, SettingError, shown
 from spotlessnet.core.old_names import former_setting, methods_now, setting_now, settings_now
 from spotlessnet.core.scrub import METHODS, Scrub, chain
-from spotlessnet.methods import Fisher, OutOfFoldDistillation, WithinBudget
+from spotlessnet.methods import Fisher, WithinBudget
 from spotlessnet.precomputed.fold_models import FoldModels
 from spotlessnet.precomputed.statistics import Statistics
 from spotlessnet.requests.case import Case
@@ -42,29 +42,92 @@ def name_of(kind: type[Scrub]) -> str:
     return next(declared, None) or re.sub(r"(?<=[a-z])(?=[A-Z])", "-", kind.__name__).lower()
 
 
+@dataclass(frozen=True)
+class Choice:
+    """Methods by name with settings in their types: seen to exist, and not yet built.
+
+    So a misspelt name is refused before anything is read, and the method is built once, with all that it needs.
+    """
+
+    kinds: Mapping[str, type[Scrub]]
+    settings: Mapping[str, Mapping[str, Any]]
+
+    @staticmethod
+    def of(text: str, settings: Mapping[str, Any], *, is_default: bool = False) -> "Choice":
+        """The methods that a text names, joined by `+`, with settings by name or by `method.name`."""
+        kinds = {}
+        for name in (part.strip() for part in methods_now(text).split("+")):
+            kind = METHODS.find(name)
+            if wraps(kind):
+                raise SettingError(
+                    f"{name!r} goes around another method. Name that one, and give --max-nats beside it."
+                )
+            if name in kinds:
+                raise SettingError(f"The method {name!r} comes twice in {text[:60]!r}. Name each once.")
+            kinds[name] = kind
+        given: dict[str, dict[str, Any]] = {name: {} for name in kinds}
+        if is_default and "finetune" in given:
+            given["finetune"]["epochs"] = POLISH
+        said = set()
+        for key, value in settings_now(settings).items():
+            owner, name = _owner(key, kinds)
+            if (owner, name) in said:
+                raise SettingError(f"The setting {name!r} was given twice. Give it once.")
+            said.add((owner, name))
+            given[owner][name] = typed(kinds[owner], name, value)
+        return Choice(kinds, given)
+
+    def build(self, **inputs: Any) -> Scrub:
+        """The method itself; of `inputs` (statistics, fold models) each part takes what it has a field for."""
+        links = []
+        for name, kind in self.kinds.items():
+            own = {key: value for key, value in inputs.items() if key in _fields(kind)}
+            links.append(kind(**self.settings[name], **own))
+        return links[0] if len(links) == 1 else chain(*links)
+
+
 def scrub_of(
     case: Case, memory: Statistics | None = None, reference: Any = None, fold_models: FoldModels | None = None
 ) -> Scrub:
-    """The method that a case asks for, budgets included."""
-    scrub = named(case.method or default(case), case.settings or {}, is_default=case.method is None)
-    if memory is not None:
-        scrub = _with_statistics(scrub, memory)
-    if case.fold_models is not None:
-        scrub = _with_fold_models(scrub, fold_models)
+    """The method that a case asks for, budgets included; built here and nowhere else."""
+    inputs: dict[str, Any] = {"statistics": memory, "fold_models": fold_models}
+    inputs = {name: value for name, value in inputs.items() if value is not None}
+    own = case.method if isinstance(case.method, Scrub) else None
+    scrub = choice_of(case).build(**inputs) if own is None else _with_inputs(own, inputs)
     if case.max_nats is None and case.max_error_increase is None:
         return scrub
     if not scrub.is_noisy:
         # A budget is met by noise, and this method adds none of its own.
-        scrub = _followed_by(scrub, Fisher(statistics=memory))
+        scrub = chain(*_links(scrub), Fisher(statistics=memory))
     return WithinBudget(scrub, case.max_nats, case.max_error_increase, reference)
 
 
-def default(case: Case) -> str:
-    """What is done where no method is named."""
+def choice_of(case: Case) -> Choice:
+    """What a case asks for by name, or what is done where it names nothing; refused if it is misspelt or misfed."""
+    assert not isinstance(case.method, Scrub)
+    name = case.method or default(case)[0]
+    choice = Choice.of(name, case.settings or {}, is_default=case.method is None)
+    _check_fed(case, tuple(choice.kinds.values()))
+    return choice
+
+
+def check_method(case: Case) -> None:
+    """Raise where a case asks for a method that is not there or cannot use what it gives; nothing is built or read."""
+    if not isinstance(case.method, Scrub):
+        choice_of(case)
+        return
+    if case.settings:
+        raise SettingError("`settings` belong to a method by name, but `method` is one already. Give them to it.")
+    _check_fed(case, tuple(type(link) for link in _links(case.method)))
+
+
+def default(case: Case) -> tuple[str, str]:
+    """What is done where no method is named, and why: the one place that decides it."""
     if case.fold_models is not None:
-        return TAUGHT
-    known = case.init is not None and case.recipe() is not None and case.statistics is None
-    return BEST if known else FALLBACK
+        return TAUGHT, "fold models are given"
+    if case.knows_history and case.statistics is None:
+        return BEST, "init and recipe are known"
+    return FALLBACK, "statistics are given" if case.statistics is not None else "init or recipe is not known"
 
 
 def named(text: str, settings: Mapping[str, Any], *, is_default: bool = False) -> Scrub:
@@ -73,26 +136,7 @@ def named(text: str, settings: Mapping[str, Any], *, is_default: bool = False) -
     >>> named("ntk", {"damping": "0.1"}).damping
     0.1
     """
-    kinds = {}
-    for name in (part.strip() for part in methods_now(text).split("+")):
-        kind = METHODS.find(name)
-        if wraps(kind):
-            raise SettingError(f"{name!r} goes around another method. Name that one, and give --max-nats beside it.")
-        if name in kinds:
-            raise SettingError(f"The method {name!r} comes twice in {text[:60]!r}. Name each once.")
-        kinds[name] = kind
-    given: dict[str, dict[str, Any]] = {name: {} for name in kinds}
-    if is_default and "finetune" in given:
-        given["finetune"]["epochs"] = POLISH
-    said = set()
-    for key, value in settings_now(settings).items():
-        owner, name = _owner(key, kinds)
-        if (owner, name) in said:
-            raise SettingError(f"The setting {name!r} was given twice. Give it once.")
-        said.add((owner, name))
-        given[owner][name] = typed(kinds[owner], name, value)
-    links = [kind(**given[name]) for name, kind in kinds.items()]
-    return links[0] if len(links) == 1 else chain(*links)
+    return Choice.of(text, settings, is_default=is_default).build()
 
 
 def wraps(kind: type[Scrub]) -> bool:
@@ -138,10 +182,14 @@ def settable(kind: type[Scrub]) -> dict[str, Any]:
 
 
 def usual(method: str) -> dict[str, Any]:
-    """What a method's settings are unless said."""
-    kind = METHODS[method]
-    defaults = {f.name: f.default for f in fields(kind)}  # type: ignore[arg-type]  # every method is a dataclass
-    return {name: defaults[name] for name in settable(kind)}
+    """What the settings of a method by name are unless said."""
+    return defaults(METHODS[method])
+
+
+def defaults(kind: type[Scrub]) -> dict[str, Any]:
+    """What a method's settings are unless said; one that must be said has no default and is left out."""
+    known = {f.name: f.default for f in fields(kind) if f.default is not MISSING}  # type: ignore[arg-type]  # a dataclass
+    return {name: known[name] for name in settable(kind) if name in known}
 
 
 def typed(kind: type[Scrub], name: str, value: Any) -> Any:
@@ -181,31 +229,53 @@ def _wanted(part: Any) -> str:
     return words[part]
 
 
-def _with_statistics(scrub: Scrub, memory: Statistics) -> Scrub:
-    links = getattr(scrub, "links", (scrub,))
-    able = [hasattr(link, "statistics") for link in links]
-    if not any(able):
+def _links(scrub: Scrub) -> tuple[Scrub, ...]:
+    return getattr(scrub, "links", (scrub,))
+
+
+def _check_fed(case: Case, kinds: tuple[type[Scrub], ...]) -> None:
+    """Raise where statistics or fold models are given that no part of the method reads."""
+    if case.statistics is not None and not any("statistics" in _fields(kind) for kind in kinds):
         raise NeedError(
             "--statistics was given, but no part of the method reads one. End it with +fisher, or leave the memory out."
         )
-    fed = [replace(link, statistics=memory) if yes else link for link, yes in zip(links, able, strict=True)]
-    return fed[0] if len(fed) == 1 else chain(*fed)
-
-
-def _with_fold_models(scrub: Scrub, fold_models: FoldModels | None) -> Scrub:
-    links = getattr(scrub, "links", (scrub,))
-    if not any(isinstance(link, OutOfFoldDistillation) for link in links):
+    if case.fold_models is not None and not any("fold_models" in _fields(kind) for kind in kinds):
         raise NeedError(
             f"--fold-models was given, but no part of the method asks them. Name the method {TAUGHT}, or none."
         )
-    fed = [
-        replace(link, fold_models=fold_models) if isinstance(link, OutOfFoldDistillation) else link for link in links
-    ]
+
+
+def _fields(kind: type[Scrub]) -> set[str]:
+    return {f.name for f in fields(kind)}  # type: ignore[arg-type]  # every method is a dataclass
+
+
+def _with_inputs(scrub: Scrub, inputs: Mapping[str, Any]) -> Scrub:
+    """A method that a person built, with what the request gives put into the parts that read it."""
+    if not inputs:
+        return scrub
+    fed = []
+    for link in _links(scrub):
+        own = {name: value for name, value in inputs.items() if name in _fields(type(link))}
+        fed.append(replace(link, **own) if own else link)  # type: ignore[type-var]  # every method is a dataclass
     return fed[0] if len(fed) == 1 else chain(*fed)
 
 
-def _followed_by(scrub: Scrub, last: Scrub) -> Scrub:
-    return chain(*getattr(scrub, "links", (scrub,)), last)
+def for_other_networks(scrub: Scrub) -> Scrub:
+    """The same method for networks that an audit trains: statistics and reference are of the one network alone.
+
+    Fold models teach them all, each held to what it said itself.
+    """
+    if isinstance(scrub, WithinBudget):
+        return replace(scrub, scrub=for_other_networks(scrub.scrub), reference=None)
+    changes: list[dict[str, Any]] = []
+    for link in _links(scrub):
+        models = getattr(link, "fold_models", None)
+        own = {} if getattr(link, "statistics", None) is None else {"statistics": None}
+        changes.append(own if models is None else {**own, "fold_models": replace(models, origin=None)})
+    if not any(changes):
+        return scrub
+    links = [replace(link, **own) if own else link for link, own in zip(_links(scrub), changes, strict=True)]  # type: ignore[type-var]
+    return links[0] if len(links) == 1 else chain(*links)
 
 
 def described(scrub: Scrub) -> tuple[str, dict[str, Any]]:
@@ -214,6 +284,16 @@ def described(scrub: Scrub) -> tuple[str, dict[str, Any]]:
         name, settings = described(scrub.scrub)
         budget = {"max_nats": scrub.max_nats, "max_error_increase": scrub.max_error_increase}
         return name, {**settings, "budget": {k: v for k, v in budget.items() if v is not None}}
-    links = getattr(scrub, "links", (scrub,))
+    links = _links(scrub)
     settings = {name_of(type(link)): {name: getattr(link, name) for name in settable(type(link))} for link in links}
     return "+".join(settings), settings
+
+
+def changed(scrub: Scrub) -> dict[str, dict[str, Any]]:
+    """The settings of each part of a method that are not what they are unless said."""
+    inside = scrub.scrub if isinstance(scrub, WithinBudget) else scrub
+    found = {}
+    for link in _links(inside):
+        plain = defaults(type(link))
+        found[name_of(type(link))] = {k: getattr(link, k) for k, v in plain.items() if getattr(link, k) != v}
+    return {name: own for name, own in found.items() if own}

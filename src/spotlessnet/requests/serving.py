@@ -1,206 +1,297 @@
-"""One request from the asking to the receipt: the only place where `spotless scrub` writes."""
+"""One request from the asking to the receipt: what `sn.unlearn` and `spotless scrub` both call."""
 
-import json
+import hashlib
+import secrets
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
 
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from spotlessnet.auditing.audit_report import AuditReport
 from spotlessnet.core.damage import MOST, check_damage, utility_of
-from spotlessnet.core.errors import NumericsError, WornError
+from spotlessnet.core.errors import NeedError, NumericsError, WornError
 from spotlessnet.core.gaussian import Gaussian
 from spotlessnet.core.meter import Meter
-from spotlessnet.core.scrub import Scrub
-from spotlessnet.core.split import Request
-from spotlessnet.core.trained import Trained
+from spotlessnet.core.row_digests import as_bytes
 from spotlessnet.precomputed.after_request import after_request
 from spotlessnet.precomputed.fold_model_files import write_fold_models
+from spotlessnet.precomputed.fold_models import FoldModels
+from spotlessnet.precomputed.statistics import Statistics
 from spotlessnet.precomputed.statistics_files import write_statistics
+from spotlessnet.requests.audits import Audit, audited, figures, write_report
 from spotlessnet.requests.case import Case
-from spotlessnet.requests.estimate import Estimate, estimate
-from spotlessnet.requests.folder import Folder
+from spotlessnet.requests.folder import Folder, identity_of
 from spotlessnet.requests.inputs import Look, check_unchanged, inputs_of, keyed, looks_at
 from spotlessnet.requests.lineage import Lineage
-from spotlessnet.requests.loading import LoadedRequest, open_case
-from spotlessnet.requests.methods import described, scrub_of, usual
-from spotlessnet.store.checkpoints import write_weights
+from spotlessnet.requests.loading import LoadedRequest, need_inputs, network_of
+from spotlessnet.requests.methods import described
+from spotlessnet.requests.planning import Plan, copies_in_words, plan_of
+from spotlessnet.store.checkpoints import load_into, read_weights, weights_as_bytes, write_weights
 from spotlessnet.store.receipts import COMMITMENT, NoiseSeed, commit_to, plain, statement, write_receipt
 
 SCRUBBED, STATISTICS, REFUSAL = "scrubbed.safetensors", "statistics.safetensors", "refusal.json"
-VERDICT, FOLD_MODELS = "verdict.json", "fold-models.safetensors"
-REPORT = ("report.html", "rows.jsonl", "rows.csv", "model-card.md", VERDICT)
-"""The files that an audit writes; a receipt with a verdict binds them all."""
+FOLD_MODELS = "fold-models.safetensors"
 
 
 @dataclass(frozen=True, eq=False)
-class Result:
-    """What came of a request.
+class Unlearned:
+    """What came of a request to forget.
 
     **Arguments:**
 
+    - `receipt`: what was run, on what, with what result; written to disk only where a folder was asked for.
+    - `plan`: what was checked before the work, and what it was estimated to cost beside retraining; `None` if `again`.
+    - `report`: the audit's, if there was one.
+    - `statistics`, `fold_models`: for the next request, where this one was served from such; never the ones given.
+    - `folder`: where everything was written, if anywhere.
+    - `salt`: opens the commitments of the receipt: keep it as private as the list of what was forgotten.
     - `again`: the request had been served before, and this is that receipt.
     """
 
-    folder: Path
     receipt: dict[str, Any]
-    again: bool = False
+    load_model: Callable[[], nn.Module] = field(repr=False)
+    plan: Plan | None = None
     report: AuditReport | None = None
+    statistics: Statistics | None = None
+    fold_models: FoldModels | None = None
+    folder: Path | None = None
+    salt: bytes = field(default=b"", repr=False)
+    again: bool = False
+
+    @cached_property
+    def model(self) -> nn.Module:
+        """The scrubbed network: an ordinary module, a copy of the one that was given, in eval mode."""
+        return self.load_model()
+
+    @property
+    def diagnostics(self) -> dict[str, Any]:
+        """What the method measured and assumed on the way, seconds, and what it cost in utility."""
+        return self.receipt["predicate"]["about"]
 
 
-@dataclass(frozen=True, eq=False)
-class Plan:
-    """A request that was checked and not yet begun."""
+@dataclass(frozen=True)
+class Unwritten:
+    """Stands in for the folder of a request that writes nothing: a salt, which lives as long as the result."""
 
-    opened: LoadedRequest
-    scrub: Scrub
-    cost: Estimate
+    salt: bytes
+    destroy_after: datetime
 
-    def lines(self) -> list[str]:
-        """For people."""
-        split, (name, settings) = self.opened.split, described(self.scrub)
-        budget = settings.pop("budget", None)
-        changed = {link: {k: v for k, v in own.items() if v != usual(link)[k]} for link, own in settings.items()}
-        rows = f"{len(split.retain)} rows stay, {len(split.forget)} go"
-        return [
-            f"forget  {split.request}; {rows}",
-            *([f"copies  {copies_in_words(split.request)}"] if split.request.copies else []),
-            f"method  {name}" + (f" with noise for {budget}" if budget else ""),
-            *(
-                f"        {link}: {', '.join(f'{k}={v}' for k, v in own.items())}"
-                for link, own in changed.items()
-                if own
-            ),
-            *self.cost.lines(),
-            "noise   "
-            + ("from the seed given: for experiments only" if self.opened.case.seed is not None else "secret"),
-        ]
+    @staticmethod
+    def new(days: int) -> "Unwritten":
+        """With a salt of its own."""
+        return Unwritten(secrets.token_bytes(32), datetime.now(UTC) + timedelta(days=days))
+
+    def identity(self, request: Mapping[str, Any]) -> str:
+        """As a folder's."""
+        return identity_of(request, self.salt)
 
 
-Auditor = Callable[[Plan, Trained], AuditReport]
+def request_of(case: Case, looks: Mapping[str, Look], plan: Plan | None = None) -> dict[str, Any]:
+    """All that decides the result of a request; the same values are the same request.
 
+    **Arguments:**
 
-def plan_of(case: Case) -> Plan:
-    """Everything short of the work: imports, checks, estimate, and the refusal of what would not fit."""
-    scrub_of(case)  # a misspelt setting should not cost the reading of the data
-    opened = open_case(case)
-    scrub = scrub_of(case, opened.statistics, opened.reference, opened.fold_models)
-    scrub.check_enough_is_kept(opened.split)
-    cost = estimate(opened.trained, opened.split, scrub, case.memory_limit)
-    cost.check_memory()
-    return Plan(opened, scrub, cost)
-
-
-def copies_in_words(request: Request) -> str:
-    """What copies among the kept rows mean for a request."""
-    count = request.copies or 0
-    rows = "1 kept row has" if count == 1 else f"{count} kept rows have"
-    return f"{rows} the very inputs of a forgotten row: what such copies taught the network stays"
-
-
-def request_of(case: Case, looks: Mapping[str, Look]) -> dict[str, Any]:
-    """All that decides the result of a request; the same values are the same request."""
+    - `plan`: what was read, needed where a case holds objects: of those, digests take the place of files'.
+    """
     left_out = ("out", "memory_limit", "device", "keep_private", "max_damage", "accept_damage")
     told = {name: value for name, value in case.given().items() if name not in left_out}
-    return plain({"fields": told, "digests": {name: look.digests for name, look in looks.items()}})
+    found = {"fields": told, "digests": {name: look.digests for name, look in looks.items()}}
+    if plan is not None and case.objects:
+        found["objects"] = _digests_of_objects(case, plan)
+    return plain(found)
 
 
-def serve(case: Case, say: Callable[[str], None], *, resume: bool, audit: Auditor | None = None) -> Result:
-    """Forget what a case asks for, and write the network and its receipt; the receipt comes last.
+def _digests_of_objects(case: Case, plan: Plan) -> dict[str, Any]:
+    opened = plan.opened
+    vectors = {"weights": opened.trained.weights, "init": opened.trained.init, "reference": opened.reference}
+    found: dict[str, Any] = {name: sha256_of(value) for name, value in vectors.items() if value is not None}
+    found["rows"] = {name: held.sha256 for name, held in opened.contents.items()}
+    found["forget"] = sorted(opened.ids)
+    found["method"] = described(plan.scrub)
+    found["training"] = {"loss": repr(opened.trained.loss), "recipe": opened.trained.recipe}
+    # Statistics and fold models belong to these weights and rows alone, which was checked.
+    found["precomputed"] = [name for name in ("statistics", "fold_models") if getattr(case, name) is not None]
+    return found
+
+
+def sha256_of(weights: Float[Tensor, " P"]) -> str:
+    """Of the bytes of a weight vector."""
+    return hashlib.sha256(as_bytes(weights[None]).numpy().tobytes()).hexdigest()
+
+
+def serve(
+    case: Case,
+    *,
+    resume: bool = False,
+    audit: Audit | None = None,
+    say: Callable[[str], None] = lambda line: None,
+) -> Unlearned:
+    """Forget what a case asks for; with `case.out` also write network and receipt there, the receipt last.
+
+    Everything that can be refused is refused before the work: nothing is written before that.
 
     **Arguments:**
 
     - `resume`: go on where an earlier run of the same request stopped; a finished one is given back as it is.
-    - `audit`: a function of the plan and the scrubbed network that gives the `AuditReport` to write beside it, or
-      `None`.
+    - `audit`: how to measure what is left, or `None`.
+    - `say`: called with each line of the plan.
     """
-    case.need("out", "model", "weights", "data", "forget")
-    assert case.out is not None
-    folder, began = Folder(case.out, resume, case.private_days), datetime.now(UTC)
-    folder.check(inputs_of(case))
-    looks = looks_at(inputs_of(case))
-    request = request_of(case, looks)
-    if resume and folder.receipt.is_file() and (found := folder.finished(request)):
+    need_inputs(case, "forget")
+    began, inputs = datetime.now(UTC), inputs_of(case)
+    folder = None if case.out is None else Folder(case.out, resume, case.private_days)
+    if folder is not None:
+        folder.check(inputs)
+    looks = looks_at(inputs)
+    # What objects hold is known only when they were read; a case of files is recognised before.
+    if folder is not None and resume and not case.objects and folder.receipt.is_file():
+        found = folder.finished(request_of(case, looks))
         # Killed between the receipt and the end, a run leaves its last temporary name behind.
         folder.sweep()
-        return Result(folder.path, found, again=True)
-    lineage = None if case.statistics is None else Lineage(case.statistics)
-    if lineage is not None:
-        lineage.check_free(case.out)  # before the data are read
+        if found is not None:
+            return _served_before(case, folder, found)
+    lineage = _lineage(case)
     plan = plan_of(case)
     check_unchanged(looks)
     for line in plan.lines():
         say(line)
+    request = request_of(case, looks, plan)
+    if folder is None:
+        return _forget(Unwritten.new(case.private_days), plan, request, looks, began, audit)
     with folder.claimed():
         # Another run may have finished between the look above and the claim.
         if found := folder.finished(request):
-            return Result(folder.path, found, again=True)
+            return _served_before(case, folder, found)
         folder.private.keep_request(request)
-        binding = {"identity": folder.identity(request), "inputs": _inputs(looks, plan.opened, folder.salt)}
-        with nullcontext() if lineage is None else lineage.used_by(case.out):
-            return _write(folder, plan, binding, began, audit)
+        with nullcontext() if lineage is None else lineage.used_by(folder.path):
+            return _forget(folder, plan, request, looks, began, audit)
+
+
+def _lineage(case: Case) -> Lineage | None:
+    """Who may use a file of statistics; looked at before the data are read."""
+    if not isinstance(case.statistics, Path):
+        return None
+    if case.out is None:
+        raise NeedError(
+            "A file of statistics serves one request, whose folder is noted beside it, but this one writes none. Give "
+            "`out`, or the statistics themselves: `statistics=sn.read_statistics(path)`."
+        )
+    lineage = Lineage(case.statistics)
+    lineage.check_free(case.out)
+    return lineage
+
+
+def _served_before(case: Case, folder: Folder, receipt: dict[str, Any]) -> Unlearned:
+    def load_model() -> nn.Module:
+        return load_into(network_of(case), read_weights(folder.path / SCRUBBED)).eval()
+
+    return Unlearned(receipt, load_model, folder=folder.path, salt=folder.salt, again=True)
 
 
 def _inputs(looks: Mapping[str, Look], opened: LoadedRequest, salt: bytes) -> dict[str, dict[str, Any]]:
     """What the receipt says of everything that was read: files by their digests, rows by what the loader gave."""
     # A digest of the list itself would let anyone test a guess; the commitment to its ids is salted.
     found = {name: look.record(name, salt) for name, look in looks.items() if name != "forget"}
+    if "model" in opened.case.objects:
+        # Weights know the rows: whoever can make them anew with a guess could confirm it by a plain digest.
+        found["weights"] = {"commitment": keyed(salt, "weights", sha256_of(opened.trained.weights))}
     for name, held in opened.contents.items():
         rows = {"count": held.count, "commitment": keyed(salt, "rows", held.sha256)}
         found[name] = {**found.get(name, {}), "rows": rows}
     return found
 
 
-def _write(folder: Folder, plan: Plan, binding: dict[str, Any], began: datetime, audit: Auditor | None) -> Result:
-    opened, case, split = plan.opened, plan.opened.case, plan.opened.split
+def _forget(
+    place: Folder | Unwritten,
+    plan: Plan,
+    request: Mapping[str, Any],
+    looks: Mapping[str, Look],
+    began: datetime,
+    audit: Audit | None,
+) -> Unlearned:
+    """The work itself, and its receipt; into a folder where there is one."""
+    opened, case = plan.opened, plan.opened.case
+    folder = place if isinstance(place, Folder) else None
+    known = {"identity": place.identity(request), "inputs": _inputs(looks, opened, place.salt), "began": began}
     with Meter(opened.trained.device) as meter:
-        gaussian = plan.scrub(opened.trained, split)
+        gaussian = plan.scrub(opened.trained, opened.split)
     if gaussian.diagnostics.get("retrain_now"):
-        _refuse(folder, plan, binding, began, gaussian)
-    noise = NoiseSeed.secret() if case.seed is None else NoiseSeed.for_experiments(case.seed)
-    weights = gaussian.draw(noise.generator())
+        _refuse(place, plan, known, gaussian)
+    noise = _noise_seed(case, gaussian)
+    weights = gaussian.mean if noise is None else gaussian.draw(noise.generator())
     if not bool(weights.isfinite().all()):
         raise NumericsError("The scrubbed weights are not finite, so nothing was written. Lower the noise or the step.")
     utility = measured_utility(opened, weights)
-    written = write_weights(folder.path / SCRUBBED, opened.trained.module(weights), replace=folder.again)
-    subjects = {SCRUBBED: written}
-    if opened.statistics is not None and opened.may_write_statistics:
-        subjects[STATISTICS] = _write_statistics(folder, opened, weights)
-    if opened.fold_models is not None:
-        left = opened.fold_models.without(split.forget)
-        subjects[FOLD_MODELS] = write_fold_models(folder.path / FOLD_MODELS, left, replace=folder.again)
-    report = None if audit is None else audit(plan, opened.trained.at(weights))
-    if report is not None:
+    model = opened.trained.module(weights)
+    subjects = {SCRUBBED: _keep_network(folder, model)}
+    statistics, fold_models = _for_next_request(opened, weights)
+    if folder is not None and statistics is not None:
+        subjects[STATISTICS] = write_statistics(folder.path / STATISTICS, statistics, replace=folder.again)
+    if folder is not None and fold_models is not None:
+        subjects[FOLD_MODELS] = write_fold_models(folder.path / FOLD_MODELS, fold_models, replace=folder.again)
+    report = None if audit is None else audited(plan, opened.trained.at(weights), audit)
+    if folder is not None and report is not None:
         subjects |= write_report(folder.path, report, replace=folder.again)
     receipt = _receipt(
-        folder,
+        place,
         plan,
-        binding,
+        known,
         subjects=subjects,
-        noise=_noise(noise, gaussian),
+        noise=NO_NOISE if noise is None else noise.record(),
         diagnostics={**gaussian.diagnostics, "seconds": meter.seconds, "utility": utility},
-        audit=[] if report is None else _figures(report),
+        audit=[] if report is None else figures(report),
         limits=limits_of(opened, gaussian, report),
-        began=began,
     )
-    write_receipt(folder.receipt, receipt, replace=folder.again)
-    return Result(folder.path, receipt, report=report)
+    if folder is not None:
+        write_receipt(folder.receipt, receipt, replace=folder.again)
+    out = None if folder is None else folder.path
+    return Unlearned(receipt, lambda: model, plan, report, statistics, fold_models, out, place.salt)
 
 
-def _receipt(folder: Folder, plan: Plan, binding: dict[str, Any], **known: Any) -> dict[str, Any]:
+NO_NOISE = {"kind": "none", "consequence": "the method adds no noise, so no bound in nats holds"}
+"""What the receipt says of a method without noise: no seed is made, for nothing is drawn."""
+
+
+def _noise_seed(case: Case, gaussian: Gaussian) -> NoiseSeed | None:
+    if gaussian.is_noiseless:
+        return None
+    return NoiseSeed.secret() if case.seed is None else NoiseSeed.for_experiments(case.seed)
+
+
+def _keep_network(folder: Folder | None, model: nn.Module) -> str:
+    """The SHA-256 of the network's file, which is written where there is a folder for it."""
+    if folder is None:
+        return hashlib.sha256(weights_as_bytes(model)).hexdigest()
+    return write_weights(folder.path / SCRUBBED, model, replace=folder.again)
+
+
+def _for_next_request(
+    opened: LoadedRequest, weights: Float[Tensor, " P"]
+) -> tuple[Statistics | None, FoldModels | None]:
+    """What the next request finds beside the new network, where this one was served from such."""
+    split, statistics, fold_models = opened.split, None, None
+    if opened.statistics is not None and opened.may_write_statistics:
+        statistics = after_request(opened.statistics, opened.trained, split.forget, weights, retain=split.retain)
+    if opened.fold_models is not None:
+        fold_models = opened.fold_models.without(split.forget)
+    return statistics, fold_models
+
+
+def _receipt(place: Folder | Unwritten, plan: Plan, known: Mapping[str, Any], **told: Any) -> dict[str, Any]:
     """The receipt of a request, served or refused."""
     opened, split, (name, settings) = plan.opened, plan.opened.split, described(plan.scrub)
+    due = place.private.destroy_after if isinstance(place, Folder) else place.destroy_after
     return statement(
-        inputs=binding["inputs"],
+        inputs=known["inputs"],
         request={
-            "identity": binding["identity"],
-            "cohort": {"commitment": commit_to(opened.ids, folder.salt), "algorithm": COMMITMENT},
+            "identity": known["identity"],
+            "cohort": {"commitment": commit_to(opened.ids, place.salt), "algorithm": COMMITMENT},
             "matched": split.request.matched,
             "missing": split.request.missing,
             "duplicates": split.request.duplicates,
@@ -209,9 +300,10 @@ def _receipt(folder: Folder, plan: Plan, binding: dict[str, Any], **known: Any) 
         },
         method=name,
         settings=settings,
-        private={"destroy_after": folder.private.destroy_after.isoformat(), "by": "spotless purge"},
-        salt=folder.salt,
-        **known,
+        private={"destroy_after": due.isoformat(), "by": "spotless purge"},
+        salt=place.salt,
+        began=known["began"],
+        **told,
     )
 
 
@@ -227,38 +319,20 @@ def measured_utility(opened: LoadedRequest, weights: Float[Tensor, " P"]) -> dic
     return {"measured": [one.record() for one in found], "limit": limit, "accepted_any": bool(case.accept_damage)}
 
 
-def _refuse(folder: Folder, plan: Plan, binding: dict[str, Any], began: datetime, gaussian: Gaussian) -> NoReturn:
-    """Write down why nothing was forgotten, and end."""
+def _refuse(place: Folder | Unwritten, plan: Plan, known: Mapping[str, Any], gaussian: Gaussian) -> NoReturn:
+    """Say why nothing was forgotten, for the records where there is a folder, and end."""
     why = "; ".join(dict.fromkeys(gaussian.diagnostics.get("assumed", [])))
-    limits = ["Refused: nothing was forgotten, and no network was written. Retrain without the rows."]
-    about, noise = {**gaussian.diagnostics, "refused": why}, {"kind": "none", "consequence": "nothing was drawn"}
-    told = _receipt(folder, plan, binding, subjects={}, noise=noise, diagnostics=about, limits=limits, began=began)
-    write_receipt(folder.path / REFUSAL, told, replace=True)
+    records = "."
+    if isinstance(place, Folder):
+        limits = ["Refused: nothing was forgotten, and no network was written. Retrain without the rows."]
+        about, noise = {**gaussian.diagnostics, "refused": why}, {"kind": "none", "consequence": "nothing was drawn"}
+        told = _receipt(place, plan, known, subjects={}, noise=noise, diagnostics=about, limits=limits)
+        write_receipt(place.path / REFUSAL, told, replace=True)
+        records = f"; {place.path / REFUSAL} says it for your records."
     raise WornError(
         f"What was kept for requests no longer serves: {why}. Nothing was forgotten. Retrain without these rows, then "
-        f"write a new memory or train new fold models; {folder.path / REFUSAL} says it for your records."
+        f"write a new memory or train new fold models{records}"
     )
-
-
-def _write_statistics(folder: Folder, opened: LoadedRequest, weights: Float[Tensor, " P"]) -> str:
-    """The memory that the next request finds, written with the network that it belongs to; its SHA-256."""
-    assert opened.statistics is not None
-    split = opened.split
-    memory = after_request(opened.statistics, opened.trained, split.forget, weights, retain=split.retain)
-    return write_statistics(folder.path / STATISTICS, memory, replace=folder.again)
-
-
-def _noise(seed: NoiseSeed, gaussian: Gaussian) -> dict[str, Any]:
-    if gaussian.is_noiseless:
-        return {"kind": "none", "consequence": "the method adds no noise, so no bound in nats holds"}
-    return seed.record()
-
-
-def _figures(report: AuditReport) -> list[dict[str, Any]]:
-    head: dict[str, Any] = {"verdict": report.outcome, "reason": report.reason}
-    if report.verdict is not None:
-        head["seeds"] = report.verdict.seeds
-    return [head, *(check.record() for check in report.checks)]
 
 
 def limits_of(opened: LoadedRequest, gaussian: Gaussian, report: AuditReport | None) -> list[str]:
@@ -296,17 +370,3 @@ def limits_of(opened: LoadedRequest, gaussian: Gaussian, report: AuditReport | N
     else:
         limits.append("The audit is of the method on this request over several seeds, not of this one file.")
     return limits
-
-
-def write_report(folder: Path, report: AuditReport, *, replace: bool) -> dict[str, str]:
-    """The report for people, the rows and the verdict for programs, the section for a model card; their SHA-256."""
-    from spotlessnet.core.files import write_whole
-    from spotlessnet.report.exports import as_csv, as_json_lines, as_model_card
-    from spotlessnet.report.page import page
-
-    figures = json.dumps(plain(_figures(report)), indent=2, sort_keys=True, allow_nan=False) + "\n"
-    texts = (page(report), as_json_lines(report.rows), as_csv(report.rows), as_model_card(report), figures)
-    return {
-        name: write_whole(folder / name, text.encode(), replace=replace)
-        for name, text in zip(REPORT, texts, strict=True)
-    }

@@ -127,13 +127,18 @@ def write_weights(
     path: str | Path, model: nn.Module, text: Mapping[str, str] | None = None, *, replace: bool = False
 ) -> str:
     """Write a module's state as safetensors, whole or not at all, and give the file's SHA-256."""
+    return write_whole(Path(path), weights_as_bytes(model, text), replace=replace)
+
+
+def weights_as_bytes(model: nn.Module, text: Mapping[str, str] | None = None) -> bytes:
+    """A module's state as the bytes of a safetensors file; refused if it is not finite."""
     state = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
     for name, value in state.items():
         if value.is_floating_point() and not bool(value.isfinite().all()):
             raise NumericsError(
                 f"Parameter {name!r} is not finite, so nothing was written. Lower the noise or the step."
             )
-    return write_whole(Path(path), to_bytes(_untied(state), dict(text or {"format": "pt"})), replace=replace)
+    return to_bytes(_untied(state), dict(text or {"format": "pt"}))
 
 
 def _untied(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

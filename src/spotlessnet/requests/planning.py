@@ -1,4 +1,4 @@
-"""What a request will cost, from timing a few batches and counting products, before it is begun."""
+"""The plan of a request: all of it read and checked, and what it will cost beside retraining, before it is begun."""
 
 import math
 import time
@@ -11,8 +11,11 @@ from spotlessnet.core.damage import CHECKED
 from spotlessnet.core.errors import ResourceError
 from spotlessnet.core.room import free_bytes
 from spotlessnet.core.scrub import Scrub
-from spotlessnet.core.split import Split
+from spotlessnet.core.split import Request, Split
 from spotlessnet.core.trained import Trained
+from spotlessnet.requests.case import Case
+from spotlessnet.requests.loading import LoadedRequest, load_network, load_rows, need_inputs
+from spotlessnet.requests.methods import changed, check_method, default, described, scrub_of
 
 TIMED = 3
 """Batches that are timed."""
@@ -64,6 +67,63 @@ class Estimate:
                 f"This would need about {self.memory / GIB:.2g} GiB, but {self.available / GIB:.2g} GiB may be used. "
                 "Take a method that needs less (see --dry-run), a smaller cohort, or another machine."
             )
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A request that was checked and not yet begun.
+
+    **Arguments:**
+
+    - `opened`: everything that was read.
+    - `scrub`: the method, built once for the whole request.
+    - `cost`: what it will take beside retraining.
+    """
+
+    opened: LoadedRequest
+    scrub: Scrub
+    cost: Estimate
+
+    @property
+    def method(self) -> str:
+        """The method's name, parts joined by `+`."""
+        return described(self.scrub)[0]
+
+    def lines(self) -> list[str]:
+        """For people."""
+        case, split = self.opened.case, self.opened.split
+        budget = described(self.scrub)[1].get("budget")
+        why = f" (none was named, and {default(case)[1]})" if case.method is None else ""
+        lines = [f"forget  {split.request}; {len(split.retain)} rows stay, {len(split.forget)} go"]
+        if split.request.copies:
+            lines.append(f"copies  {copies_in_words(split.request)}")
+        lines.append(f"method  {self.method}" + (f" with noise for {budget}" if budget else "") + why)
+        for link, own in changed(self.scrub).items():
+            lines.append(f"        {link}: {', '.join(f'{k}={v}' for k, v in own.items())}")
+        lines += self.cost.lines()
+        lines.append("noise   " + ("from the seed given: for experiments only" if case.seed is not None else "secret"))
+        return lines
+
+
+def plan_of(case: Case) -> Plan:
+    """Everything short of the work: imports, checks, estimate, and the refusal of what would not fit."""
+    need_inputs(case, "forget")
+    check_method(case)  # a misspelt setting should not cost the reading of anything
+    network = load_network(case)
+    # Built once, before the rows are read: a value that the method refuses should not cost their reading.
+    scrub = scrub_of(case, network.statistics, network.reference, network.fold_models)
+    opened = load_rows(case, network)
+    scrub.check_enough_is_kept(opened.split)
+    cost = estimate(opened.trained, opened.split, scrub, case.memory_limit)
+    cost.check_memory()
+    return Plan(opened, scrub, cost)
+
+
+def copies_in_words(request: Request) -> str:
+    """What copies among the kept rows mean for a request."""
+    count = request.copies or 0
+    rows = "1 kept row has" if count == 1 else f"{count} kept rows have"
+    return f"{rows} the very inputs of a forgotten row: what such copies taught the network stays"
 
 
 def estimate(trained: Trained, split: Split, scrub: Scrub, limit: float | None = None) -> Estimate:

@@ -1,0 +1,230 @@
+"""`unlearn`: one call from a trained network to one that forgot, with its receipt."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool
+from torch import Tensor, nn
+
+from spotlessnet.core.cohorts import Cohort, rows
+from spotlessnet.core.cohorts import ids as by_id
+from spotlessnet.core.data import Data
+from spotlessnet.core.errors import DataError, SettingError
+from spotlessnet.core.loss import Loss
+from spotlessnet.core.progress import quiet
+from spotlessnet.core.recipe import Recipe
+from spotlessnet.core.scrub import Scrub
+from spotlessnet.core.split import Request
+from spotlessnet.core.trained import Trained
+from spotlessnet.precomputed.fold_models import FoldModels
+from spotlessnet.precomputed.statistics import Statistics
+from spotlessnet.requests.audits import Audit
+from spotlessnet.requests.case import RECIPE, Case
+from spotlessnet.requests.loading import as_data
+from spotlessnet.requests.serving import Unlearned, serve
+from spotlessnet.store.checkpoints import fit_names, read_weights
+
+
+def unlearn(
+    model: nn.Module | Trained | str,
+    data: Any,
+    *,
+    forget: Any,
+    method: str | Scrub = "auto",
+    settings: Mapping[str, Any] | None = None,
+    loss: Loss | Callable[[Tensor, Tensor], Tensor] | str | None = None,
+    init: Mapping[str, Tensor] | nn.Module | Tensor | str | Path | None = None,
+    recipe: Recipe | None = None,
+    weight_decay: float | None = None,
+    weights: str | Path | None = None,
+    test: Any = None,
+    validation: Any = None,
+    core: Any = None,
+    ids: Sequence[Any] | str | None = None,
+    mislabelled: bool = False,
+    statistics: Statistics | str | Path | None = None,
+    fold_models: FoldModels | str | Path | None = None,
+    reference: Tensor | str | Path | None = None,
+    max_nats: float | None = None,
+    max_error_increase: float | None = None,
+    max_damage: float | None = None,
+    accept_damage: bool = False,
+    audit: bool | Audit = False,
+    out: str | Path | None = None,
+    resume: bool = False,
+    keep_private: int | None = None,
+    seed: int | None = None,
+    device: str = "auto",
+    memory_limit: float | None = None,
+    progress: bool = True,
+    say: Callable[[str], None] = lambda line: None,
+) -> Unlearned:
+    """Make a trained network forget some of its training examples.
+
+    Your own network is left as it is; the result holds a copy. Whatever can be refused is refused before the work, and
+    a network that answers examples which stay much worse than before is not given out. `spotless scrub` is the same
+    with flags.
+
+    >>> import spotlessnet as sn
+    >>> torch.manual_seed(0)
+    <torch._C.Generator object at ...>
+    >>> y = torch.arange(90) % 3
+    >>> x = torch.randn(90, 4) + 2 * nn.functional.one_hot(y, 4)
+    >>> trained = sn.fit(sn.Trained.of(nn.Linear(4, 3)), sn.Data.of((x, y)), sn.Recipe(epochs=5, lr=0.1))
+    >>> done = sn.unlearn(trained.module(), (x, y), forget=[3, 14, 15], method="ntk")
+    >>> type(done.model).__name__, done.receipt["predicate"]["request"]["matched"]
+    ('Linear', 3)
+
+    **Arguments:**
+
+    - `model`: a module, a `Trained`, or text such as `"nets.py:build"` with `weights` as for the command.
+    - `data`: the training examples: a `Dataset`, a pair of tensors, a `Data`, or text as for the command.
+    - `forget`: what must go: row numbers, a mask with one truth value a row, a cohort such as `sn.whole_class(6)`, the
+      path of a list of ids, or ids themselves if `ids` tells those of the data.
+    - `method`: a method, its name, or names joined by `+`, with `settings`. `"auto"`: out-of-fold distillation if
+      fold models are given; else short retraining if `init` and `recipe` are known; else an NTK step, then fine-tuning.
+    - `init`, `recipe`: where training began (a state dict, a module, a vector or a file) and how it went.
+    - `loss`, `weight_decay`: what was minimised; cross-entropy unless said. See `Trained.of`.
+    - `test`, `validation`, `core`: as in `Split`.
+    - `ids`: the id of each example, or the name of the data's column that holds them (`id` unless said).
+    - `statistics`, `fold_models`: what was precomputed for requests, as objects or files.
+    - `max_nats`, `max_error_increase`, `reference`: a budget for noise; see `WithinBudget`.
+    - `max_damage`, `accept_damage`: how much the error on examples that stay may rise (0.05 unless said); or any.
+    - `audit`: measure what is left over several trainings, which takes long; `Audit(seeds=5)` says how.
+    - `out`: a new folder for network, receipt and report; nothing is written without it. See `resume`.
+    - `seed`: for experiments only: noise that can be drawn again protects nobody.
+    - `progress`, `say`: whether bars are shown; what is called with each line of the plan.
+    """
+    objects = {"test": test, "validation": validation, "core": core}
+    column = ids if isinstance(ids, str) else None
+    values: dict[str, Any] = {
+        **_network_fields(model, loss=loss, init=init, recipe=recipe, weight_decay=weight_decay, weights=weights),
+        "data": _rows("data", data, ids),
+        **{name: None if value is None else _rows(name, value, None) for name, value in objects.items()},
+        "forget": _forget(forget, ids, mislabelled=mislabelled),
+        "id_column": column,
+        "mislabelled": mislabelled,
+        "method": None if isinstance(method, str) and method == "auto" else method,
+        "settings": settings,
+        "statistics": _file(statistics),
+        "fold_models": _file(fold_models),
+        "reference": _file(reference),
+        "max_nats": max_nats,
+        "max_error_increase": max_error_increase,
+        "max_damage": max_damage,
+        "accept_damage": accept_damage,
+        "out": _file(out),
+        "keep_private": keep_private,
+        "seed": seed,
+        "device": device,
+        "memory_limit": memory_limit,
+    }
+    how = (Audit() if audit else None) if isinstance(audit, bool) else audit
+    with nullcontext() if progress else quiet():
+        return serve(Case.of(values), resume=resume, audit=how, say=say)
+
+
+def _network_fields(
+    model: nn.Module | Trained | str,
+    *,
+    loss: Any,
+    init: Any,
+    recipe: Recipe | None,
+    weight_decay: float | None,
+    weights: str | Path | None,
+) -> dict[str, Any]:
+    """The fields of a case that say which network, from objects or from text."""
+    told = {"loss": loss, "init": init, "recipe": recipe, "weight_decay": weight_decay, "weights": weights}
+    given = [name for name, value in told.items() if value is not None]
+    if isinstance(model, Trained):
+        if given:
+            raise SettingError(
+                f"A `Trained` knows its own loss, init and recipe, but {' and '.join(given)} was given beside it. "
+                "Give them to `Trained.of`."
+            )
+        return {"model": model}
+    if isinstance(model, nn.Module):
+        if weights is not None:
+            raise SettingError("`weights` is the checkpoint of a network by name, but `model` is a network already.")
+        trained = Trained.of(model, loss, weight_decay=weight_decay, recipe=recipe)
+        if init is None:
+            return {"model": trained}
+        if isinstance(init, (str, Path)):
+            init = fit_names(read_weights(init), trained.model.state_dict())
+        start = trained.vector(init)
+        if not bool(start.isfinite().all()):
+            raise DataError("The weights at which training began, `init`, must be finite. Give those it began at.")
+        return {"model": Trained.of(model, loss, weight_decay=weight_decay, recipe=recipe, init=start)}
+    if not isinstance(model, str):
+        raise SettingError(f"`model` must be a torch module, a `Trained` or text, but got {type(model).__name__}.")
+    if not isinstance(loss, str | None) or not isinstance(init, str | Path | None):
+        raise SettingError("A `model` by name needs `loss` by name and `init` as a file. Or give the network itself.")
+    fields = {} if recipe is None else {name: getattr(recipe, name) for name in (*RECIPE, "weight_decay")}
+    if recipe is not None and Recipe(**fields) != recipe:
+        raise SettingError("A `model` by name takes a recipe of plain SGD, but this one says more. Give the network.")
+    if weight_decay is not None:
+        fields["weight_decay"] = weight_decay
+    return {**fields, "model": model, "loss": loss, "init": _file(init), "weights": _file(weights)}
+
+
+def _rows(name: str, given: Any, ids: Sequence[Any] | str | None) -> Data | str:
+    """Examples from whatever was given; text is left to the loader."""
+    if isinstance(given, (str, Path)):
+        return str(given)
+    data = as_data(given, name, ids if isinstance(ids, str) else None)
+    if ids is None or isinstance(ids, str):
+        return data
+    if len(ids) != len(data):
+        raise DataError(f"`ids` must hold one id for each of {len(data)} examples, but holds {len(ids)}.")
+    # A view's columns are as long as its source.
+    column: list[Any] = [None] * len(data.source)
+    for row, one in zip(data.rows.tolist(), ids, strict=True):
+        column[row] = one
+    return Data(data.source, data.rows, {**data.columns, "id": column})
+
+
+def _forget(given: Any, ids: Sequence[Any] | str | None, *, mislabelled: bool) -> Cohort | Path:
+    """What must go, from any of the ways to say it."""
+    if isinstance(given, Cohort):
+        return given
+    if isinstance(given, (str, Path)):
+        return Path(given)
+    if not isinstance(given, (Tensor, np.ndarray, Iterable)):
+        raise SettingError(f"`forget` must be row numbers, a mask, ids or a list file, but got {type(given).__name__}.")
+    listed = given.reshape(-1).tolist() if isinstance(given, (Tensor, np.ndarray)) else list(given)
+    if ids is not None:
+        return by_id(listed, column=ids if isinstance(ids, str) else "id", mislabelled=mislabelled)
+    if listed and all(isinstance(one, (bool, np.bool_)) for one in listed):
+        return Mask(torch.tensor(listed), mislabelled)
+    wrong = [one for one in listed if isinstance(one, (bool, np.bool_)) or not hasattr(one, "__index__")]
+    if wrong:
+        raise SettingError(
+            f"`forget` must hold row numbers, but holds {str(wrong[0])[:40]!r}. For ids give those of the data too: "
+            "`ids=[...]`, or the name of the column that holds them."
+        )
+    return rows([int(one) for one in listed], mislabelled=mislabelled)
+
+
+@dataclass(frozen=True, eq=False)
+class Mask(Cohort):
+    """Rows by one truth value each."""
+
+    chosen: Bool[Tensor, " N"]
+    mislabelled: bool = False
+
+    def choose(self, train: Data) -> tuple[Tensor, Request]:
+        if len(self.chosen) != len(train):
+            raise DataError(
+                f"A mask must hold one truth value for each of {len(train)} examples, but holds {len(self.chosen)}."
+            )
+        positions = self.chosen.nonzero().squeeze(1)
+        return positions, Request("rows of a mask", matched=len(positions), mislabelled=self.mislabelled)
+
+
+def _file(given: Any) -> Any:
+    return Path(given) if isinstance(given, str) else given

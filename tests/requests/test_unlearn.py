@@ -1,0 +1,410 @@
+"""`sn.unlearn`: one call, in memory or with a folder, and the same function underneath the command."""
+
+import copy
+import hashlib
+import json
+import os
+from dataclasses import dataclass, fields
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset, TensorDataset
+
+import spotlessnet as sn
+from spotlessnet.core.errors import DamageError, DataError, MismatchError, NeedError, SettingError, SpotlessError
+from spotlessnet.core.scrub import Notes, Scrub
+from spotlessnet.core.split import Split
+from spotlessnet.core.trained import Trained
+from spotlessnet.requests.case import Case
+from spotlessnet.requests.methods import BEST, FALLBACK, TAUGHT, default
+from spotlessnet.requests.serving import serve
+from spotlessnet.store.receipts import verify
+from spotlessnet.store.schema import mistakes
+from tests.cli.workshop import BASE, spotless
+
+RECIPE = sn.Recipe(epochs=10, lr=0.1, batch_size=20)
+FORGET = [3, 14, 15]
+
+
+@cache
+def problem() -> tuple[nn.Module, nn.Module, Tensor, Tensor]:
+    """A network, the one it began as, and its rows."""
+    torch.manual_seed(0)
+    y = torch.arange(90) % 3
+    x = torch.randn(90, 4) + 2 * nn.functional.one_hot(y, 4)
+    start = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3))
+    trained = sn.fit(sn.Trained.of(start, recipe=RECIPE, init=start), sn.Data.of((x, y)), RECIPE)
+    return trained.module(), start, x, y
+
+
+def weights(model: nn.Module) -> Tensor:
+    return nn.utils.parameters_to_vector(model.parameters()).detach()
+
+
+def test_gives_a_scrubbed_copy_and_leaves_the_network_alone(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    model, _, x, y = problem()
+    model = copy.deepcopy(model).train()
+    before = copy.deepcopy(model.state_dict())
+    done = sn.unlearn(model, (x, y), forget=FORGET, method="ntk")
+    assert type(done.model) is nn.Sequential
+    assert done.model is not model
+    assert not torch.equal(weights(done.model), weights(model))
+    assert model.training
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert list(tmp_path.iterdir()) == []
+    assert done.report is None
+    assert done.folder is None
+
+
+def test_is_what_the_method_itself_gives():
+    model, start, x, y = problem()
+    done = sn.unlearn(model, (x, y), forget=FORGET, method="ntk", init=start, recipe=RECIPE, settings={"damping": 0.1})
+    trained = sn.Trained.of(model, init=start, recipe=RECIPE)
+    expected = sn.NTK(damping=0.1)(trained, sn.rows(FORGET)(sn.Data.of((x, y))))
+    torch.testing.assert_close(weights(done.model), expected.mean)
+    own = sn.unlearn(trained, (x, y), forget=FORGET, method=sn.NTK(damping=0.1))
+    torch.testing.assert_close(weights(own.model), expected.mean)
+
+
+class Rows(Dataset[tuple[Tensor, Tensor]]):
+    def __init__(self, x: Tensor, y: Tensor) -> None:
+        self.x, self.y = x, y
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def __getitem__(self, row: int) -> tuple[Tensor, Tensor]:
+        return self.x[row], self.y[row]
+
+
+@pytest.mark.parametrize("kind", ["arrays", "data", "tensors", "dataset", "numpy"])
+def test_takes_rows_of_any_kind(kind):
+    model, _, x, y = problem()
+    kinds = {
+        "arrays": (x, y),
+        "data": sn.Data.of((x, y)),
+        "tensors": TensorDataset(x, y),
+        "dataset": Rows(x, y),
+        "numpy": (x.numpy(), y.numpy()),
+    }
+    done = sn.unlearn(model, kinds[kind], forget=FORGET, method="ntk", settings={"damping": 0.1})
+    expected = sn.NTK(damping=0.1)(sn.Trained.of(model), sn.rows(FORGET)(sn.Data.of((x, y))))
+    torch.testing.assert_close(weights(done.model), expected.mean)
+
+
+def ways(tmp_path: Path) -> dict[str, dict[str, object]]:
+    mask = torch.zeros(90, dtype=torch.bool)
+    mask[FORGET] = True
+    names = [f"person-{i}" for i in range(90)]
+    (tmp_path / "forget.csv").write_text("id\nperson-3\nperson-14\nperson-15\n")
+    wanted = ["person-3", "person-14", "person-15"]
+    return {
+        "list": {"forget": FORGET},
+        "tensor": {"forget": torch.tensor(FORGET)},
+        "array": {"forget": np.array(FORGET)},
+        "set": {"forget": set(FORGET)},
+        "mask": {"forget": mask},
+        "mask of numpy": {"forget": mask.numpy()},
+        "mask of truths": {"forget": mask.tolist()},
+        "ids": {"forget": wanted, "ids": names},
+        "file": {"forget": tmp_path / "forget.csv", "ids": names},
+        "text": {"forget": str(tmp_path / "forget.csv"), "ids": names},
+        "cohort": {"forget": sn.rows(FORGET)},
+    }
+
+
+def test_takes_what_must_go_said_in_any_way(tmp_path):
+    model, _, x, y = problem()
+    found = {
+        name: weights(sn.unlearn(model, (x, y), method="ntk", settings={"damping": 0.1}, **said).model)  # type: ignore[arg-type]
+        for name, said in ways(tmp_path).items()
+    }
+    for name, one in found.items():
+        assert torch.equal(one, found["list"]), name
+
+
+def test_the_receipt_is_whole_and_speaks_of_the_network(tmp_path):
+    model, _, x, y = problem()
+    done = sn.unlearn(model, (x, y), forget=FORGET, method="ntk")
+    assert mistakes(done.receipt) == []
+    body = done.receipt["predicate"]
+    assert body["request"]["matched"] == 3
+    assert body["request"]["kept"] == 87
+    assert body["method"] == "ntk"
+    assert body["about"] == done.diagnostics
+    assert {one["kind"] for one in done.diagnostics["utility"]["measured"]} >= {"error", "loss"}
+    digest = sn.write_weights(tmp_path / "after.safetensors", done.model)
+    assert done.receipt["subject"] == [{"name": "scrubbed.safetensors", "digest": {"sha256": digest}}]
+    assert "person" not in json.dumps(done.receipt)
+
+
+def test_the_plan_says_what_it_costs_and_which_method_was_taken():
+    model, start, x, y = problem()
+    said: list[str] = []
+    done = sn.unlearn(model, (x, y), forget=FORGET, init=start, recipe=RECIPE, say=said.append)
+    assert done.plan is not None
+    assert done.plan.method == BEST == "short-retrain"
+    assert done.plan.lines() == said
+    assert "method  short-retrain (none was named, and init and recipe are known)" in said
+    assert done.plan.cost.seconds > 0
+    assert done.plan.cost.retraining > 0
+    without = sn.unlearn(model, (x, y), forget=FORGET)
+    assert without.plan is not None
+    assert without.plan.method == FALLBACK
+    assert default(Case(fold_models=Path("f")))[0] == TAUGHT
+
+
+def test_with_a_folder_it_writes_what_the_command_writes(tmp_path):
+    model, start, x, y = problem()
+    out = tmp_path / "run"
+    done = sn.unlearn(model, (x, y), forget=FORGET, init=start, recipe=RECIPE, method="ntk", out=out)
+    assert {p.name for p in out.iterdir()} == {"scrubbed.safetensors", "receipt.json", "private"}
+    assert verify(out / "receipt.json", (out / "private/salt").read_bytes()) == ["scrubbed.safetensors"]
+    assert json.loads((out / "receipt.json").read_text()) == done.receipt
+    again = sn.unlearn(model, (x, y), forget=FORGET, init=start, recipe=RECIPE, method="ntk", out=out, resume=True)
+    assert again.again
+    assert again.receipt == done.receipt
+    assert torch.equal(weights(again.model), weights(done.model))
+    with pytest.raises(DataError, match="holds the result of another request"):
+        sn.unlearn(model, (x, y), forget=[4], init=start, recipe=RECIPE, method="ntk", out=out, resume=True)
+    with pytest.raises(DataError, match="nothing is ever overwritten"):
+        sn.unlearn(model, (x, y), forget=FORGET, method="ntk", out=out)
+
+
+def test_a_folder_from_memory_passes_the_command_that_verifies(tmp_path):
+    model, _, x, y = problem()
+    sn.unlearn(model, (x, y), forget=FORGET, method="ntk", out=tmp_path / "run")
+    (tmp_path / "rows.txt").write_text("3\n14\n15\n")
+    ended = spotless("verify", str(tmp_path / "run"), "--forget", str(tmp_path / "rows.txt"), "--id-column", "row")
+    assert ended.code == 0, ended.err
+
+
+def test_a_ruined_network_is_refused_unless_insisted():
+    model, _, x, y = problem()
+    ruin = {"method": "gradient-ascent", "settings": {"lr": 5.0, "epochs": 20}}
+    with pytest.raises(DamageError, match="The scrubbed network is ruined"):
+        sn.unlearn(model, (x, y), forget=FORGET, **ruin)  # type: ignore[arg-type]
+    done = sn.unlearn(model, (x, y), forget=FORGET, accept_damage=True, **ruin)  # type: ignore[arg-type]
+    assert done.diagnostics["utility"]["accepted_any"]
+    with pytest.raises(DamageError, match="at least 30 rows"):
+        sn.unlearn(model, (x[:12], y[:12]), forget=[3], method="ntk")
+
+
+@dataclass(frozen=True)
+class Never(Scrub):
+    """Must not be reached."""
+
+    def shift(self, trained: Trained, split: Split, notes: Notes) -> Tensor:
+        raise AssertionError("the work was begun")
+
+
+def broken(where: str) -> nn.Module:
+    model = copy.deepcopy(problem()[0])
+    if where == "model":
+        with torch.no_grad():
+            next(model.parameters())[0, 0] = torch.nan
+    return model
+
+
+def with_nan(x: Tensor, row: int = 60) -> Tensor:
+    x = x.clone()
+    x[row, 0] = torch.nan
+    return x
+
+
+REFUSED: dict[str, tuple[dict[str, object], type[SpotlessError], str]] = {
+    "a row that is not there": ({"forget": [90]}, DataError, "1 missing"),
+    "a negative row": ({"forget": [-1]}, DataError, "missing"),
+    "nothing": ({"forget": []}, DataError, "names none"),
+    "an empty mask": ({"forget": [False] * 90}, DataError, "names none"),
+    "a short mask": ({"forget": [True, False]}, DataError, "one truth value for each of 90"),
+    "parts of rows": ({"forget": [0.5]}, SettingError, "must hold row numbers, but holds '0.5'"),
+    "ids without the data's": ({"forget": ["ann"]}, SettingError, "give those of the data too"),
+    "a number": ({"forget": 3}, SettingError, "`forget` must be row numbers"),
+    "a list that is not there": ({"forget": "nowhere.csv"}, DataError, "There is no file nowhere.csv"),
+    "too few ids": ({"forget": ["ann"], "ids": ["ann"]}, DataError, "one id for each of 90"),
+    "a misspelt method": ({"method": "ntkk"}, SettingError, "Did you mean 'ntk'"),
+    "a misspelt setting": ({"method": "ntk", "settings": {"dampin": 1}}, SettingError, "Did you mean 'damping'"),
+    "a bad value": ({"method": "ntk", "settings": {"damping": -1}}, SettingError, "must be"),
+    "settings of a built method": ({"settings": {"damping": 1}}, SettingError, "`method` is one already"),
+    "a negative budget": ({"max_nats": -1.0}, SettingError, "must be positive"),
+    "a start of another shape": ({"init": nn.Linear(2, 2)}, MismatchError, "missing"),
+    "weights beside a network": ({"weights": "model.pt"}, SettingError, "is a network already"),
+    "a start that is not a number": ({"init": torch.full((51,), torch.nan)}, DataError, "must be finite"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refusals_come_before_the_work(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    given, error, message = REFUSED[name]
+    model, _, x, y = problem()
+    with pytest.raises(error, match=message):
+        sn.unlearn(model, (x, y), **{"forget": FORGET, "method": Never(), "out": tmp_path / "run", **given})  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["pair", "dataset", "test", "model"])
+def test_what_is_not_a_number_is_refused_before_the_work(kind):
+    x, y = problem()[2:]
+    data = {"pair": (with_nan(x), y), "dataset": Rows(with_nan(x), y)}.get(kind, (x, y))
+    test = Rows(with_nan(x), y) if kind == "test" else None
+    with pytest.raises(SpotlessError, match="finite"):
+        sn.unlearn(broken(kind), data, forget=FORGET, test=test, method=Never())
+
+
+def test_data_that_do_not_fit_are_named_as_arguments():
+    model, _, x, y = problem()
+    with pytest.raises(MismatchError, match="the labels of `data` go from 0 to 7"):
+        sn.unlearn(model, (x, y % 3 + 5 * (y == 2)), forget=FORGET, method=Never())
+    with pytest.raises(MismatchError, match="cannot answer the rows of `test`"):
+        sn.unlearn(model, (x, y), test=(x[:, :3], y), forget=FORGET, method=Never())
+
+
+def test_a_trained_network_brings_its_own_history():
+    model, start, x, y = problem()
+    trained = sn.Trained.of(model, init=start, recipe=RECIPE)
+    done = sn.unlearn(trained, (x, y), forget=FORGET)
+    assert done.plan is not None
+    assert done.plan.method == BEST
+    with pytest.raises(SettingError, match="recipe was given beside it"):
+        sn.unlearn(trained, (x, y), forget=FORGET, recipe=RECIPE)
+
+
+def test_statistics_serve_and_the_next_ones_come_back(tmp_path):
+    model, start, x, y = problem()
+    trained = sn.Trained.of(model, init=start, recipe=RECIPE)
+    kept = sn.precompute(trained, sn.Data.of((x, y)), rank=10)
+    first = sn.unlearn(trained, (x, y), forget=FORGET, statistics=kept, method="ntk")
+    assert first.statistics is not None
+    assert first.statistics.count == 87
+    left = [row for row in range(90) if row not in FORGET]
+    second = sn.unlearn(first.model, (x[left], y[left]), forget=[0], statistics=first.statistics, method="ntk")
+    assert second.receipt["predicate"]["request"]["kept"] == 86
+    sn.write_statistics(tmp_path / "kept.safetensors", kept)
+    with pytest.raises(NeedError, match="serves one request, whose folder is noted"):
+        sn.unlearn(trained, (x, y), forget=FORGET, statistics=tmp_path / "kept.safetensors", method="ntk")
+
+
+def test_an_audit_comes_back_as_a_report(tmp_path):
+    model, start, x, y = problem()
+    few = sn.Recipe(epochs=2, lr=0.1, batch_size=30)
+    how = {"forget": FORGET, "init": start, "recipe": few, "method": "finetune", "settings": {"epochs": 1}}
+    from spotlessnet.requests.audits import Audit
+
+    done = sn.unlearn(model, (x, y), test=(x, y), audit=Audit(seeds=2), out=tmp_path / "run", **how)  # type: ignore[arg-type]
+    assert done.report is not None
+    assert done.receipt["predicate"]["audit"]
+    assert (tmp_path / "run/report.html").is_file()
+    assert done.report.rerun_command.startswith("sn.unlearn(")
+
+
+def built(monkeypatch: pytest.MonkeyPatch, kind: type[Scrub]) -> list[Scrub]:
+    """Every construction of a method from now on."""
+    made: list[Scrub] = []
+    check = getattr(kind, "__post_init__", lambda self: None)
+
+    def counted(self: Scrub) -> None:
+        made.append(self)
+        check(self)
+
+    monkeypatch.setattr(kind, "__post_init__", counted, raising=False)
+    return made
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("more", [[], ["--audit", "--seeds", "2"]])
+def test_the_command_builds_its_method_once(monkeypatch, more):
+    made = built(monkeypatch, sn.NTK)
+    ended = spotless("scrub", *BASE, "--method", "ntk", "--out", "run", *more)
+    assert ended.code in (0, 6), ended.err
+    assert len(made) == 1
+
+
+@pytest.mark.usefixtures("here")
+def test_the_command_builds_a_method_with_statistics_once(monkeypatch):
+    base = [word for word in BASE if word not in ("--forget", "forget.csv")]
+    assert spotless("precompute", *base, "--rank", "5", "--out", "kept").code == 0
+    made = built(monkeypatch, sn.NTK)
+    ended = spotless("scrub", *BASE, "--method", "ntk", "--statistics", "kept/statistics.safetensors", "--out", "run")
+    assert ended.code == 0, ended.err
+    assert len(made) == 1
+
+
+def test_the_call_builds_its_method_once(monkeypatch):
+    model, start, x, y = problem()
+    made = built(monkeypatch, sn.ShortRetrain)
+    sn.unlearn(model, (x, y), forget=FORGET, init=start, recipe=RECIPE)
+    assert len(made) == 1
+    own, made = sn.NTK(), built(monkeypatch, sn.NTK)
+    done = sn.unlearn(model, (x, y), forget=FORGET, method=own)
+    assert made == []
+    assert done.plan is not None
+    assert done.plan.scrub is own
+
+
+def test_the_command_and_the_call_give_the_same_network(here):
+    ended = spotless("scrub", *BASE, "--method", "ntk", "--out", "run")
+    assert ended.code == 0, ended.err
+    from tests.cli import workshop
+
+    space: dict[str, object] = {}
+    exec(workshop.NETS + workshop.DATA, space)
+    model = sn.load_into(space["build"](), sn.read_weights("model.safetensors"))  # type: ignore[operator]
+    x, y, names = space["train"]()  # type: ignore[operator]
+    done = sn.unlearn(model, (x, y), ids=names, forget="forget.csv", method="ntk", test=space["test"]()[:2])  # type: ignore[operator]
+    by_file = hashlib.sha256((here / "run/scrubbed.safetensors").read_bytes()).hexdigest()
+    assert done.receipt["subject"][0]["digest"]["sha256"] == by_file
+
+
+@pytest.mark.usefixtures("here")
+def test_text_and_files_serve_as_they_do_on_the_command_line():
+    done = sn.unlearn("nets.py:build", "mydata.py:train", weights="model.safetensors", forget="forget.csv")
+    assert done.plan is not None
+    assert done.plan.method == FALLBACK
+    assert done.receipt["predicate"]["request"]["matched"] == 3
+
+
+def test_every_field_of_a_case_can_be_said():
+    """What a flag can say, the call can say too, by the same name or by an object that holds it."""
+    import inspect
+
+    names = set(inspect.signature(sn.unlearn).parameters)
+    held = {"recipe": {"epochs", "lr", "momentum", "batch_size", "schedule", "patience"}, "ids": {"id_column"}}
+    covered = names | {one for holder in names & set(held) for one in held[holder]}
+    assert {f.name for f in fields(Case)} - covered == {"allow_missing"}
+
+
+def test_requests_need_no_command(tmp_path):
+    """Neither typer nor the command's own modules are imported by a request; rich only draws bars."""
+    import subprocess
+    import sys
+
+    code = (
+        "import sys, torch, spotlessnet as sn\n"
+        "y = torch.arange(90) % 3\n"
+        "x = torch.nn.functional.one_hot(y, 4).float()\n"
+        "done = sn.unlearn(torch.nn.Linear(4, 3), (x, y), forget=[1], method='ntk', accept_damage=True)\n"
+        "print([name for name in sys.modules if name in ('typer', 'click', 'rich', 'spotlessnet.cli')])\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(sn.__file__).parents[1])}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_serving_is_what_both_call(monkeypatch):
+    model, _, x, y = problem()
+    served: list[Case] = []
+
+    def note(case: Case, **how: object) -> object:
+        served.append(case)
+        return serve(case)
+
+    monkeypatch.setattr("spotlessnet.requests.unlearning.serve", note)
+    sn.unlearn(model, (x, y), forget=FORGET, method="ntk")
+    assert len(served) == 1
