@@ -245,7 +245,7 @@ def test_refusals_come_before_the_work(name, tmp_path, monkeypatch):
     given, error, message = REFUSED[name]
     model, _, x, y = problem()
     with pytest.raises(error, match=message):
-        sn.unlearn(model, (x, y), **{"forget": FORGET, "method": Never(), "out": tmp_path / "run", **given})  # type: ignore[arg-type]
+        sn.unlearn(model, (x, y), **{"forget": FORGET, "method": Never(), "out": tmp_path / "run", **given})
     assert list(tmp_path.iterdir()) == []
 
 
@@ -318,11 +318,10 @@ def built(monkeypatch: pytest.MonkeyPatch, kind: type[Scrub]) -> list[Scrub]:
 
 
 @pytest.mark.usefixtures("here")
-@pytest.mark.parametrize("more", [[], ["--audit", "--seeds", "2"]])
-def test_the_command_builds_its_method_once(monkeypatch, more):
+def test_the_command_builds_its_method_once(monkeypatch):
     made = built(monkeypatch, sn.NTK)
-    ended = spotless("scrub", *BASE, "--method", "ntk", "--out", "run", *more)
-    assert ended.code in (0, 6), ended.err
+    ended = spotless("scrub", *BASE, "--method", "ntk", "--out", "run")
+    assert ended.code == 0, ended.err
     assert len(made) == 1
 
 

@@ -3,9 +3,8 @@
 import hashlib
 from dataclasses import dataclass
 
-from spotlessnet.core.data import Data
+from spotlessnet.core.data import Batch, Data
 from spotlessnet.core.row_digests import content_digests
-from spotlessnet.core.source import Batch
 
 
 @dataclass(frozen=True)
