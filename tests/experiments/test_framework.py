@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
+import typer
 from torch import nn
 
 from spotlessnet.auditing.rows import Row, append_lines, append_rows, read_rows
 from spotlessnet.auditing.summary import summarise
+from spotlessnet.cli.app import app
 from spotlessnet.core.cohorts import rows as by_number
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import DataError, NumericsError, SettingError
@@ -21,13 +23,15 @@ from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.scrub import Notes
 from spotlessnet.core.trained import Trained
 from spotlessnet.experiments import EXPERIMENTS, Experiment, page
-from spotlessnet.experiments.__main__ import main
+from spotlessnet.experiments.__main__ import flags, main
 from spotlessnet.experiments.experiment import Published, Sized, read_runs
 from spotlessnet.experiments.few import FromFew, OnFew, Remembered, WhiteBoxWithNoise, fewer
 from spotlessnet.experiments.page import broken, judge, make, verdicts
+from spotlessnet.experiments.runner import seeds_of, size_of
 from spotlessnet.experiments.setting import Setting, find_weights
 from spotlessnet.methods import NTK, Fisher, Newton
 from spotlessnet.readouts import Error
+from tests.cli.workshop import spotless
 
 SHARED = Path(os.environ.get("SPOTLESS_SHARED", Path(__file__).parents[2].parent / "shared"))
 
@@ -74,6 +78,34 @@ def test_the_command_runs_and_draws(tmp_path, capsys):
     assert "33 rows" in capsys.readouterr().out
     assert main(["shifting_optima", "--draw", "--out", str(tmp_path)]) == 0
     assert "shifting_optima.svg" in capsys.readouterr().out
+
+
+def test_the_command_has_the_same_flags_and_writes_the_same_rows(tmp_path):
+    """Both ways run one function: `spotless reproduce` once lacked --tiny, --seeds, --seed, --device and --draw."""
+    mine = {flag for action in flags()._actions for flag in action.option_strings}
+    theirs = {
+        flag
+        for parameter in typer.main.get_group(app).commands["reproduce"].params
+        for flag in (*parameter.opts, *parameter.secondary_opts)
+    }
+    common = {"--dry-run", "--json", "--quiet", "-q", "--debug", "--help", "-h", "name"}
+    assert mine - common == theirs - common
+    words = ["shifting_optima", "--tiny", "--seed", "4", "--device", "cpu"]
+    assert main([*words, "--out", str(tmp_path / "a")]) == 0
+    assert spotless("reproduce", *words, "--out", str(tmp_path / "b"), "--quiet").code == 0
+    a, b = ((tmp_path / place / "shifting_optima" / "rows.csv").read_text() for place in "ab")
+    assert a == b
+    assert main(["shifting_optima", "--draw", "--out", str(tmp_path / "a")]) == 0
+    assert spotless("reproduce", "shifting_optima", "--draw", "--out", str(tmp_path / "b")).code == 0
+
+
+def test_two_sizes_or_two_kinds_of_seeds_are_refused():
+    with pytest.raises(SettingError, match="--full and --tiny are two sizes"):
+        size_of(True, True)
+    with pytest.raises(SettingError, match="--seeds says how many, --seed says which"):
+        seeds_of(3, [1])
+    with pytest.raises(SettingError, match="--seeds must be at least 1, but got 0"):
+        seeds_of(0, None)
 
 
 def test_processes_with_seeds_of_their_own_share_a_folder(tmp_path):

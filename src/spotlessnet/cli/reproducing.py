@@ -8,20 +8,29 @@ import typer
 
 from spotlessnet.cli.console import Console
 from spotlessnet.cli.options import AsJson, Debug, DryRun, Quiet
-from spotlessnet.core.errors import SettingError
 from spotlessnet.core.progress import quiet as no_bars
 
 Name = Annotated[str, typer.Argument(help="An experiment of `spotless list experiments`.")]
 Full = Annotated[bool, typer.Option("--full", help="The paper's own size; a toy otherwise.")]
+Tiny = Annotated[bool, typer.Option("--tiny", help="The full path on a few rows: a rehearsal.")]
 DataFolder = Annotated[Path | None, typer.Option("--data", help="Where the data sets are (SPOTLESS_DATA).")]
 Out = Annotated[Path, typer.Option("--out", "-o", help="The folder for the rows; rows that stand there are kept.")]
+Device = Annotated[str | None, typer.Option("--device", help="Where to work: auto, cpu or cuda.")]
+Seeds = Annotated[int | None, typer.Option("--seeds", help="How many seeds; the experiment's own number unless given.")]
+Seed = Annotated[list[int] | None, typer.Option("--seed", help="This seed alone; may be repeated.")]
+Draw = Annotated[bool, typer.Option("--draw", help="Only draw the figures of the rows that are there.")]
 
 
 def reproduce(
     name: Name,
     full: Full = False,
+    tiny: Tiny = False,
     data: DataFolder = None,
     out: Out = Path("reproduced"),
+    device: Device = None,
+    seeds: Seeds = None,
+    seed: Seed = None,
+    draw: Draw = False,
     dry_run: DryRun = False,
     json: AsJson = False,
     quiet: Quiet = False,
@@ -31,29 +40,21 @@ def reproduce(
 
     [bold]spotless reproduce NAME --out reproduced/[/bold]
     """
-    import difflib
-
     from spotlessnet.cli.listing import experiments
-    from spotlessnet.core.files import write_whole
-    from spotlessnet.report.exports import as_csv
+    from spotlessnet.experiments import runner
 
-    console, known = Console(json, quiet), experiments()
-    if name not in known:
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"Did you mean {near[0]!r}?" if near else f"Known are {', '.join(known) or 'none yet'}."
-        raise SettingError(f"There is no experiment {name[:40]!r}. {hint}")
-    experiment = known[name]
-    settings = experiment.full() if full else experiment.toy()
+    console = Console(json, quiet)
+    experiment = runner.find(name, experiments())
+    settings = runner.settings_for(
+        experiment, size=runner.size_of(full, tiny), seeds=runner.seeds_of(seeds, seed), device=device
+    )
     console.say(f"{name}: {settings}")
     if dry_run:
         console.give({"status": "planned", "settings": str(settings)}, [str(settings)])
         return 0
-    place = out / name
     with no_bars() if quiet or json else nullcontext():
-        rows = experiment.run(settings, place, data)
-        pictures = experiment.draw(place)
-    write_whole(place / "rows.csv", as_csv(rows).encode(), replace=True)
-    console.give(
-        {"status": "done", "rows": [vars(row) for row in rows]}, [str(path) for path in (place / "rows.csv", *pictures)]
-    )
+        found = (
+            runner.draw(experiment, out / name) if draw else runner.reproduce(experiment, settings, out / name, data)
+        )
+    console.give({"status": "done", "rows": [vars(row) for row in found.rows]}, [str(path) for path in found.files])
     return 0
