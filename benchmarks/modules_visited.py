@@ -1,0 +1,108 @@
+"""Which files a request and an NTK step visit, in order: the two pictures of `docs/architecture.md`.
+
+python benchmarks/modules_visited.py --docs docs/architecture.md
+
+A file counts as visited when one of its functions runs. Everything is done once before anything is counted, so that
+imports do not count.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Iterable
+from functools import cache
+from itertools import groupby
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+
+import spotlessnet as sn
+
+SOURCE = Path(sn.__file__).parent
+MOST = 25
+"""Files that a request without an audit may visit."""
+
+MARKS = {
+    "request": ("<!-- request: written by benchmarks/modules_visited.py -->", "<!-- end of request -->"),
+    "step": ("<!-- step: written by benchmarks/modules_visited.py -->", "<!-- end of step -->"),
+}
+
+
+def visited(run: Callable[[], object]) -> list[str]:
+    """Files of the package in which a function ran, in the order of the first one."""
+    run()
+    found: dict[str, None] = {}
+
+    def note(frame: FrameType, event: str, _: Any) -> None:
+        path = frame.f_code.co_filename
+        # `<module>` is an import that happens late, and what it names is not run yet.
+        if event == "call" and path.startswith(str(SOURCE)) and frame.f_code.co_name != "<module>":
+            found.setdefault(Path(path).relative_to(SOURCE).as_posix())
+
+    sys.setprofile(note)
+    try:
+        run()
+    finally:
+        sys.setprofile(None)
+    return list(found)
+
+
+@cache
+def problem() -> tuple[sn.Trained, torch.Tensor, torch.Tensor]:
+    """A linear classifier of separable points, trained."""
+    torch.manual_seed(0)
+    y = torch.arange(120) % 3
+    x = torch.randn(120, 4) + 3 * torch.nn.functional.one_hot(y, 4)
+    recipe = sn.Recipe(epochs=5, lr=0.1, weight_decay=1e-2)
+    network = torch.nn.Linear(4, 3)
+    return sn.fit(sn.Trained.of(network, init=network, recipe=recipe), sn.Data.of((x, y))), x, y
+
+
+def request() -> object:
+    """One request without an audit, from a trained network to one that forgot."""
+    trained, x, y = problem()
+    return sn.unlearn(trained, (x, y), forget=[1, 5, 9], progress=False)
+
+
+def step() -> object:
+    """One NTK step."""
+    trained, x, y = problem()
+    return sn.NTK()(trained, sn.rows([1, 5, 9])(sn.Data.of((x, y))))
+
+
+RUNS: dict[str, Callable[[], object]] = {"request": request, "step": step}
+
+
+def picture(files: Iterable[str]) -> str:
+    """Markdown: a chart of rooms in the order in which they are entered, with the files numbered as they come."""
+    numbered = [(i, *file.rpartition("/")[::2]) for i, file in enumerate(files, start=1)]
+    lines, before = ["```mermaid", "flowchart TD"], ""
+    for at, (room, group) in enumerate(groupby(numbered, key=lambda one: one[1])):
+        parts = [f"{room or 'spotlessnet'}/", *(f"{i:>2} {name}" for i, _, name in group)]
+        lines.append(f'  {before + " --> " if before else ""}r{at}["{"<br/>".join(parts)}"]')
+        before = f"r{at}"
+    return "\n".join([*lines, "```"])
+
+
+def put_into(page: str, name: str) -> str:
+    """The page with one picture between its markers."""
+    begin, end = MARKS[name]
+    files = visited(RUNS[name])
+    before, after = page[: page.index(begin) + len(begin)], page[page.index(end) :]
+    return f"{before}\n\n{len(files)} files:\n\n{picture(files)}\n\n{after}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--docs", type=Path, help="the page whose pictures are renewed")
+    given = parser.parse_args()
+    for name, run in RUNS.items():
+        files = visited(run)
+        print(f"{name}, {len(files)} files: {', '.join(files)}")
+        if given.docs:
+            given.docs.write_text(put_into(given.docs.read_text(encoding="utf-8"), name), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
