@@ -6,7 +6,6 @@ A file counts as visited when one of its functions runs. Everything is done once
 imports do not count.
 """
 
-import argparse
 import sys
 from collections.abc import Callable, Iterable
 from functools import cache
@@ -19,13 +18,17 @@ import torch
 
 import spotlessnet as sn
 
+# Started as a script, its own folder comes first, not the one that holds it.
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from benchmarks.common import Flags, Place
+
 SOURCE = Path(sn.__file__).parent
 MOST = 25
 """Files that a request without an audit may visit."""
 
-MARKS = {
-    "request": ("<!-- request: written by benchmarks/modules_visited.py -->", "<!-- end of request -->"),
-    "step": ("<!-- step: written by benchmarks/modules_visited.py -->", "<!-- end of step -->"),
+PLACES = {
+    name: Place(f"<!-- {name}: written by benchmarks/modules_visited.py -->", f"<!-- end of {name} -->")
+    for name in ("request", "step")
 }
 
 
@@ -85,23 +88,17 @@ def picture(files: Iterable[str]) -> str:
     return "\n".join([*lines, "```"])
 
 
-def put_into(page: str, name: str) -> str:
-    """The page with one picture between its markers."""
-    begin, end = MARKS[name]
-    files = visited(RUNS[name])
-    before, after = page[: page.index(begin) + len(begin)], page[page.index(end) :]
-    return f"{before}\n\n{len(files)} files:\n\n{picture(files)}\n\n{after}"
+def flags() -> Flags:
+    return Flags(__doc__).page()
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--docs", type=Path, help="the page whose pictures are renewed")
-    given = parser.parse_args()
+    given = flags().parse_args()
     for name, run in RUNS.items():
         files = visited(run)
         print(f"{name}, {len(files)} files: {', '.join(files)}")
-        if given.docs:
-            given.docs.write_text(put_into(given.docs.read_text(encoding="utf-8"), name), encoding="utf-8")
+        if given.docs is not None:
+            PLACES[name].write(given.docs, f"{len(files)} files:\n\n{picture(files)}")
 
 
 if __name__ == "__main__":

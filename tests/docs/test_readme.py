@@ -3,9 +3,9 @@
 import re
 import subprocess
 
-import benchmarks.methods_table
 import pytest
 
+from benchmarks import methods_table
 from tests.docs.blocks import ROOT, blocks
 from tests.test_newcomer import surroundings
 
@@ -43,7 +43,7 @@ def test_no_python_stands_outside_a_file():
     assert [block.text for block in blocks(README) if block.language == "python" and not block.title] == []
 
 
-@pytest.mark.parametrize("page", benchmarks.methods_table.PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", methods_table.PAGES, ids=lambda page: page.name)
 def test_the_table_of_methods_is_what_they_declare(page):
     text = page.read_text(encoding="utf-8")
-    assert benchmarks.methods_table.put_into(text) == text
+    assert methods_table.PLACE.fill(text, methods_table.made()) == text
