@@ -87,6 +87,13 @@ class AuditReport(metaclass=AcceptsOldNames):
         """Why; where there is no verdict, the first limit says what was missing for one."""
         return "; ".join(self.limits[:1]) if self.verdict is None else self.verdict.reason
 
+    def figures(self) -> list[dict[str, Any]]:
+        """The audit section of a receipt: the outcome and why, then one figure a check."""
+        head: dict[str, Any] = {"verdict": self.outcome, "reason": self.reason}
+        if self.verdict is not None:
+            head["seeds"] = self.verdict.seeds
+        return [head, *(check.record() for check in self.checks)]
+
     def _repr_html_(self) -> str:
         """What a notebook shows: the page itself, in a frame of its own so that its style stays inside."""
         from html import escape

@@ -108,6 +108,7 @@ def _others(file: Path, names: list[str]) -> list[str]:
 def _check_report(audit: list[Any], folder: Path, names: list[str]) -> None:
     """The receipt's verdict and figures must be those of the files that it binds."""
     from spotlessnet.requests.audits import REPORT, VERDICT
+    from spotlessnet.store.schema import agrees, verdict_mistakes
 
     if bool(audit) != any(name in REPORT for name in names) or (audit and not set(REPORT) <= set(names)):
         raise IntegrityError("The receipt tells of an audit without its report, or binds a report without an audit.")
@@ -118,11 +119,14 @@ def _check_report(audit: list[Any], folder: Path, names: list[str]) -> None:
         page, card = ((folder / name).read_text(encoding="utf-8") for name in ("report.html", "model-card.md"))
     except (OSError, ValueError, RecursionError) as e:
         raise IntegrityError(f"The report beside the receipt cannot be read ({type(e).__name__}).") from e
+    wrong = verdict_mistakes(told)
+    if wrong:
+        raise IntegrityError(f"{VERDICT} is not a verdict that this version can read: {'; '.join(wrong)}.")
     word = str(audit[0]["verdict"])
     shown = re.search(r'<p class="word">([^<]*)</p>', page)
     on_page = html.unescape(shown[1]).split(maxsplit=1)[-1].lower() if shown else ""
     on_card = re.search(r"\*\*([^*]*)\.\*\*", card)
-    if told != audit or on_page != word or on_card is None or on_card[1].lower() != word:
+    if not agrees(told, audit) or on_page != word or on_card is None or on_card[1].lower() != word:
         raise IntegrityError("The receipt does not say what the report beside it says: verdict or figures differ.")
 
 

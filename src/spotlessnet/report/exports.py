@@ -2,13 +2,17 @@
 
 import csv
 import io
+import json
 from collections.abc import Iterable
 from dataclasses import asdict, fields
+from typing import Any
 
 from spotlessnet.auditing.audit_report import AuditReport
 from spotlessnet.auditing.rows import Row
 from spotlessnet.auditing.summary import summarise
 from spotlessnet.report.page import in_plain_words, number
+from spotlessnet.store.receipts import plain
+from spotlessnet.store.schema import VERDICT_SCHEMA
 
 
 def as_csv(rows: Iterable[Row]) -> str:
@@ -23,6 +27,15 @@ def as_csv(rows: Iterable[Row]) -> str:
 def as_json_lines(rows: Iterable[Row]) -> str:
     """Rows for a program, one JSON object a line."""
     return "".join(row.to_json() + "\n" for row in rows)
+
+
+def as_verdict(report: AuditReport) -> str:
+    """The verdict for a program: what the receipt says of the audit, how finely it looked, and checks by name."""
+    head, *checks = report.figures()
+    told: dict[str, Any] = {"schema": VERDICT_SCHEMA, **head, "checks": {check["name"]: check for check in checks}}
+    if report.verdict is not None:
+        told |= {key: getattr(report.verdict, key) for key in ("resolution", "oracle", "power")}
+    return json.dumps(plain(told), indent=2, sort_keys=True, allow_nan=False) + "\n"
 
 
 def as_model_card(report: AuditReport, receipt_digest: str = "") -> str:

@@ -1,6 +1,5 @@
 """The audit of a request: the method as asked for, over several trainings, and the files that tell of it."""
 
-import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -15,7 +14,6 @@ from spotlessnet.requests.folder import Folder
 from spotlessnet.requests.inputs import OF_ONE_REQUEST, inputs_of, neutral
 from spotlessnet.requests.methods import for_other_networks
 from spotlessnet.requests.planning import Plan, plan_of
-from spotlessnet.store.receipts import plain
 
 VERDICT = "verdict.json"
 REPORT = ("report.html", "rows.jsonl", "rows.csv", "model-card.md", VERDICT)
@@ -115,22 +113,13 @@ def usual_fields() -> dict[str, object]:
     return {f.name: f.default for f in fields(Case)}
 
 
-def figures(report: AuditReport) -> list[dict[str, Any]]:
-    """The verdict and every check, as plain values for receipts."""
-    head: dict[str, Any] = {"verdict": report.outcome, "reason": report.reason}
-    if report.verdict is not None:
-        head["seeds"] = report.verdict.seeds
-    return [head, *(check.record() for check in report.checks)]
-
-
 def write_report(folder: Path, report: AuditReport, *, replace: bool) -> dict[str, str]:
     """The report for people, the rows and the verdict for programs, the section for a model card; their SHA-256."""
     from spotlessnet.core.files import write_whole
-    from spotlessnet.report.exports import as_csv, as_json_lines, as_model_card
+    from spotlessnet.report.exports import as_csv, as_json_lines, as_model_card, as_verdict
     from spotlessnet.report.page import page
 
-    told = json.dumps(plain(figures(report)), indent=2, sort_keys=True, allow_nan=False) + "\n"
-    texts = (page(report), as_json_lines(report.rows), as_csv(report.rows), as_model_card(report), told)
+    texts = (page(report), as_json_lines(report.rows), as_csv(report.rows), as_model_card(report), as_verdict(report))
     return {
         name: write_whole(folder / name, text.encode(), replace=replace)
         for name, text in zip(REPORT, texts, strict=True)

@@ -25,7 +25,7 @@ from spotlessnet.precomputed.fold_model_files import write_fold_models
 from spotlessnet.precomputed.fold_models import FoldModels
 from spotlessnet.precomputed.statistics import Statistics
 from spotlessnet.precomputed.statistics_files import write_statistics
-from spotlessnet.requests.audits import Audit, audited, figures, write_report
+from spotlessnet.requests.audits import Audit, audited, write_report
 from spotlessnet.requests.case import Case
 from spotlessnet.requests.folder import Folder, identity_of
 from spotlessnet.requests.inputs import Look, check_unchanged, inputs_of, keyed, looks_at
@@ -245,7 +245,7 @@ def _forget(
         subjects=subjects,
         noise=NO_NOISE if noise is None else noise.record(),
         diagnostics={**gaussian.diagnostics, "seconds": meter.seconds, "utility": utility},
-        audit=[] if report is None else figures(report),
+        audit=[] if report is None else report.figures(),
         limits=limits_of(opened, gaussian, report),
     )
     if folder is not None:

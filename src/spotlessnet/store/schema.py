@@ -1,4 +1,4 @@
-"""What a receipt must hold: every part, of the right kind, and counts that agree with each other."""
+"""What a receipt and a verdict file must hold: every part, of the right kind, and figures that agree."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -24,6 +24,10 @@ KINDS: dict[str, tuple[type, str]] = {
 COUNTS = ("matched", "missing", "duplicates", "kept", "copies")
 WORDS = ("forgotten", "not forgotten", "inconclusive", "not judged")
 DIGEST = re.compile(r"[0-9a-f]{64}")
+VERDICT_SCHEMA = 1
+"""Of `verdict.json`. Before there was a number, the file was the receipt's audit section, a list."""
+HEAD = ("verdict", "reason", "seeds")
+"""What receipt and verdict file both say of the audit as a whole."""
 
 
 def mistakes(receipt: Mapping[str, Any]) -> list[str]:
@@ -108,6 +112,37 @@ def _audit(figures: list[Any]) -> Iterator[str]:
         return
     if not all(isinstance(figure, dict) for figure in figures) or figures[0].get("verdict") not in WORDS:
         yield f"its audit must begin with a verdict, one of {', '.join(WORDS)}"
+
+
+def verdict_mistakes(told: Any) -> list[str]:
+    """Everything that the content of a `verdict.json` lacks or has wrong, as half sentences; empty if well formed."""
+    if isinstance(told, list):
+        return list(_audit(told)) if told else ["it tells no verdict"]
+    if not isinstance(told, dict):
+        return ["it must be an object"]
+    if told.get("schema") != VERDICT_SCHEMA or isinstance(told["schema"], bool):
+        return [f"its schema must be {VERDICT_SCHEMA}, but is {str(told.get('schema'))[:20]}"]
+    found = [] if told.get("verdict") in WORDS else [f"its verdict must be one of {', '.join(WORDS)}"]
+    checks = told.get("checks")
+    if not isinstance(checks, dict):
+        return [*found, "its 'checks' must be an object"]
+    wrong = [name for name, one in checks.items() if not isinstance(one, dict) or one.get("name") != name]
+    return [*found, *(f"its check {name[:60]!r} must be an object that bears this name" for name in wrong)]
+
+
+def agrees(told: Any, audit: list[Any]) -> bool:
+    """Whether a well-formed `verdict.json`, of either form, says what the receipt's audit section says.
+
+    Checks are by name in the file, so their order there means nothing; what only the file says (resolution, outcomes of
+    the audit's own checks) is bound by the file's digest.
+    """
+    if isinstance(told, list):
+        return told == audit
+    head, *checks = audit
+    said = {key: told[key] for key in HEAD if key in told}
+    by_name = {str(check.get("name")): check for check in checks}
+    # A name that came twice would hide one of the two.
+    return said == head and by_name == told["checks"] and len(by_name) == len(checks)
 
 
 def _is_digest(holder: Any, name: str) -> bool:
