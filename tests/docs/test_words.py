@@ -40,6 +40,14 @@ def test_pages_use_the_fields_words(page):
         assert found is None, f"{found[0]!r}: say {instead}"
 
 
+def test_the_glossary_names_what_exists():
+    source = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py"))
+    text = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    names = {name for code in re.findall(r"`([^`]+)`", text) for name in re.findall(r"[A-Za-z_]\w+", code)}
+    missing = [name for name in sorted(names) if not re.search(rf"\b{name}\b", source)]
+    assert missing == []
+
+
 def test_the_readme_begins_with_the_category_and_leads_to_the_glossary():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert text.split("\n\n")[1].startswith("**Machine unlearning for PyTorch")
