@@ -50,6 +50,7 @@ from spotlessnet.models.all_cnn import AllCNN
 from spotlessnet.models.pretrained import RESNET_NAMES, load_pretrained
 from spotlessnet.models.resnet import ResNet
 from spotlessnet.operators.precision import matmul
+from spotlessnet.operators.solvers import Dual
 from spotlessnet.readouts import ActivationDistance, Error, MeanLoss
 from spotlessnet.training.fit import fit
 
@@ -88,8 +89,8 @@ def grid() -> dict[str, dict[str, Scrub]]:
     return {
         OURS: ours,
         "short retraining, in stages": {"": ShortRetrain()},
-        "NTK, published formula": {"": NTK(variant="published", solution="dual")},
-        "NTK, then 3 epochs": {"": chain(NTK(solution="dual", damping=0.0), Finetune(epochs=3))},
+        "NTK, published formula": {"": NTK(variant="published", solver=Dual())},
+        "NTK, then 3 epochs": {"": chain(NTK(solver=Dual(), damping=0.0), Finetune(epochs=3))},
         "negative gradient": {"": GradientAscent()},
         "selective dampening": {f"alpha={a:g}": SSD(alpha=a) for a in (2.0, 10.0)},
         **rivals,

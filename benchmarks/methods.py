@@ -42,6 +42,7 @@ from spotlessnet.methods import (
     Variational,
 )
 from spotlessnet.models.mlp import MLP
+from spotlessnet.operators.solvers import CG
 from spotlessnet.readouts.activation_distance import ActivationDistance
 from spotlessnet.readouts.error import Error
 from spotlessnet.training.fit import fit
@@ -91,8 +92,8 @@ def methods(is_class: bool) -> dict[str, Scrub]:
         "NTK": NTK(),
         "NTK, then 3 epochs": chain(NTK(), Finetune(epochs=3)),
         "NTK, then noise": chain(NTK(), Fisher(strength=1e-8)),
-        "Newton": Newton(tolerance=1e-4),
-        "Newton, then noise": Newton(strength=1e-8, tolerance=1e-4),
+        "Newton": Newton(solver=CG(tolerance=1e-4)),
+        "Newton, then noise": Newton(strength=1e-8, solver=CG(tolerance=1e-4)),
         "Fisher noise": Fisher(strength=1e-7, cap=0.3),
         "variational noise": Variational(strength=1e-5, cap=0.3),
         "fine-tune, 10 epochs": Finetune(epochs=10),

@@ -38,6 +38,7 @@ from spotlessnet.methods import (
     Variational,
     WithinBudget,
 )
+from spotlessnet.operators.solvers import Auto
 from tests.methods.problems import logistic_problem, optimum, ridge_optimum, ridge_problem
 
 
@@ -62,7 +63,7 @@ CASES = {
     "fisher": Case(Fisher()),
     "fisher, kronecker": Case(Fisher(structure="kronecker", exponent="one")),
     "variational": Case(Variational(steps=10)),
-    "ntk": Case(NTK(tolerance=1e-9), nears=True),
+    "ntk": Case(NTK(solver=Auto(tolerance=1e-9)), nears=True),
     "mixed-linear": Case(MixedLinear(noise=1e-3, tolerance=1e-10), nears=True, linear=True),
     "within budget": Case(WithinBudget(Fisher(), max_nats=1.0)),
     "respond and polish": Case(RespondAndPolish(iterations=20), nears=True),

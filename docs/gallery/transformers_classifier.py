@@ -36,7 +36,7 @@ def main(epochs: int = 10) -> tuple[float, float, BertForSequenceClassification]
     trained = sn.fit(sn.Trained.of(model, recipe=recipe), data)
     split = sn.where("person", "person-3")(data)
     # By products over batches: transformers looks into attention masks, so row by row it would be slow.
-    scrubbed = sn.chain(sn.NTK(solution="primal"), sn.Finetune(epochs=2))(trained, split)
+    scrubbed = sn.chain(sn.NTK(solver=sn.CG()), sn.Finetune(epochs=2))(trained, split)
 
     loss = sn.MeanLoss("forget")
     network = trained.at(scrubbed.mean)

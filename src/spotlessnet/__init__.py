@@ -34,6 +34,8 @@ _PLACES = {
     "core.cohorts": ("ids", "rows", "some_of_class", "where", "whole_class"),
     # what training minimised
     "core.loss": ("BinaryCrossEntropy", "CrossEntropy", "PerSample", "SquaredError"),
+    # how the systems of methods are solved
+    "operators.solvers": ("CG", "Auto", "Dual", "LowRank"),
     # what can be known at most, beside the bounds, which register
     "bounds.attacker": ("best_accuracy", "true_positives"),
     "bounds.trade_off": ("trade_off",),
@@ -126,6 +128,10 @@ if TYPE_CHECKING:
     from spotlessnet.methods import ShortRetrain as ShortRetrain
     from spotlessnet.methods import Variational as Variational
     from spotlessnet.methods import WithinBudget as WithinBudget
+    from spotlessnet.operators.solvers import CG as CG
+    from spotlessnet.operators.solvers import Auto as Auto
+    from spotlessnet.operators.solvers import Dual as Dual
+    from spotlessnet.operators.solvers import LowRank as LowRank
     from spotlessnet.precomputed.fold_model_files import read_fold_models as read_fold_models
     from spotlessnet.precomputed.fold_model_files import write_fold_models as write_fold_models
     from spotlessnet.precomputed.fold_models import train_fold_models as train_fold_models

@@ -17,6 +17,7 @@ from spotlessnet.core.trained import Trained
 from spotlessnet.datasets import load
 from spotlessnet.methods import NTK, Finetune, Fisher, GradientAscent, Newton, RandomLabels, ShortRetrain, Variational
 from spotlessnet.models.mlp import MLP
+from spotlessnet.operators.solvers import CG, Auto
 from spotlessnet.report.exports import as_csv, as_json_lines, as_model_card
 from spotlessnet.report.page import page
 from spotlessnet.training.fit import fit
@@ -57,12 +58,12 @@ def mislabelled(train: Data, count: int, seed: int) -> tuple[Data, list[int]]:
 def methods() -> dict[str, Scrub]:
     """What is compared in the demo, beside the original and the retrained networks."""
     # All rows in one batch, and no more digits than the comparison shows.
-    step = NTK(batch_size=1024, tolerance=1e-2)
+    step = NTK(batch_size=1024, solver=Auto(tolerance=1e-2))
     return {
         METHOD: ShortRetrain(),
         "NTK, then 3 epochs": chain(step, Finetune(epochs=3)),
         "NTK": step,
-        "Newton": Newton(tolerance=1e-2),
+        "Newton": Newton(solver=CG(tolerance=1e-2)),
         "fine-tune": Finetune(epochs=10),
         "negative gradient": GradientAscent(),
         "random labels": RandomLabels(epochs=3),

@@ -4,7 +4,6 @@ import math
 import warnings
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
 
 import pytest
 import torch
@@ -15,6 +14,7 @@ import spotlessnet as sn
 from spotlessnet.core.scrub import METHODS, Chain, Scrub
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
+from spotlessnet.operators.solvers import CG, Dual, LowRank
 from spotlessnet.precomputed.precompute import precompute
 from spotlessnet.requests.planning import Estimate, estimate
 from spotlessnet.training.mixed import fit_users
@@ -59,7 +59,7 @@ def counted(scrub: Scrub, trained: Trained, split: Split) -> float:
     return float(all_of_it.get_total_flops())
 
 
-FEW: dict[str, Any] = {"max_iterations": 12, "tolerance": 1e-14}
+FEW = CG(tolerance=1e-14, max_iterations=12)
 """Solvers that take all of the few products they are given: so it is known how many."""
 
 SURE = {
@@ -83,25 +83,25 @@ SURE = {
     "fisher, drawn labels": lambda: sn.Fisher(kind="monte carlo"),
     "fisher, kronecker": lambda: sn.Fisher(structure="kronecker"),
     "fisher from memory": lambda: sn.Fisher(statistics=memory()),
-    "newton by products": lambda: sn.Newton(dense_up_to=0, max_iterations=500),
+    "newton by products": lambda: sn.Newton(dense_up_to=0, solver=CG(tolerance=1e-4, max_iterations=500)),
     "newton, hessian": lambda: sn.Newton(curvature="hessian"),
     "newton, gauss-newton": lambda: sn.Newton(curvature="gauss-newton"),
     "newton in time": lambda: sn.Newton(curvature="gauss-newton", time="recipe"),
     "newton with noise": lambda: sn.Newton(curvature="hessian", strength=1e-8),
     "newton with dense noise": lambda: sn.Newton(curvature="hessian", strength=1e-8, structure="dense"),
     "newton from memory": lambda: sn.Newton(statistics=memory()),
-    "ntk, primal": lambda: sn.NTK(solution="primal", damping=0.01, **FEW),
-    "ntk, dual": lambda: sn.NTK(solution="dual", damping=0.01),
-    "ntk, low rank": lambda: sn.NTK(solution="low rank", rank=20, damping=0.01),
-    "ntk, both ends": lambda: sn.NTK(solution="primal", residual="solve", damping=0.01, **FEW),
-    "ntk, preconditioned": lambda: sn.NTK(solution="primal", precondition=20, damping=0.01, **FEW),
-    "ntk, trapezium": lambda: sn.NTK(solution="primal", trapezium=True, damping=0.01, **FEW),
-    "ntk, calibrated": lambda: sn.NTK(solution="primal", calibrate="holdout", damping=0.01, **FEW),
-    "ntk, at the start": lambda: sn.NTK(solution="primal", linearised="start", damping=0.01, **FEW),
-    "ntk, published": lambda: sn.NTK(solution="primal", variant="published", **FEW),
+    "ntk, primal": lambda: sn.NTK(solver=FEW, damping=0.01),
+    "ntk, dual": lambda: sn.NTK(solver=Dual(), damping=0.01),
+    "ntk, low rank": lambda: sn.NTK(solver=LowRank(rank=20), damping=0.01),
+    "ntk, both ends": lambda: sn.NTK(solver=FEW, residual="solve", damping=0.01),
+    "ntk, preconditioned": lambda: sn.NTK(solver=replace(FEW, precondition=20), damping=0.01),
+    "ntk, trapezium": lambda: sn.NTK(solver=FEW, trapezium=True, damping=0.01),
+    "ntk, calibrated": lambda: sn.NTK(solver=FEW, calibrate="holdout", damping=0.01),
+    "ntk, at the start": lambda: sn.NTK(solver=FEW, linearised="start", damping=0.01),
+    "ntk, published": lambda: sn.NTK(solver=FEW, variant="published"),
     "ntk from memory": lambda: sn.NTK(statistics=memory()),
     "budget with a reference": lambda: sn.WithinBudget(sn.Fisher(), max_nats=1, reference=problem()[0].weights + 0.01),
-    "chain": lambda: sn.chain(sn.NTK(solution="primal", damping=0.01, **FEW), sn.Finetune(epochs=3), sn.Fisher()),
+    "chain": lambda: sn.chain(sn.NTK(solver=FEW, damping=0.01), sn.Finetune(epochs=3), sn.Fisher()),
 }
 """Methods whose work is known before."""
 

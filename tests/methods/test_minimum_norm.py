@@ -15,6 +15,7 @@ from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.methods.ntk import NTK
 from spotlessnet.operators import minimum_norm
+from spotlessnet.operators.solvers import CG
 from tests.methods.problems import classifier
 
 seeds = st.integers(0, 2**31 - 1)
@@ -46,7 +47,7 @@ class Wide:
 def test_the_step_is_the_difference_of_pseudo_inverses(seed, rows):
     problem = Wide(seed, rows=rows)
     true = problem.retrained - problem.trained.weights
-    for scrub in (NTK(), NTK(output="identity"), NTK(solution="primal", damping=0.0), NTK(residual="solve")):
+    for scrub in (NTK(), NTK(output="identity"), NTK(solver=CG(), damping=0.0), NTK(residual="solve")):
         found = scrub(problem.trained, problem.split)
         assert float((found.mean - problem.retrained).norm()) < 1e-9 * float(true.norm())
         assert set(found.diagnostics["ntk"]["solved"]) == {"minimum norm"}

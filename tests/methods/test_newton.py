@@ -16,6 +16,7 @@ from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.methods.newton import Newton
+from spotlessnet.operators.solvers import CG
 from spotlessnet.training.fit import fit
 from tests.methods.problems import (
     dense_gradient,
@@ -62,7 +63,7 @@ def check_quadratic(seed: int, outputs: int, weight_decay: float):
 def test_products_and_dense_matrices_agree(curvature: Any, seed: int):
     trained, split = logistic_problem(seed)
     dense = Newton(curvature=curvature)(trained, split)
-    products = Newton(curvature=curvature, dense_up_to=0, tolerance=1e-12)(trained, split)
+    products = Newton(curvature=curvature, dense_up_to=0, solver=CG(tolerance=1e-12))(trained, split)
     torch.testing.assert_close(products.mean, dense.mean, rtol=1e-8, atol=1e-9)
     assert products.diagnostics["residual"] <= 1e-12
     assert products.diagnostics["curvature"] == curvature

@@ -12,12 +12,13 @@ from spotlessnet.core.errors import NeedError, SettingError
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.methods.ntk import NTK
-from spotlessnet.operators.linear_response import Form, cheaper_form, removal_gradient, respond, solve_response
+from spotlessnet.operators.linear_response import cheaper_form, removal_gradient, respond, solve_response
 from spotlessnet.operators.linear_training import LinearTraining
 from spotlessnet.operators.newton_cg import minimise
+from spotlessnet.operators.solvers import CG, Auto, Dual, LowRank, Solver
 from tests.methods.problems import Ridge, classifier, inputs
 
-FORMS: tuple[Form, ...] = ("dual", "primal", "low rank")
+FORMS = ("dual", "primal", "low rank")
 seeds = st.integers(0, 2**31 - 1)
 decays = st.sampled_from([1e-3, 0.03, 0.1, 1.0])
 
@@ -37,9 +38,16 @@ def test_hundreds_of_linear_networks_are_retrained(form, seed, weight_decay):
     check_retrained(form, seed, weight_decay)
 
 
-def check_retrained(form: Form, seed: int, weight_decay: float) -> None:
+def tight(form: str, tolerance: float) -> Solver:
+    """A solver of this form, as exact as it can be."""
+    if form == "low rank":
+        return LowRank(tolerance, rank=10_000)
+    return Dual(tolerance) if form == "dual" else CG(tolerance)
+
+
+def check_retrained(form: str, seed: int, weight_decay: float) -> None:
     problem = Ridge(seed, weight_decay)
-    scrub = NTK(solution=form, damping=0.0, tolerance=1e-11, rank=10_000)
+    scrub = NTK(solver=tight(form, 1e-11), damping=0.0)
     scrubbed = scrub(problem.trained, problem.split)
     torch.testing.assert_close(scrubbed.mean, problem.retrained, rtol=0, atol=1e-6)
     assert scrubbed.is_noiseless
@@ -53,7 +61,7 @@ def check_retrained(form: Form, seed: int, weight_decay: float) -> None:
 def test_every_reading_of_the_linear_problem_is_the_same(seed, output, linearised):
     problem = Ridge(seed)
     for residual in ("keep", "solve"):
-        scrub = NTK(output=output, linearised=linearised, residual=residual, damping=0.0, tolerance=1e-10)
+        scrub = NTK(output=output, linearised=linearised, residual=residual, damping=0.0, solver=Auto(tolerance=1e-10))
         mean = scrub(problem.trained, problem.split).mean
         torch.testing.assert_close(mean, problem.retrained, rtol=0, atol=1e-6)
 
@@ -95,7 +103,7 @@ def test_the_step_is_the_papers_with_its_signs_put_right(seed):
     H_r = J_r.T @ J_r + rho * eye
     primal = torch.linalg.solve(H_r, J_f.T @ (J_f @ u - e_f) + k * lam * u)
     torch.testing.assert_close(primal, problem.retrained - w, rtol=0, atol=1e-9)
-    mean = NTK(damping=0.0, tolerance=1e-11)(problem.trained, problem.split).mean
+    mean = NTK(damping=0.0, solver=Auto(tolerance=1e-11))(problem.trained, problem.split).mean
     torch.testing.assert_close(mean - w, primal, rtol=0, atol=1e-7)
 
 
@@ -106,7 +114,7 @@ def test_what_training_left_undone_stays_undone(seed):
     problem = Ridge(seed)
     draw = torch.Generator().manual_seed(seed)
     away = problem.trained.at(problem.trained.weights + torch.randn(problem.any.size, dtype=float64, generator=draw))
-    mean = NTK(damping=0.0, tolerance=1e-11)(away, problem.split).mean
+    mean = NTK(damping=0.0, solver=Auto(tolerance=1e-11))(away, problem.split).mean
     before = torch.func.grad(lambda w: problem.any.risk(problem.data, w))(away.weights)
     after = torch.func.grad(lambda w: problem.any.risk(problem.split.retain, w))(mean)
     torch.testing.assert_close(after, before, rtol=0, atol=1e-7)
@@ -123,7 +131,7 @@ def test_damping_is_counted_like_decay(seed, damping):
     b = J_f.T @ (J_f @ w - problem.targets(problem.split.forget)) + len(problem.split.forget) * problem.weight_decay * (
         w - problem.start
     )
-    mean = NTK(damping=damping, tolerance=1e-11)(problem.trained, problem.split).mean
+    mean = NTK(damping=damping, solver=Auto(tolerance=1e-11))(problem.trained, problem.split).mean
     torch.testing.assert_close(mean, w + torch.linalg.solve(H, b), rtol=0, atol=1e-8)
 
 
@@ -159,7 +167,7 @@ def test_the_three_forms_agree_on_a_real_network_and_with_the_dense_system(seed,
     g_f, N = slope(split.forget), n + len(split.forget)
     expected = torch.linalg.solve(H, n / N * g_f - (N - n) / N * slope(split.retain))
     for form in FORMS:
-        scrub = NTK(output=output, solution=form, damping=0.02, tolerance=1e-11, rank=10_000, search=False)
+        scrub = NTK(output=output, solver=tight(form, 1e-11), damping=0.02, search=False)
         mean = scrub(trained, split).mean
         torch.testing.assert_close(mean - trained.weights, expected, rtol=1e-6, atol=1e-8)
 
@@ -194,7 +202,7 @@ def test_exact_linearised_cross_entropy_against_dense_newton(seed, linearised):
         return w
 
     phi_D, phi_r, w = objective(split.whole), objective(split.retain), trained.weights
-    settings_ = {"output": "exact", "linearised": linearised, "damping": 0.0, "tolerance": 1e-11, "search": False}
+    settings_ = {"output": "exact", "linearised": linearised, "damping": 0.0, "solver": Auto(1e-11), "search": False}
     both = NTK(residual="solve", **settings_)(trained, split).mean - w
     torch.testing.assert_close(both, newton(phi_r, w) - newton(phi_D, w), rtol=0, atol=1e-6)
     tilt = n / N * torch.func.grad(phi_D)(w)
@@ -204,7 +212,7 @@ def test_exact_linearised_cross_entropy_against_dense_newton(seed, linearised):
 
 def test_exact_damping_is_a_pull_to_the_trained_weights():
     trained, split = classifier(3)
-    linear = LinearTraining(trained, trained.weights, output="exact", damping=0.4, tolerance=1e-12)
+    linear = LinearTraining(trained, trained.weights, output="exact", damping=0.4, solver=Auto(tolerance=1e-12))
     b = torch.randn(trained.size, dtype=float64, generator=torch.Generator().manual_seed(0))
     moved = linear.response(split.retain, b)
     n = len(split.retain)
@@ -230,7 +238,7 @@ def test_the_minimum_of_a_tilted_objective_leaves_the_tilt():
 
 def test_a_curvature_from_elsewhere_will_do():
     problem = Ridge(1)
-    linear = LinearTraining(problem.trained, problem.trained.weights, tolerance=1e-12)
+    linear = LinearTraining(problem.trained, problem.trained.weights, solver=Auto(tolerance=1e-12))
     g_f, g_r = linear.slope(problem.split.forget), linear.slope(problem.split.retain)
     b = removal_gradient(g_f, g_f + g_r, len(problem.split.forget), len(problem.data))
     J, n = problem.jacobian(problem.split.retain), len(problem.split.retain)
@@ -249,9 +257,9 @@ def test_the_published_formula_is_wrong_for_a_linear_network_and_ours_is_not(see
     trained = problem.any.at(problem.optimum(problem.data))
     retrained = problem.optimum(problem.split.retain)
     true = retrained - trained.weights
-    about = NTK(variant="published", tolerance=1e-12)(trained, problem.split)
+    about = NTK(variant="published", solver=Auto(tolerance=1e-12))(trained, problem.split)
     raw = (about.mean - trained.weights) / about.diagnostics["ntk"]["scale"]
-    ours = NTK(damping=0.0, tolerance=1e-12)(trained, problem.split).mean
+    ours = NTK(damping=0.0, solver=Auto(tolerance=1e-12))(trained, problem.split).mean
     assert (ours - retrained).norm() < 1e-6 * true.norm()
     assert (about.mean - retrained).norm() > 0.1 * true.norm()
     if strength > 1:
@@ -275,7 +283,7 @@ def test_the_published_variant_follows_the_published_code():
     c = delta @ m / delta.norm() / m.norm()
     norm = delta.norm() + 2 * c.abs() * m.norm()
     for form in ("dual", "primal"):
-        got = NTK(variant="published", solution=form, tolerance=1e-12)(trained, split)
+        got = NTK(variant="published", solver=tight(form, 1e-12))(trained, split)
         torch.testing.assert_close(got.mean, w + delta / delta.norm() * norm, rtol=1e-7, atol=1e-9)
 
 
@@ -293,7 +301,7 @@ def test_settings_out_of_range_are_named():
     with pytest.raises(NeedError, match="needs the weights training began with"):
         NTK(linearised="start")(unknown, split)
     with pytest.raises(SettingError, match="divides by the ridge, which must be positive, but is 0"):
-        NTK(solution="dual", damping=0.0)(unknown, split)
+        NTK(solver=Dual(), damping=0.0)(unknown, split)
     with pytest.raises(NeedError, match="needs the retained data"):
         NTK()(trained, Split(forget=split.forget))
 
@@ -305,7 +313,7 @@ def test_what_is_not_known_is_said():
     half = NTK()(Trained.of(trained.module(), weight_decay=0.1), split)
     assert "the start is not known" in half.diagnostics["assumed"][0]
     assert NTK()(trained, split).diagnostics["assumed"] == []
-    rough = NTK(solution="primal", max_iterations=2, tolerance=1e-12)(trained, split)
+    rough = NTK(solver=CG(max_iterations=2, tolerance=1e-12))(trained, split)
     assert "The residual must fall to 1e-12" in rough.diagnostics["assumed"][0]
     assert "only up to a residual" in rough.diagnostics["lost"][0]
 
@@ -326,7 +334,9 @@ def test_a_preconditioner_saves_products_and_changes_nothing_else():
     trained, split = classifier(4)
     b = torch.randn(trained.size, dtype=float64, generator=torch.Generator().manual_seed(1))
     plain, helped = (
-        solve_response(trained, split.retain, b, ridge=1e-3, tolerance=1e-9, max_iterations=2000, precondition=r)
+        solve_response(
+            trained, split.retain, b, ridge=1e-3, solver=CG(tolerance=1e-9, max_iterations=2000, precondition=r)
+        )
         for r in (0, 20)
     )
     torch.testing.assert_close(plain.x, helped.x, rtol=1e-5, atol=1e-6)
@@ -336,5 +346,5 @@ def test_a_preconditioner_saves_products_and_changes_nothing_else():
 def test_a_small_rank_reports_what_it_misses():
     trained, split = classifier(4)
     b = torch.randn(trained.size, dtype=float64, generator=torch.Generator().manual_seed(1))
-    full, small = (solve_response(trained, split.retain, b, ridge=0.1, form="low rank", rank=r) for r in (10_000, 2))
+    full, small = (solve_response(trained, split.retain, b, ridge=0.1, solver=LowRank(rank=r)) for r in (10_000, 2))
     assert full.residual < 1e-8 < small.residual

@@ -17,6 +17,7 @@ from spotlessnet.operators.gauss_newton import GaussNewton
 from spotlessnet.operators.holdout_scale import holdout_scale
 from spotlessnet.operators.linear_response import removal_gradient
 from spotlessnet.operators.linear_training import LinearTraining
+from spotlessnet.operators.solvers import CG, Auto, Dual, LowRank
 from spotlessnet.operators.trapezium import trapezium_scale
 from spotlessnet.operators.trust import dampings, least_trusted
 from tests.methods.problems import Ridge, classifier, inputs
@@ -42,7 +43,7 @@ def test_the_trapezium_never_flips_and_never_blows_up(seed):
 
 def test_the_trapezium_is_idle_where_the_linear_model_is_right():
     problem = Ridge(2)
-    scrubbed = NTK(trapezium=True, damping=0.0, tolerance=1e-12)(problem.trained, problem.split)
+    scrubbed = NTK(trapezium=True, damping=0.0, solver=Auto(tolerance=1e-12))(problem.trained, problem.split)
     assert scrubbed.diagnostics["ntk"]["trapezium"] == pytest.approx(1.0, abs=1e-8)
     torch.testing.assert_close(scrubbed.mean, problem.retrained, rtol=0, atol=1e-6)
     zero = torch.zeros(3, dtype=float64)
@@ -51,9 +52,9 @@ def test_the_trapezium_is_idle_where_the_linear_model_is_right():
 
 def test_the_trapezium_takes_the_leg_to_the_linear_solution_on_all_data():
     trained, split = classifier(11)
-    scrub = NTK(trapezium=True, search=False, damping=0.02, tolerance=1e-12)
-    plain = NTK(search=False, damping=0.02, tolerance=1e-12)(trained, split).mean - trained.weights
-    linear = LinearTraining(trained, trained.weights, damping=0.02, tolerance=1e-12)
+    scrub = NTK(trapezium=True, search=False, damping=0.02, solver=Auto(tolerance=1e-12))
+    plain = NTK(search=False, damping=0.02, solver=Auto(tolerance=1e-12))(trained, split).mean - trained.weights
+    linear = LinearTraining(trained, trained.weights, damping=0.02, solver=Auto(tolerance=1e-12))
     scale = trapezium_scale(plain, trained.weights - linear.end(split.whole))
     got = scrub(trained, split)
     torch.testing.assert_close(got.mean - trained.weights, scale.used * plain, rtol=1e-6, atol=1e-9)
@@ -64,7 +65,7 @@ def test_the_trapezium_takes_the_leg_to_the_linear_solution_on_all_data():
 @settings(max_examples=8, deadline=None)
 def test_the_search_never_leaves_more_of_what_the_step_was_to_lower(seed):
     trained, split = classifier(seed, weight_decay=1e-4)
-    got = NTK(damping=0.0, tolerance=1e-10)(trained, split)
+    got = NTK(damping=0.0, solver=Auto(tolerance=1e-10))(trained, split)
     n, N = len(split.retain), 18
     tilt = n / N * N * torch.func.grad(lambda w: trained.risk(split.whole, w))(trained.weights)
 
@@ -80,7 +81,7 @@ def test_the_search_never_leaves_more_of_what_the_step_was_to_lower(seed):
 def test_no_damping_is_added_where_the_linear_model_is_right(seed):
     problem = Ridge(seed)
     for output in ("softmax", "exact"):
-        scrubbed = NTK(output=output, tolerance=1e-10)(problem.trained, problem.split)
+        scrubbed = NTK(output=output, solver=Auto(tolerance=1e-10))(problem.trained, problem.split)
         torch.testing.assert_close(scrubbed.mean, problem.retrained, rtol=0, atol=1e-6)
         assert scrubbed.diagnostics["ntk"]["damping"] == 0.0
         assert scrubbed.diagnostics["ntk"]["trust"] == pytest.approx(1.0, abs=1e-6)
@@ -90,11 +91,11 @@ def test_damping_is_raised_until_the_network_follows():
     trained, train, _ = blobs()
     weak = Trained.of(trained.module(), weight_decay=1e-4, init=trained.anchor)
     split = rows([0, 1, 2, 3, 4, 5])(train)
-    facts = NTK(solution="primal")(weak, split).diagnostics["ntk"]
+    facts = NTK(solver=CG())(weak, split).diagnostics["ntk"]
     assert facts["damping"] > 0
     assert facts["trust"] >= 0.5
-    loose = NTK(solution="primal", damping=facts["damping"] / 4, search=False)(weak, split).mean
-    firm = NTK(solution="primal", damping=facts["damping"], search=False)(weak, split).mean
+    loose = NTK(solver=CG(), damping=facts["damping"] / 4, search=False)(weak, split).mean
+    firm = NTK(solver=CG(), damping=facts["damping"], search=False)(weak, split).mean
     n, N = len(split.retain), len(train)
     tilt = n * torch.func.grad(lambda w: weak.risk(train, w))(weak.weights)
 
@@ -103,17 +104,17 @@ def test_damping_is_raised_until_the_network_follows():
             n * (weak.risk(split.retain, weak.weights) - weak.risk(split.retain, w)) + tilt @ (w - weak.weights)
         )
 
-    linear = LinearTraining(weak, weak.weights, form="primal", damping=facts["damping"])
+    linear = LinearTraining(weak, weak.weights, solver=CG(), damping=facts["damping"])
     g_f, g_r = linear.slope(split.forget), linear.slope(split.retain)
     b = removal_gradient(g_f, g_f + g_r, N - n, N)
     promise = linear.promise(split.retain, b, firm - weak.weights)
     assert fall(firm) / promise == pytest.approx(facts["trust"], rel=1e-3)
-    looser = LinearTraining(weak, weak.weights, form="primal", damping=facts["damping"] / 4)
+    looser = LinearTraining(weak, weak.weights, solver=CG(), damping=facts["damping"] / 4)
     assert fall(loose) / looser.promise(split.retain, b, loose - weak.weights) < 0.5
 
 
-@pytest.mark.parametrize(("form", "dear"), [("dual", "kernel"), ("low rank", "low_rank")])
-def test_what_no_damping_changes_is_found_once(monkeypatch, form, dear):
+@pytest.mark.parametrize(("solver", "dear"), [(Dual(), "kernel"), (LowRank(rank=20), "low_rank")])
+def test_what_no_damping_changes_is_found_once(monkeypatch, solver, dear):
     from spotlessnet.operators import linear_response
 
     trained, train, _ = blobs()
@@ -125,16 +126,16 @@ def test_what_no_damping_changes_is_found_once(monkeypatch, form, dear):
         return original(*given, **named)
 
     monkeypatch.setattr(linear_response, dear, counted)
-    damping = NTK(solution=form, rank=20)(trained, split).diagnostics["ntk"]["damping"]
+    damping = NTK(solver=solver)(trained, split).diagnostics["ntk"]["damping"]
     assert damping > 0  # so several were tried
     assert len(found) == 1
-    alone = NTK(solution=form, rank=20, damping=damping)(trained, split).mean
-    torch.testing.assert_close(NTK(solution=form, rank=20)(trained, split).mean, alone)
+    alone = NTK(solver=solver, damping=damping)(trained, split).mean
+    torch.testing.assert_close(NTK(solver=solver)(trained, split).mean, alone)
 
 
 def test_the_promise_is_the_fall_of_the_quadratic_model():
     trained, split = classifier(9)
-    linear = LinearTraining(trained, trained.weights, damping=0.3, tolerance=1e-12)
+    linear = LinearTraining(trained, trained.weights, damping=0.3, solver=Auto(tolerance=1e-12))
     b = torch.randn(trained.size, dtype=float64, generator=torch.Generator().manual_seed(2))
     step = linear.response(split.retain, b)
     H = GaussNewton(trained, split.retain, ridge=len(split.retain) * 0.05).multiply(step)

@@ -5,6 +5,7 @@ import torch
 
 from spotlessnet.core.data import Data
 from spotlessnet.methods.ntk import NTK
+from spotlessnet.operators.solvers import CG
 from tests.methods.problems import classifier, inputs
 
 
@@ -26,7 +27,7 @@ def dense_step(trained, split, damping):
 def test_the_default_step_is_the_dense_one_and_knows_its_error(weight_decay):
     for seed in range(6):
         trained, split = classifier(seed, weight_decay=weight_decay)
-        found = NTK(solution="primal", search=False)(trained, split)
+        found = NTK(solver=CG(), search=False)(trained, split)
         truth = dense_step(trained, split, found.diagnostics["ntk"]["damping"])
         off = float((found.mean - trained.weights - truth).norm() / truth.norm())
         assert off < 2e-5

@@ -18,6 +18,7 @@ from spotlessnet.methods.fisher import Fisher
 from spotlessnet.methods.ntk import NTK
 from spotlessnet.methods.within_budget import ESTIMATE_RANGE, LEAST_MISSED, WithinBudget
 from spotlessnet.methods.within_budget.noise_cost import NoiseCost
+from spotlessnet.operators.solvers import Auto
 from tests.methods.problems import classifier, inputs
 
 
@@ -186,7 +187,7 @@ def test_without_retrained_weights_no_step_is_trusted_to_have_missed_nothing():
     """A Newton step that is checked by another one seems perfect; the budget leaves a share, and gives a range."""
     trained, split = linear()
     alone = WithinBudget(Shaken(), max_nats=1.0)(trained, split).diagnostics
-    after = WithinBudget(chain(NTK(tolerance=1e-12), Shaken()), max_nats=1.0)(trained, split).diagnostics
+    after = WithinBudget(chain(NTK(solver=Auto(tolerance=1e-12)), Shaken()), max_nats=1.0)(trained, split).diagnostics
     assert after["noise_scale"] == pytest.approx(LEAST_MISSED * alone["noise_scale"], rel=1e-2)
     assert alone["nats_range"] == pytest.approx([ESTIMATE_RANGE[0], ESTIMATE_RANGE[1]])
     assert any("in trials they were 0.1 to 250 times as many" in text for text in alone["lost"])

@@ -125,7 +125,7 @@ def test_own_code_that_fails_is_named(tmp_path, monkeypatch, spec, error, messag
 
 def test_methods_by_name_with_typed_settings():
     ntk = named("ntk", {"damping": "0.1", "search": "no", "max-iterations": 7, "output": "identity"})
-    assert (ntk.damping, ntk.search, ntk.max_iterations, ntk.output) == (0.1, False, 7, "identity")  # type: ignore[attr-defined]
+    assert (ntk.damping, ntk.search, ntk.solver.max_iterations, ntk.output) == (0.1, False, 7, "identity")  # type: ignore[attr-defined]
     assert named("newton", {"damping": "none"}).damping is None  # type: ignore[attr-defined]
     both = named("ntk+fisher", {"ntk.damping": "0.1", "strength": "1e-3"})
     assert (both.links[0].damping, both.links[1].strength) == (0.1, 1e-3)  # type: ignore[attr-defined]
@@ -144,7 +144,7 @@ def test_methods_by_name_with_typed_settings():
         ("ntk", {"rank": "1.5"}, r"`ntk\.rank` must be a whole number, but got '1\.5'"),
         ("ntk", {"search": "maybe"}, r"`ntk\.search` must be true or false, but got 'maybe'"),
         ("ntk", {"output": "x"}, r"`ntk\.output` must be 'identity' or 'softmax' or 'exact', but got 'x'"),
-        ("ntk", {"tolerance": "-1"}, r"`NTK\.tolerance` must be positive, but got -1\.0"),
+        ("ntk", {"tolerance": "-1"}, r"`Auto\.tolerance` must be positive, but got -1\.0"),
         ("ntk+fisher", {"seed": "1"}, r"--set seed: ntk and fisher both have it\. Say which: --set ntk\.seed="),
         ("ntk", {"fisher.seed": "1"}, r"--set fisher\.seed: 'fisher' is not among the methods ntk"),
         ("fisher", {"memory": "x"}, r"There is no setting 'memory' for fisher"),

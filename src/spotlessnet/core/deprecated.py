@@ -4,6 +4,7 @@ import functools
 import warnings
 from abc import ABCMeta
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -33,6 +34,39 @@ class OldName:
         return getattr(instance, self.new)
 
 
+class OldPart:
+    """A setting that is now part of a value: `rank = OldPart("solver", solver_of)` where `solver` has a `rank`.
+
+    **Arguments:**
+
+    - `of`: the setting that holds it now.
+    - `build`: makes that value from the usual one and the old settings that were given.
+    - `read`: how the old attribute is read from the value; by its own name unless said.
+    """
+
+    def __init__(
+        self, of: str, build: Callable[[Any, dict[str, Any]], Any], read: Callable[[Any], Any] | None = None
+    ) -> None:
+        self.of = of
+        self.build = build
+        self.read = read
+
+    @property
+    def is_word(self) -> bool:
+        """Whether it said the kind of the value, which in text is now a setting by the value's own name."""
+        return self.read is not None
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.old = name
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        if instance is None:
+            return self
+        warn_old(f"`{owner.__name__}.{self.old}`", f"`{self.of}.{self.old}`", level=2)
+        value = getattr(instance, self.of)
+        return self.read(value) if self.read else getattr(value, self.old)
+
+
 class AcceptsOldNames(ABCMeta):
     """Classes whose keywords may also be given by the names that `OldName` lists.
 
@@ -41,7 +75,7 @@ class AcceptsOldNames(ABCMeta):
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         if kwargs:
-            kwargs = {_translated(cls, name): value for name, value in kwargs.items()}
+            kwargs = _gathered(cls, {_translated(cls, name): value for name, value in kwargs.items()})
         return super().__call__(*args, **kwargs)
 
 
@@ -56,6 +90,24 @@ def _translated(cls: type, name: str) -> str:
             warn_old(f"`{cls.__name__}({name}=...)`", f"`{found.new}`", level=4)
             return found.new
     return name
+
+
+def _gathered(cls: type, given: dict[str, Any]) -> dict[str, Any]:
+    """Keywords with the old settings among them put together to the values that they are part of now."""
+    parts = {name: found for name in given if isinstance(found := getattr(cls, name, None), OldPart)}
+    kept = {name: value for name, value in given.items() if name not in parts}
+    for of in {part.of for part in parts.values()}:
+        old = {name: given[name] for name, part in parts.items() if part.of == of}
+        usual = kept[of] if of in kept else _default(cls, of)
+        kept[of] = next(part.build for part in parts.values() if part.of == of)(usual, old)
+        shown = ", ".join(f"{name}=..." for name in old)
+        warn_old(f"`{cls.__name__}({shown})`", f"`{of}={kept[of]!r}`", level=3)
+    return kept
+
+
+def _default(cls: type, name: str) -> Any:
+    [found] = [f for f in fields(cls) if f.name == name]
+    return found.default
 
 
 def accepts_old_names(**renamed: str) -> Callable[[Callable[P, R]], Callable[P, R]]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from spotlessnet.core.deprecated import OldName, warn_old
+from spotlessnet.core.deprecated import OldName, OldPart, warn_old
 
 COMMANDS = {"remember": "precompute"}
 
@@ -90,6 +90,8 @@ def former_setting(kind: type, name: str) -> str | None:
         found = vars(base).get(name)
         if isinstance(found, OldName):
             return found.new
+        if isinstance(found, OldPart) and found.is_word:
+            return found.of
         new: str | None = vars(base).get("old_keywords", {}).get(name)
         if new is not None:
             return new

@@ -15,6 +15,7 @@ from torch import Tensor
 from spotlessnet.core.cost import Sizes, Work
 from spotlessnet.core.covariance import Covariance, Diagonal, LowRankPlusRidge, NoNoise
 from spotlessnet.core.damping import assume_anchor, ridge_of
+from spotlessnet.core.deprecated import OldPart
 from spotlessnet.core.errors import (
     NeedError,
     NumericsError,
@@ -36,6 +37,7 @@ from spotlessnet.operators.hessian import Hessian, dense_hessian
 from spotlessnet.operators.kronecker import kronecker
 from spotlessnet.operators.line_search import backtrack
 from spotlessnet.operators.solve import conjugate_gradient
+from spotlessnet.operators.solvers import CG, solver_of
 from spotlessnet.precomputed.statistics import Statistics
 from spotlessnet.precomputed.step import fisher_after, step_from_statistics
 from spotlessnet.precomputed.step_cost import step_cost
@@ -46,6 +48,9 @@ NOTICEABLE = 0.1
 
 LOST = 1e-3
 """What rounding may become when a training is undone, in units of the gradient."""
+
+ROUGH = CG(tolerance=1e-4)
+"""The solver where none is named: line search and damping matter more than further digits."""
 
 SLACK = 3.0
 """How far beyond its limit the step of a stopped training may lead: the start may be another than the decay's."""
@@ -88,6 +93,7 @@ class Newton(Scrub):
     - `error`: $\Sigma_h$, how the step's error is thought to be spread, for `structure="dense"`; the noise is then the
       one with $\Sigma B \Sigma = \lambda\Sigma_h$, with `strength` for $\lambda$. Equal in all directions unless given.
     - `dense_up_to`: the most weights for which $B$ is written out.
+    - `solver`: how the step of a larger network is found.
     - `memory`: the sums that `precompute` kept; only $D_f$ is then read, $B$ is Gauss-Newton in low rank, and there is
       no search and no time.
     """
@@ -102,19 +108,21 @@ class Newton(Scrub):
     structure: Literal["diagonal", "kronecker", "dense"] = "diagonal"
     error: Float[Tensor, "P P"] | None = field(default=None, repr=False)
     dense_up_to: int = 1000
-    tolerance: float = 1e-4
-    max_iterations: int = 500
+    solver: CG = ROUGH
     statistics: Statistics | None = field(default=None, repr=False)
+
+    tolerance = OldPart("solver", solver_of)
+    max_iterations = OldPart("solver", solver_of)
 
     def __post_init__(self) -> None:
         check_choice("Newton.curvature", self.curvature, ("auto", "hessian", "gauss-newton"))
         check_choice("Newton.structure", self.structure, ("diagonal", "kronecker", "dense"))
         check_not_negative("Newton.strength", self.strength, "Smaller adds less noise.")
         check_not_negative("Newton.dense_up_to", self.dense_up_to)
-        check_positive("Newton.tolerance", self.tolerance)
         if self.statistics is not None and (self.time is not None or not self.keep_residual):
             raise SettingError("`Newton.memory` knows neither `time` nor `keep_residual=False`. Leave them out.")
-        check_positive("Newton.max_iterations", self.max_iterations)
+        if self.solver.precondition:
+            raise SettingError("`Newton` takes products as they are. Leave `precondition` out, or use `NTK`.")
         if self.error is not None and self.structure != "dense":
             raise SettingError(f'`Newton.error` needs `structure="dense"`, but it is {self.structure!r}.')
         if self.damping is not None:
@@ -139,7 +147,7 @@ class Newton(Scrub):
         elif self.dense_up_to >= sizes.P:
             step = written + Work.sure(2 * EIGEN * cube)
         else:
-            step = products(sizes, sizes.n, self.max_iterations)
+            step = products(sizes, sizes.n, self.solver.max_iterations)
         search = Work.sure(2 * sizes.answer * sizes.n if self.search and self.time is None else 0)
         noisy = Work(0, 0)
         if self.is_noisy:
@@ -204,7 +212,11 @@ class Newton(Scrub):
         exact = self.curvature == "hessian"
         B = Hessian(trained, retain, ridge=n * ridge) if exact else GaussNewton(trained, retain, ridge=n * ridge)
         solved = conjugate_gradient(
-            B, n * b, tolerance=self.tolerance, max_iterations=self.max_iterations, label="Newton step"
+            B,
+            n * b,
+            tolerance=self.solver.tolerance,
+            max_iterations=self.solver.max_iterations,
+            label="Newton step",
         )
         notes.fact(
             curvature="hessian" if exact else "gauss-newton",

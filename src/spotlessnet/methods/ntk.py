@@ -14,7 +14,7 @@ from torch import Tensor
 from spotlessnet.core.cost import Sizes, Work
 from spotlessnet.core.damping import ridge_of
 from spotlessnet.core.data import Data
-from spotlessnet.core.deprecated import OldName
+from spotlessnet.core.deprecated import OldName, OldPart
 from spotlessnet.core.errors import (
     NeedError,
     NumericsError,
@@ -26,13 +26,14 @@ from spotlessnet.core.errors import (
 from spotlessnet.core.scrub import METHODS, Notes, Scrub
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
-from spotlessnet.operators.cost import PRODUCT, directions, kernel_entry, products
+from spotlessnet.operators.cost import PRODUCT, solve_cost
 from spotlessnet.operators.gradient import gradient
 from spotlessnet.operators.holdout_scale import check_holdout_can_match, holdout_scale
 from spotlessnet.operators.jacobian import Jacobian
 from spotlessnet.operators.line_search import backtrack, summed_objective
-from spotlessnet.operators.linear_response import EXPECTED_ITERATIONS, cheaper_form, removal_gradient
+from spotlessnet.operators.linear_response import EXPECTED_ITERATIONS, removal_gradient
 from spotlessnet.operators.linear_training import LinearTraining
+from spotlessnet.operators.solvers import AUTO, Solver, solver_of
 from spotlessnet.operators.trapezium import published_scale, trapezium_scale
 from spotlessnet.operators.trust import RAISES, dampings, least_trusted
 from spotlessnet.precomputed.statistics import Statistics
@@ -81,19 +82,17 @@ class NTK(Scrub):
     - `linearised`: at the trained weights (`"end"`) or where training began (`"start"`).
     - `residual`: `"keep"` as above; `"solve"` solves for the ends of linearised training on $D$ and on $D_r$ and takes
       their difference, which is the same only where $w$ is the first of the two.
-    - `solution`: `"dual"`, `"primal"`, `"low rank"`, or `"auto"` for the cheaper of the first two by operation count.
+    - `solver`: `Dual()`, `CG(tolerance=..., max_iterations=...)`, `LowRank(rank=...)`, or `Auto()` for the cheaper of
+      the first two by operation count. The facts say how far the step can at most be from the true one,
+      `error_at_most`, for the ridge limits that.
     - `damping`: $\gamma$, in units of the decay. `"auto"` begins with none and raises it until the network delivers
       half of the decrease that the linear model promised: none for strong decay, much where the decay is weak and the
       softmax saturated, where the undamped step would wreck the network.
-    - `rank`: directions kept by the low-rank solution.
-    - `precondition`: directions found first to speed up the primal solution; useful where decay and damping are small.
     - `search`: halve the step until the network itself has less of what the step was to lower.
     - `trapezium`: lengthen the step by the supplement's trapezium, held within a factor of four.
     - `calibrate`: `"holdout"` chooses the length at which forgotten and held-out rows have the same loss.
     - `variant`: `"published"` follows the published code, for comparison only: identity, at the end, without the term
-      $J(w_{start} - w)$, with its own trapezium; the settings above do not apply then, save `solution`.
-    - `tolerance`: what a solution may leave of the right-hand side, or what rounding leaves if that is more. The facts
-      say how far the step can at most be from the true one, `error_at_most`, for the ridge limits that.
+      $J(w_{start} - w)$, with its own trapezium; the settings above do not apply then, save `solver`.
     - `memory`: the sums that `precompute` kept; only $D_f$ is then read, and the kept directions stand for $H_D$. The
       automatic damping is then the least at which the network follows the linear model on $D_f$. From the second
       request on $D_r$ is read too, to see that the step takes nothing back.
@@ -102,41 +101,39 @@ class NTK(Scrub):
     output: Literal["identity", "softmax", "exact"] = "softmax"
     linearised: Literal["end", "start"] = "end"
     residual: Literal["keep", "solve"] = "keep"
-    solution: Literal["auto", "dual", "primal", "low rank"] = "auto"
+    solver: Solver = AUTO
     damping: float | Literal["auto"] = "auto"
-    rank: int = 200
-    precondition: int = 0
     search: bool = True
     trapezium: bool = False
     calibrate: Literal["none", "holdout"] = "none"
     variant: Literal["corrected", "published"] = "corrected"
-    tolerance: float = 1e-6
-    max_iterations: int = 500
     seed: int = 0
     batch_size: int = 256
     statistics: Statistics | None = field(default=None, repr=False)
 
     batch = OldName("batch_size")
     memory = OldName("statistics")
+    solution = OldPart("solver", solver_of, lambda solver: solver.word)
+    rank = OldPart("solver", solver_of)
+    precondition = OldPart("solver", solver_of)
+    tolerance = OldPart("solver", solver_of)
+    max_iterations = OldPart("solver", solver_of)
 
     def __post_init__(self) -> None:
         check_choice("NTK.output", self.output, ("identity", "softmax", "exact"))
         check_choice("NTK.linearised", self.linearised, ("end", "start"))
         check_choice("NTK.residual", self.residual, ("keep", "solve"))
-        check_choice("NTK.solution", self.solution, ("auto", "dual", "primal", "low rank"))
         check_choice("NTK.calibrate", self.calibrate, ("none", "holdout"))
         check_choice("NTK.variant", self.variant, ("corrected", "published"))
         if self.damping != "auto":
             check_not_negative("NTK.damping", float(self.damping), 'Start from the weight decay, or say "auto".')
-        check_not_negative("NTK.precondition", self.precondition)
         asked = (self.output, self.variant, self.linearised)
         if self.statistics is not None and asked != ("softmax", "corrected", "end"):
             raise SettingError(
                 "`NTK.memory` holds the loss's own curvature at the trained weights; `output`, `linearised` and "
                 "`variant` must keep their defaults."
             )
-        for name in ("rank", "tolerance", "max_iterations", "batch_size"):
-            check_positive(f"NTK.{name}", getattr(self, name))
+        check_positive("NTK.batch_size", self.batch_size)
         if self.trapezium and self.calibrate != "none":
             raise SettingError(
                 "`NTK.trapezium` and `NTK.calibrate` both choose the length of the step, but both were asked for. "
@@ -176,24 +173,13 @@ class NTK(Scrub):
 
     def _solve_cost(self, trained: Trained, sizes: Sizes, data: Data, *, again: bool = False) -> Work:
         """One linear system over these rows; `again` with another ridge, for which kernels and directions are known."""
-        rows, C = len(data), sizes.C
-        product = PRODUCT * rows * sizes.gradient
         if self.output == "exact":
             # Through the linearised network, whose answers are products themselves.
-            usual = NEWTON_STEPS * 2.0 * product * (1 + EXPECTED_ITERATIONS / 2)
-            return Work(usual, 50 * 2.0 * product * (1 + self.max_iterations))
-        form = cheaper_form(trained, data) if self.solution == "auto" else self.solution
-        if form == "dual":
-            R = sizes.columns if self.output == "softmax" else C
-            passes = 0.0 if again else rows * (sizes.answer + C * sizes.gradient)
-            made = 0.0 if again else (rows * C) ** 2 * (kernel_entry(trained) + 2.0 * R)
-            held = 3 * 8.0 * (rows * C) ** 2 + 2.0 * self.batch_size * C * sizes.P * sizes.bytes
-            return Work.sure(passes + made + (rows * R) ** 3 / 3 + 4 * product, held)
-        if form == "low rank":
-            found = 0.0 if again else directions(sizes, rows, self.rank)
-            return Work.sure(found + product, 3.0 * self.rank * sizes.P * sizes.bytes)
-        first = 0.0 if again or not self.precondition else directions(sizes, rows, self.precondition)
-        return Work.sure(first) + products(sizes, rows, self.max_iterations)
+            step = 2.0 * PRODUCT * len(data) * sizes.gradient
+            usual = NEWTON_STEPS * step * (1 + EXPECTED_ITERATIONS / 2)
+            return Work(usual, 50 * step * (1 + self.solver.product_limit))
+        columns = sizes.columns if self.output == "softmax" else sizes.C
+        return solve_cost(self.solver, trained, sizes, data, columns=columns, batch_size=self.batch_size, again=again)
 
     def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
         if self.statistics is not None:
@@ -327,12 +313,9 @@ class NTK(Scrub):
             trained.anchor if at_start else trained.weights,
             output=output,
             damping=damping,
-            form=self.solution,
-            rank=self.rank,
+            # No digits are asked for that the number format does not have.
+            solver=self.solver.no_finer_than(ROUNDING * torch.finfo(trained.dtype).eps),
             seed=self.seed,
-            tolerance=max(self.tolerance, ROUNDING * torch.finfo(trained.dtype).eps),
-            max_iterations=self.max_iterations,
-            precondition=self.precondition,
             batch_size=self.batch_size,
         )
 

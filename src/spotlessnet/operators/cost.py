@@ -3,8 +3,10 @@
 from torch import nn
 
 from spotlessnet.core.cost import Sizes, Work
+from spotlessnet.core.data import Data
 from spotlessnet.core.trained import Trained
-from spotlessnet.operators.linear_response import EXPECTED_ITERATIONS
+from spotlessnet.operators.linear_response import EXPECTED_ITERATIONS, chosen
+from spotlessnet.operators.solvers import CG, Dual, LowRank, Solver
 
 PRODUCT = 2
 """A curvature product in units of a gradient: 5/3 by count, two and a half by the clock on small networks."""
@@ -32,6 +34,32 @@ def kernel_entry(trained: Trained) -> float:
     """One entry of the kernel: gradients of a linear layer are outer products, others are written out."""
     layers = [m for m in trained.model.modules() if isinstance(m, nn.Linear) and m.weight.requires_grad]
     return trained.size + sum(2.0 * m.out_features - m.weight.numel() for m in layers)
+
+
+def solve_cost(
+    solver: Solver, trained: Trained, sizes: Sizes, data: Data, *, columns: int, batch_size: int, again: bool = False
+) -> Work:
+    """One linear system over these rows.
+
+    **Arguments:**
+
+    - `columns`: of a row's output Hessian root.
+    - `again`: with another ridge, for which kernels and directions are known.
+    """
+    rows, solver = len(data), chosen(solver, trained, data)
+    product = PRODUCT * rows * sizes.gradient
+    if isinstance(solver, Dual):
+        size = rows * sizes.C
+        passes = 0.0 if again else rows * (sizes.answer + sizes.C * sizes.gradient)
+        kernel = 0.0 if again else size**2 * (kernel_entry(trained) + 2.0 * columns)
+        held = 3 * 8.0 * size**2 + 2.0 * batch_size * sizes.C * sizes.P * sizes.bytes
+        return Work.sure(passes + kernel + (rows * columns) ** 3 / 3 + 4 * product, held)
+    if isinstance(solver, LowRank):
+        found = 0.0 if again else directions(sizes, rows, solver.rank)
+        return Work.sure(found + product, 3.0 * solver.rank * sizes.P * sizes.bytes)
+    assert isinstance(solver, CG)  # the last of the three
+    first = 0.0 if again or not solver.precondition else directions(sizes, rows, solver.precondition)
+    return Work.sure(first) + products(sizes, rows, solver.max_iterations)
 
 
 def noise(sizes: Sizes, structure: str, kind: str = "exact") -> Work:

@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from spotlessnet.core.covariance import Covariance
 from spotlessnet.core.data import Data
-from spotlessnet.core.errors import SettingError, check_choice
+from spotlessnet.core.errors import SettingError
 from spotlessnet.core.trained import Trained
 from spotlessnet.operators.factor import factor
 from spotlessnet.operators.gauss_newton import GaussNewton
@@ -23,9 +23,11 @@ from spotlessnet.operators.jacobian import Jacobian
 from spotlessnet.operators.kernel import kernel
 from spotlessnet.operators.low_rank import LowRank, low_rank
 from spotlessnet.operators.solve import conjugate_gradient
+from spotlessnet.operators.solvers import CG, Auto, Dual, Solver
+from spotlessnet.operators.solvers import LowRank as LowRankSolver
 
 Output = Literal["identity", "softmax"]
-Form = Literal["dual", "primal", "low rank"]
+Form = Literal["dual", "primal"]
 Solved = Literal["dual", "primal", "low rank", "newton", "minimum norm"]
 
 DENSE_LIMIT = 10_000
@@ -33,6 +35,9 @@ DENSE_LIMIT = 10_000
 
 REFINEMENTS = 4
 """How often a dual solution is improved on what it left."""
+
+PLAIN = CG()
+"""Products until the solution is good: what any system can be solved by."""
 
 EXPECTED_ITERATIONS = 50
 """How many products a conjugate-gradient solve is taken to need when the forms are compared."""
@@ -98,12 +103,8 @@ def solve_response(
     *,
     ridge: float,
     output: Output = "softmax",
-    form: Form = "primal",
-    rank: int = 100,
+    solver: Solver = PLAIN,
     seed: int = 0,
-    tolerance: float = 1e-6,
-    max_iterations: int = 500,
-    precondition: int = 0,
     batch_size: int = 256,
     known: Known | None = None,
 ) -> Answer:
@@ -113,47 +114,45 @@ def solve_response(
 
     - `ridge`: $\rho$, the count of rows times decay and damping.
     - `output`: $\Lambda$, sample by sample: `"identity"`, or `"softmax"` for the loss's own Hessian in the outputs.
-    - `form`: `"dual"` factors the kernel $\Lambda^{1/2} J J^\top \Lambda^{1/2}$, `"primal"` takes conjugate gradients,
-      `"low rank"` keeps `rank` directions of the curvature and treats the others as flat up to the ridge.
-    - `precondition`: how many directions of the curvature to find first, so that conjugate gradients need fewer
-      products; pays where the ridge is far below the strongest curvature.
+    - `solver`: how; `Auto` takes the cheaper of `Dual` and `CG`.
     - `known`: one and the same for several solves that differ in `b` and `ridge` alone.
     """
     known = Known() if known is None else known
-    check_choice("form", form, ("dual", "primal", "low rank"))
+    solver = chosen(solver, trained, data)
     curvature = GaussNewton(trained, data, output=_operator_name(output), batch_size=batch_size)
     draw = torch.Generator().manual_seed(seed)
-    width = {"primal": precondition, "low rank": rank, "dual": 0}[form]
+    width = solver.rank if isinstance(solver, LowRankSolver) else solver.precondition if isinstance(solver, CG) else 0
     if width and known.strongest is None:
         known.strongest = low_rank(curvature, min(width, trained.size), generator=draw)
     strongest = known.strongest
-    if form == "primal":
+    if isinstance(solver, CG):
         solved = conjugate_gradient(
             curvature,
             b,
             damping=ridge,
             preconditioner=strongest and strongest.preconditioner(ridge),
-            tolerance=tolerance,
-            max_iterations=max_iterations,
+            tolerance=solver.tolerance,
+            max_iterations=solver.max_iterations,
             on_failure="return",
             label="linear response",
         )
         left = float(solved.residual)
-        return Answer(solved.x, form, left, solved.iterations, solved.failure, _error_at_most(left, b, solved.x, ridge))
+        error = _error_at_most(left, b, solved.x, ridge)
+        return Answer(solved.x, "primal", left, solved.iterations, solved.failure, error)
     if ridge <= 0:
         raise SettingError(
-            f"The {form} form divides by the ridge, which must be positive, but is {ridge:g}. Give a damping or a "
-            'decay, or ask for the "primal" form.'
+            f"The solver {type(solver).__name__} divides by the ridge, which must be positive, but is {ridge:g}. Give "
+            "a damping or a decay, or solve by `CG()`."
         )
-    if form == "low rank":
+    if isinstance(solver, LowRankSolver):
         assert strongest is not None  # a rank is at least one
         kept = strongest.plus_ridge(ridge)
         x = kept.solve(b)
         # Against the whole curvature: what the directions left out would still ask for is the error of this form.
         left = _relative(b - curvature.multiply(x) - ridge * x, b)
-        return Answer(x, form, left, kept.rank, error=_error_at_most(left, b, x, ridge))
+        return Answer(x, "low rank", left, kept.rank, error=_error_at_most(left, b, x, ridge))
     return _solve_dual(
-        trained, data, b, curvature, known, ridge=ridge, output=output, tolerance=tolerance, batch_size=batch_size
+        trained, data, b, curvature, known, ridge=ridge, output=output, solver=solver, batch_size=batch_size
     )
 
 
@@ -166,13 +165,14 @@ def _solve_dual(
     *,
     ridge: float,
     output: Output,
-    tolerance: float,
+    solver: Solver,
     batch_size: int,
 ) -> Answer:
     r"""$x = \tfrac1\rho\big(b - J^\top S (S^\top J J^\top S + \rho I)^{-1} S^\top J b\big)$, $\Lambda = S S^\top$."""
     J, roots = Jacobian(trained, data, batch_size), output_roots(trained, data, output, batch_size)
     if known.theta is None:
         known.theta = between_roots(kernel(trained, data).double(), roots)
+    tolerance = solver.tolerance
     # The ridge enters inside the factor, so that its jitter, if any, is the only other thing added.
     factored = factor(known.theta, ridge)
     x, r = torch.zeros_like(b), b
@@ -192,6 +192,15 @@ def _solve_dual(
         "the damping, or work in float64."
     )
     return Answer(x, "dual", left, passes, why if left > tolerance else "", _error_at_most(left, b, x, ridge))
+
+
+def chosen(solver: Solver, trained: Trained, data: Data) -> Solver:
+    """The solver itself, or for `Auto` the one that is cheaper on these rows."""
+    if not isinstance(solver, Auto):
+        return solver
+    if cheaper_form(trained, data) == "dual":
+        return Dual(solver.tolerance)
+    return CG(solver.tolerance, solver.max_iterations, solver.precondition)
 
 
 def cheaper_form(trained: Trained, data: Data, iterations: int = EXPECTED_ITERATIONS) -> Form:

@@ -13,10 +13,11 @@ from spotlessnet.core.trained import Trained
 from spotlessnet.operators.gauss_newton import GaussNewton
 from spotlessnet.operators.gradient import gradient
 from spotlessnet.operators.line_search import summed_objective
-from spotlessnet.operators.linear_response import Answer, Form, Known, Output, cheaper_form, solve_response
+from spotlessnet.operators.linear_response import Answer, Known, Output, solve_response
 from spotlessnet.operators.linearised import Linearised
 from spotlessnet.operators.minimum_norm import nearest
 from spotlessnet.operators.newton_cg import minimise
+from spotlessnet.operators.solvers import AUTO, Solver
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,12 +43,8 @@ class LinearTraining:
     point: Float[Tensor, " P"]
     output: Literal["identity", "softmax", "exact"] = "softmax"
     damping: float = 0.0
-    form: Literal["auto", "dual", "primal", "low rank"] = "auto"
-    rank: int = 200
+    solver: Solver = AUTO
     seed: int = 0
-    tolerance: float = 1e-6
-    max_iterations: int = 500
-    precondition: int = 0
     batch_size: int = 256
     minimum_norm: bool = False
     answers: list[Answer] = field(default_factory=list)
@@ -114,19 +111,14 @@ class LinearTraining:
             away = self.trained.weights - self.trained.anchor
             self.answers.append(nearest(self._base, data, b, away, output=output, batch_size=self.batch_size))
             return self.answers[-1].x
-        form: Form = cheaper_form(self._base, data) if self.form == "auto" else self.form
         answer = solve_response(
             self._base,
             data,
             b,
             ridge=self._ridge(data),
             output=output,
-            form=form,
-            rank=self.rank,
+            solver=self.solver,
             seed=self.seed,
-            tolerance=self.tolerance,
-            max_iterations=self.max_iterations,
-            precondition=self.precondition,
             batch_size=self.batch_size,
             known=self._known(data),
         )
@@ -148,8 +140,8 @@ class LinearTraining:
             data,
             ridge=self._ridge(data),
             tilt=tilt + pull,
-            tolerance=self.tolerance,
-            max_iterations=self.max_iterations,
+            tolerance=self.solver.tolerance,
+            max_iterations=self.solver.product_limit,
             batch_size=self.batch_size,
         )
         self.answers.append(Answer(found.weights, "newton", found.residual, found.steps, found.failure))

@@ -11,6 +11,7 @@ from typing import Any
 from spotlessnet.core.errors import NeedError, SettingError, shown
 from spotlessnet.core.old_names import former_setting, methods_now, setting_now, settings_now
 from spotlessnet.core.scrub import METHODS, Scrub, chain
+from spotlessnet.core.variants import assembled, default_of, flat, part_defaults, part_hints, variants
 from spotlessnet.methods import Fisher, WithinBudget
 from spotlessnet.precomputed.fold_models import FoldModels
 from spotlessnet.precomputed.statistics import Statistics
@@ -75,7 +76,7 @@ class Choice:
                 raise SettingError(f"The setting {name!r} was given twice. Give it once.")
             said.add((owner, name))
             given[owner][name] = typed(kinds[owner], name, value)
-        return Choice(kinds, given)
+        return Choice(kinds, {name: assembled(kind, given[name]) for name, kind in kinds.items()})
 
     def build(self, **inputs: Any) -> Scrub:
         """The method itself; of `inputs` (statistics, fold models) each part takes what it has a field for."""
@@ -178,6 +179,9 @@ def settable(kind: type[Scrub]) -> dict[str, Any]:
         parts = _parts(hints[f.name])
         if all(part in plain or typing.get_origin(part) is typing.Literal for part in parts):
             found[f.name] = hints[f.name]
+    for name, setting in variants(kind).items():
+        # A value such as a solver is flat in text: its kind by a word, and the settings of the kinds beside it.
+        found |= {name: typing.Literal[(*setting.kinds(), *setting.old_words)], **part_hints(setting)}
     return found
 
 
@@ -189,6 +193,9 @@ def usual(method: str) -> dict[str, Any]:
 def defaults(kind: type[Scrub]) -> dict[str, Any]:
     """What a method's settings are unless said; one that must be said has no default and is left out."""
     known = {f.name: f.default for f in fields(kind) if f.default is not MISSING}  # type: ignore[arg-type]  # a dataclass
+    for name, setting in variants(kind).items():
+        value = default_of(kind, name)
+        known |= {name: value.word, **part_defaults(setting, value)}
     return {name: known[name] for name in settable(kind) if name in known}
 
 
@@ -285,8 +292,22 @@ def described(scrub: Scrub) -> tuple[str, dict[str, Any]]:
         budget = {"max_nats": scrub.max_nats, "max_error_increase": scrub.max_error_increase}
         return name, {**settings, "budget": {k: v for k, v in budget.items() if v is not None}}
     links = _links(scrub)
-    settings = {name_of(type(link)): {name: getattr(link, name) for name in settable(type(link))} for link in links}
+    settings = {name_of(type(link)): settings_of(link) for link in links}
     return "+".join(settings), settings
+
+
+def settings_of(link: Scrub) -> dict[str, Any]:
+    """The settings of one method as text has them: a value such as a solver by its word, and its own settings."""
+    kind, found = type(link), dict[str, Any]()
+    values = variants(kind)
+    parts = {part for setting in values.values() for part in part_hints(setting)}
+    for name in settable(kind):
+        if name in values:
+            value = getattr(link, name)
+            found |= {name: value.word, **flat(value)}
+        elif name not in parts:
+            found[name] = getattr(link, name)
+    return found
 
 
 def changed(scrub: Scrub) -> dict[str, dict[str, Any]]:
@@ -295,5 +316,5 @@ def changed(scrub: Scrub) -> dict[str, dict[str, Any]]:
     found = {}
     for link in _links(inside):
         plain = defaults(type(link))
-        found[name_of(type(link))] = {k: getattr(link, k) for k, v in plain.items() if getattr(link, k) != v}
+        found[name_of(type(link))] = {k: v for k, v in settings_of(link).items() if k in plain and v != plain[k]}
     return {name: own for name, own in found.items() if own}

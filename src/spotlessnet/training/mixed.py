@@ -19,6 +19,7 @@ from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.trained import Trained, logits_of
 from spotlessnet.operators.gradient import gradient
 from spotlessnet.operators.linear_response import Known, Output, cheaper_form, solve_response
+from spotlessnet.operators.solvers import CG, Dual
 from spotlessnet.training.fit import fit
 
 PASSES = 4
@@ -194,9 +195,15 @@ def settle(
             break
         share = min(0.5, tolerance * first / size)
         found = solve_response(
-            linear, data, -G, ridge=ridge, output=output, form=form, known=known, batch_size=batch_size,
-            tolerance=share, max_iterations=max_iterations,
-        )  # fmt: skip
+            linear,
+            data,
+            -G,
+            ridge=ridge,
+            output=output,
+            solver=Dual(share) if form == "dual" else CG(share, max_iterations),
+            known=known,
+            batch_size=batch_size,
+        )
         moved = trained.at(trained.weights + found.x)
         left = gradient(moved, data, ridge=ridge, batch_size=batch_size)
         before, after = size, float(left.double().norm())

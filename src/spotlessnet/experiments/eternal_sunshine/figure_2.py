@@ -23,6 +23,7 @@ from spotlessnet.experiments.experiment import ROWS, Published, Sized
 from spotlessnet.experiments.few import FromFew
 from spotlessnet.experiments.setting import STANDS_IN, Setting
 from spotlessnet.methods import NTK, Finetune, Fisher, Variational
+from spotlessnet.operators.solvers import CG, Auto
 from spotlessnet.readouts import Error
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class Settings(Sized):
     draws: int = 5
     fisher: Fisher = field(default_factory=Fisher)
     variational: Variational = field(default_factory=Variational)
-    ntk: NTK = field(default_factory=lambda: NTK(tolerance=1e-2, max_iterations=40))
+    ntk: NTK = field(default_factory=lambda: NTK(solver=Auto(tolerance=1e-2, max_iterations=40)))
     curvature_rows: int | None = None
 
     @staticmethod
@@ -82,7 +83,7 @@ class Settings(Sized):
             setting=setting,
             curvature_rows=5000,
             scales=(1e-3, 1e-2, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0),
-            ntk=NTK(solution="primal", damping=5e-3, tolerance=1e-2, max_iterations=40),
+            ntk=NTK(solver=CG(tolerance=1e-2, max_iterations=40), damping=5e-3),
         )
 
     @staticmethod
@@ -96,7 +97,7 @@ class Settings(Sized):
             scales=(0.1, 1.0),
             draws=1,
             variational=replace(full.variational, steps=4),
-            ntk=replace(full.ntk, damping=5e-3, max_iterations=3),
+            ntk=replace(full.ntk, damping=5e-3, solver=Auto(tolerance=1e-2, max_iterations=3)),
             curvature_rows=8,
         )
 

@@ -20,6 +20,7 @@ from spotlessnet.experiments.experiment import ROWS, Sized
 from spotlessnet.experiments.few import FromFew, OnFew, Remembered, Slower, WhiteBoxWithNoise
 from spotlessnet.experiments.setting import STANDS_IN, Setting
 from spotlessnet.methods import NTK, Finetune, Fisher, GradientAscent, Hiding, RandomLabels, Variational
+from spotlessnet.operators.solvers import CG, Auto
 from spotlessnet.readouts import EntropyAttack, Error, RelearnTime
 from spotlessnet.training.fit import fit
 
@@ -81,7 +82,7 @@ class Settings(Sized):
             tuning=3,
             fisher=Fisher(strength=1e-7),
             variational=Variational(strength=1e-5, steps=60),
-            ntk=NTK(tolerance=1e-2, max_iterations=50),
+            ntk=NTK(solver=Auto(tolerance=1e-2, max_iterations=50)),
             curvature_rows=200,
             relearn_rate=0.3,
             cap=10,
@@ -126,7 +127,7 @@ class Settings(Sized):
             tuning=1,
             polish=1,
             variational=replace(full.variational, steps=4),
-            ntk=replace(full.ntk, max_iterations=3),
+            ntk=replace(full.ntk, solver=Auto(tolerance=1e-2, max_iterations=3)),
             curvature_rows=8,
             relearn_rows=8,
             cap=2,
@@ -143,7 +144,7 @@ def _requests(part: str) -> tuple[str, ...]:
     return {"images": (IMAGES,), "class": (CLASS,)}.get(part.rpartition(" ")[2], (IMAGES, CLASS))
 
 
-_NTK = NTK(solution="primal", damping=5e-3, search=False, tolerance=1e-2, max_iterations=40, batch_size=500)
+_NTK = NTK(solver=CG(tolerance=1e-2, max_iterations=40), damping=5e-3, search=False, batch_size=500)
 
 
 def run(settings: Settings, data: Path | None, out: Path) -> list[Row]:

@@ -24,6 +24,7 @@ from spotlessnet.core.trained import Trained
 from spotlessnet.experiments import figures
 from spotlessnet.experiments.experiment import ROWS, Published, Sized
 from spotlessnet.methods import NTK, Newton
+from spotlessnet.operators.solvers import CG
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -95,7 +96,7 @@ def _measure(split: Split, seed: int) -> list[Row]:
     landed = {
         ORIGINAL: w_D,
         NEWTON: float(Newton(damping=0.0).shift(trained, split, Notes())),
-        KERNEL: float(NTK(damping=0.0, solution="primal", tolerance=1e-12).shift(trained, split, Notes())),
+        KERNEL: float(NTK(damping=0.0, solver=CG(tolerance=1e-12)).shift(trained, split, Notes())),
         PRINTED: w_D - c / b * w_f * (w_f - w_D),
         MENDED: w_D - c / b * (w_f - w_D),
     }
