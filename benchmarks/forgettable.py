@@ -13,6 +13,7 @@ import json
 import sys
 import time
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -21,10 +22,13 @@ from torch import Tensor, nn
 from spotlessnet.forgettable.certificate import refine
 from spotlessnet.forgettable.encoder import Encoder
 from spotlessnet.forgettable.examples import Examples
-from spotlessnet.forgettable.factor import cholesky, solve
+from spotlessnet.forgettable.inverse import cholesky, inverse, solve, update_
 from spotlessnet.forgettable.model import ForgettableModel
 from spotlessnet.forgettable.moments import Moments
 from spotlessnet.forgettable.ridge import as_ridge, leave_one_out
+from spotlessnet.readouts.attack import attack_over_models
+from spotlessnet.readouts.klom import klom
+from spotlessnet.readouts.lira import held_out_scores
 
 # Started as a script, its own folder comes first, not the one that holds it.
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -34,9 +38,14 @@ from benchmarks import forgettable_cifar as cifar
 
 PIXELS = 128
 TUNE = {"epochs": 12, "label_smoothing": 0.0, "graph": True}
-CORE = {"optimizer": "adamw", "lr": 4e-4, "weight_decay": 0.05, "strength": "strong", "mixup": 0.2, "ema": 0.998}
-EPOCHS = {0.1: 70, 0.25: 24}
-RIDGE = {0.1: 0.3, 0.25: 0.1}
+CORE = {
+    "optimizer": "adamw", "lr": 2.5e-4, "weight_decay": 0.05, "strength": "strong", "mixup": 0.2, "cutmix": 0.3,
+    "ema": 0.999,
+}  # fmt: skip
+EPOCHS = {0.1: 75, 0.25: 30}
+ZOOMS = {0.1: (0.0, 0.15), 0.25: (0.0, 0.15, 0.3)}
+"""Features are averaged over these enlargements and their mirror images."""
+RIDGE = {0.1: 0.1, 0.25: 0.1}
 """Shares of the mean diagonal, chosen on the validation part."""
 RIDGES = (0.03, 0.1, 0.3, 1.0)
 
@@ -85,7 +94,8 @@ class Run:
 def tune(run: Run, seed: int) -> None:
     network, seconds = run.train(torch.arange(len(run.x)), seed, **TUNE)
     plain, both = (run.tested(cifar.answers(network, run.x_test, flip)) for flip in (False, True))
-    run.say(what="fine-tuning", seed=seed, seconds=seconds, error=plain, error_mirrored=both, **TUNE)
+    views = {share: run.tested(cifar.answers(network, run.x_test, True, zooms=zooms)) for share, zooms in ZOOMS.items()}
+    run.say(what="fine-tuning", seed=seed, seconds=seconds, error=plain, error_mirrored=both, error_views=views, **TUNE)
 
 
 def sisa(run: Run, seed: int, shards: int) -> None:
@@ -120,8 +130,8 @@ def fitted(q: Tensor, y: Tensor, user: Tensor, share: float) -> ForgettableModel
     ones = torch.ones(len(user), dtype=torch.long)
     examples = Examples(targets[user][:, None], y[user].cpu(), ones, user.tolist(), q[user][:, None])
     ridge = as_ridge(share, float(moments.gram.diagonal().mean()))
-    L = cholesky(moments.gram, ridge)
-    model = ForgettableModel(encoder_stub(), moments, ridge, examples, L, solve(L, moments.cross))
+    P = inverse(moments.gram, ridge)
+    model = ForgettableModel(encoder_stub(), moments, ridge, examples, P, P @ moments.cross)
     model._settle("fit", time.perf_counter(), len(y), refactored=True)
     return model
 
@@ -148,17 +158,18 @@ def cores(run: Run, seed: int, share: float) -> None:
     order = torch.randperm(len(run.x), generator=torch.Generator().manual_seed(seed)).to(run.device)
     core, user = order[: int(share * len(order))], order[int(share * len(order)) :]
     network, took = run.train(core, seed, epochs=EPOCHS[share], graph=True, **CORE)
-    alone = run.tested(cifar.answers(network, run.x_test, True))
+    zooms = ZOOMS[share]
+    alone = run.tested(cifar.answers(network, run.x_test, True, zooms=zooms))
     began = run.clock()
     sketch = {**cifar.SKETCH, **({"skip": 31, "rank_in": 4, "rank_out": 2} if run.args.tiny else {})}
     made = cifar.sketch_of(network, run.x, core, seed=seed, **sketch)
-    q, point = cifar.codes(made, run.x, core, run.args.pixels)
+    q, point = cifar.codes(made, run.x, core, run.args.pixels, zooms=zooms)
     featured = run.clock() - began
     test = torch.full((len(run.x_test), q.shape[1]), q[0, -1].item(), dtype=torch.int16, device=q.device)
-    cifar.encoded(made, point, run.x_test, run.args.pixels, test)
+    cifar.encoded(made, point, run.x_test, run.args.pixels, test, zooms=zooms)
     ridge, loo = RIDGE[share], choose(q, run.y, user) if run.args.loo else {}
     pooled = torch.cat([torch.arange(1280), torch.tensor([q.shape[1] - 1])]).to(q.device)
-    small = fitted(q[:, pooled].contiguous(), run.y, user, 0.03)
+    small = fitted(q[:, pooled].contiguous(), run.y, user, 0.003)
     began = run.clock()
     model = fitted(q, run.y, user, ridge)
     solved = run.clock() - began
@@ -166,17 +177,20 @@ def cores(run: Run, seed: int, share: float) -> None:
         what="forgettable", seed=seed, core=share, error=run.tested(scores(test, model.weights)),
         error_pooled=run.tested(scores(test[:, pooled], small.weights)), error_core_alone=alone, features=q.shape[1],
         ridge=ridge, loo=loo, seconds_core=took, seconds_features=featured, seconds_fit=solved,
-        epochs=EPOCHS[share], certificate=model.certificate.relative,
+        epochs=EPOCHS[share], zooms=zooms, certificate=model.certificate.relative,
     )  # fmt: skip
+    del small, test
     requests(run, seed, share, model, q, user, core)
-    if "attack" in run.args.parts and seed == run.args.seeds[0] and share == 0.1:
+    if "sequence" in run.args.parts:
+        sequence(run, seed, share, model, q, user, core)
+    del model
+    if "attack" in run.args.parts and share == 0.1:
         attack(run, seed, q, core, user, ridge)
 
 
 def requests(run: Run, seed: int, share: float, model: ForgettableModel, q: Tensor, user: Tensor, core: Tensor) -> None:
     """Requests of several sizes, each compared with solving anew and then undone by adding the rows again."""
-    targets = nn.functional.one_hot(run.y, 10).to(torch.int16)
-    for size, times in ((1, 5), (100, 5), (1000, 2), (0, 1)) if run.args.loo else ((100, 3), (0, 1)):
+    for size, times in ((1, 5), (100, 5), (1000, 2), (0, 1)) if run.args.all else ((100, 3), (0, 1)):
         took, rest = [], {}
         for i in range(times):
             gone = user[run.y[user] == 3] if size == 0 else user[i * size : (i + 1) * size]
@@ -190,16 +204,50 @@ def requests(run: Run, seed: int, share: float, model: ForgettableModel, q: Tens
             if i == 0:
                 rest = anew(run, model, q[core], run.y[core], request.moved)
                 rest |= {"bound": request.certificate.bound, "moved": request.moved, "refactored": request.refactored}
-            codes = kept[:, None]
-            y = run.y[gone]
-            model._change(
-                "add", 0.0, codes, targets[gone][:, None], torch.ones(len(gone), dtype=torch.long), 1,
-                lambda rows=rows, codes=codes, y=y, gone=gone: model.examples.append(
-                    codes, targets[gone][:, None], y, torch.ones(len(rows), dtype=torch.long), rows),
-            )  # fmt: skip
+            put_back(run, model, kept, gone)
         if took:
             run.say(what="request", seed=seed, core=share, examples=len(gone), seconds=sorted(took)[len(took) // 2],
                     all_seconds=took, **rest)  # fmt: skip
+
+
+def put_back(run: Run, model: ForgettableModel, codes: Tensor, rows: Tensor) -> None:
+    """Add rows whose features are at hand."""
+    y, ones = run.y[rows], torch.ones(len(rows), dtype=torch.long)
+    targets = nn.functional.one_hot(y, 10).to(torch.int16)[:, None]
+    model._change(
+        "add", time.perf_counter(), codes[:, None], targets, ones, 1,
+        lambda: model.examples.append(codes[:, None], targets, y, ones, rows.tolist()),
+    )  # fmt: skip
+
+
+def sequence(run: Run, seed: int, share: float, model: ForgettableModel, q: Tensor, user: Tensor, core: Tensor) -> None:
+    """Requests of mixed sizes in a row, forgetting and adding; the state at the end against solving anew."""
+    draw = torch.Generator().manual_seed(seed + 3)
+    inside, outside, took = user.tolist(), [], []
+    first = model.weights.clone()
+    for _ in range(run.args.length):
+        size = int(torch.randint(1, 101, (), generator=draw))
+        adding = len(outside) > size and (len(inside) < 200 or bool(torch.rand((), generator=draw) < 0.4))
+        source, goal = (outside, inside) if adding else (inside, outside)
+        picked = {int(i) for i in torch.randperm(len(source), generator=draw)[:size]}
+        rows = [source[i] for i in picked]
+        source[:] = [row for i, row in enumerate(source) if i not in picked]
+        goal += rows
+        began = run.clock()
+        if adding:
+            there = torch.tensor(rows, device=run.device)
+            put_back(run, model, q[there].clone(), there)
+        else:
+            model.forget(rows)
+        took.append(run.clock() - began)
+    quarter = max(1, len(took) // 4)
+    rest = anew(run, model, q[core], run.y[core], float((model.weights - first).norm()))
+    run.say(
+        what="sequence", seed=seed, core=share, requests=len(took),
+        refactored=sum(r.refactored for r in model.requests[-len(took):]),
+        seconds_first_quarter=median(took[:quarter]), seconds_last_quarter=median(took[-quarter:]),
+        seconds_longest=max(took), left=len(model), bound=model.certificate.bound, **rest,
+    )  # fmt: skip
 
 
 def anew(run: Run, model: ForgettableModel, q_core: Tensor, y_core: Tensor, moved: float) -> dict[str, Any]:
@@ -212,8 +260,8 @@ def anew(run: Run, model: ForgettableModel, q_core: Tensor, y_core: Tensor, move
         here = part.to(run.device)
         moments.add(kept.codes[here, 0], nn.functional.one_hot(kept.labels[part], 10).to(run.device))
     began = run.clock()
-    L = cholesky(moments.gram, model.ridge)
-    found = refine(moments, model.ridge, L, solve(L, moments.cross))
+    P = inverse(moments.gram, model.ridge)
+    found = refine(moments, model.ridge, P, P @ moments.cross)
     gap = float((found.weights - model.weights).norm())
     return {
         "moments_equal": bool(torch.equal(moments.gram, model.moments.gram)),
@@ -221,13 +269,17 @@ def anew(run: Run, model: ForgettableModel, q_core: Tensor, y_core: Tensor, move
         "weights_equal_float32": bool(torch.equal(found.weights.float(), model.weights.float())),
         "distance_to_anew": gap,
         "distance_over_moved": gap / moved,
-        "factor_gap": float((L - model.factor).norm() / L.norm()),
-        "seconds_factor_and_solve": run.clock() - began,
+        "inverse_gap": float((P - model.inverse).norm() / P.norm()),
+        "seconds_inverse_and_solve": run.clock() - began,
     }
 
 
 def attack(run: Run, seed: int, q: Tensor, core: Tensor, user: Tensor, ridge: float) -> None:
-    """Margins of 200 targets, half of them mislabelled, under models that held, forgot or never held them."""
+    """Margins of 200 targets, half of them mislabelled, under models that held, forgot or never held them.
+
+    Shadows come in pairs, the second of which holds the targets that the first does not; so every target is inside
+    half of them. Each shadow has a random half of the other user rows. Part of the features leaves time for 64.
+    """
     draw = torch.Generator().manual_seed(seed + 7)
     some = user[torch.randperm(len(user), generator=draw)[: min(200, len(user) // 2)].to(user.device)]
     y = run.y.clone()
@@ -235,48 +287,77 @@ def attack(run: Run, seed: int, q: Tensor, core: Tensor, user: Tensor, ridge: fl
     y[wrong] = (y[wrong] + 1 + torch.randint(0, 9, (len(wrong),), generator=draw).to(y.device)) % 10
     others = user[~torch.isin(user, some)]
     targets = nn.functional.one_hot(y, 10)
+    step = max(1, (q.shape[1] - 1281) // 4720)
+    columns = torch.cat([torch.arange(1280), torch.arange(1280, q.shape[1] - 1, step), torch.tensor([q.shape[1] - 1])])
+    q = q[:, columns.to(q.device)].contiguous()
     kept: dict[str, list[Tensor]] = {"held": [], "forgotten": [], "retrained": [], "inside": []}
-    for _ in range(2 if run.args.tiny else run.args.shadows):
+    inside = torch.zeros(len(some), dtype=torch.bool, device=q.device)
+    for i in range(8 if run.args.tiny else run.args.shadows):
+        inside = ~inside if i % 2 else torch.rand(len(some), generator=draw).to(user.device) < 0.5
         base = others[torch.rand(len(others), generator=draw).to(user.device) < 0.5]
-        inside = torch.rand(len(some), generator=draw).to(user.device) < 0.5
         never = Moments.zero(q.shape[1], 10, q.device)
         for part in torch.cat([core, base]).split(4096):
             never.add(q[part], targets[part])
         r = as_ridge(ridge, float(never.gram.diagonal().mean()))
-        L = cholesky(never.gram, r)
-        anew_ = refine(never, r, L, solve(L, never.cross)).weights
+        P = inverse(never.gram, r)
+        anew_ = refine(never, r, P, P @ never.cross).weights
         held = never.clone()
-        held.add(q[some[inside]], targets[some[inside]])
-        L2 = cholesky(held.gram, r)
-        before = refine(held, r, L2, solve(L2, held.cross)).weights
-        held.remove(q[some[inside]], targets[some[inside]])
-        from spotlessnet.forgettable.factor import update_
-
-        update_(L2, q[some[inside]].double(), -1)
-        after = refine(held, r, L2, before).weights
+        X, T = q[some[inside]], targets[some[inside]]
+        held.add(X, T)
+        # The model that holds them begins from an inverse of its own, not from the one without them.
+        P = inverse(held.gram, r)
+        before = refine(held, r, P, P @ held.cross).weights
+        held.remove(X, T)
+        moved = update_(P, X.double(), -1, T.double() - X.double() @ before)
+        assert moved is not None
+        after = refine(held, r, P, before + moved, near=True).weights
         for name, W in (("held", before), ("forgotten", after), ("retrained", anew_)):
             out = scores(q[some], W)
             right = out.gather(1, y[some][:, None])[:, 0]
             other = out.scatter(1, y[some][:, None], float("-inf")).amax(dim=1)
             kept[name].append((right - other).cpu())
         kept["inside"].append(inside.cpu())
-        if run.late():
-            break
-    stacked = {name: torch.stack(values) for name, values in kept.items()}
-    torch.save(stacked | {"mislabelled": len(wrong)}, run.args.out.with_suffix(".margins.pt"))
-    run.say(what="margins", seed=seed, shadows=len(stacked["held"]), targets=len(some), mislabelled=len(wrong))
+    found = {name: torch.stack(values) for name, values in kept.items()}
+    attacked(run, seed, found, len(wrong), q.shape[1])
+
+
+def attacked(run: Run, seed: int, found: dict[str, Tensor], wrong: int, features: int) -> None:
+    """U-LiRA and KLoM of the library on these margins."""
+    member = found["inside"]
+    names = {"held": "holding the images", "forgotten": "after forgetting them"}
+    names["retrained"] = "never having held them (solved anew)"
+    half = int(member.sum(dim=0)[0])
+
+    def of(margins: Tensor, mask: Tensor) -> Tensor:
+        """Per target, the margins under the shadows of the mask: half of them for every target."""
+        return torch.stack([margins[mask[:, i], i] for i in range(margins.shape[1])], dim=1)[:half]
+
+    for name, text in names.items():
+        row: dict[str, Any] = {}
+        for group, part in (("mislabelled", slice(0, wrong)), ("ordinary", slice(wrong, None))):
+            phi, seen = found[name][:, part], member[:, part]
+            result = attack_over_models(held_out_scores(phi, seen), seen, together=2, seed=seed)
+            row[f"auc_{group}"], row[f"auc_{group}_interval"] = result.auc.value, [result.auc.low, result.auc.high]
+            row[f"klom_{group}"] = float(klom(of(phi, seen), of(found["retrained"][:, part], ~seen)).mean())
+        run.say(
+            what="attack", model=text, seed=seed, core=0.1, shadows=len(member), targets=member.shape[1],
+            features=features, klom_models_a_side=half,
+            largest_margin_gap_to_anew=float((found[name] - found["retrained"]).abs().max()), **row,
+        )  # fmt: skip
 
 
 def flags() -> Flags:
     parser = (
         Flags(__doc__).data("the folder with cifar10.pt", required=True).out(required=True).seeds(range(3)).device()
     )
-    parser.add_argument("--parts", nargs="+", default=["tune", "cores", "attack", "sisa"])
+    parser.add_argument("--parts", nargs="+", default=["tune", "cores", "sequence", "attack", "sisa"])
     parser.add_argument("--cores", type=float, nargs="+", default=[0.1, 0.25])
     parser.add_argument("--pixels", type=int, default=PIXELS)
-    parser.add_argument("--shadows", type=int, default=16)
+    parser.add_argument("--shadows", type=int, default=64)
     parser.add_argument("--shards", type=int, nargs="+", default=[5, 20])
-    parser.add_argument("--loo", action="store_true", help="also leave-one-out errors, and requests of all sizes")
+    parser.add_argument("--loo", action="store_true", help="also leave-one-out errors")
+    parser.add_argument("--all", action="store_true", help="requests of all sizes")
+    parser.add_argument("--length", type=int, default=250, help="requests in a row, in the part `sequence`")
     parser.add_argument("--stop", type=float, default=1e9, help="begin nothing new after so many seconds")
     parser.add_argument("--tiny", type=int, default=0)
     return parser

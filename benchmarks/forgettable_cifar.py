@@ -40,8 +40,14 @@ class Lite(nn.Module):
         return self.net.extract_features(x)
 
 
-def prepared(x: Tensor, pixels: int) -> Tensor:
+def prepared(x: Tensor, pixels: int, zoom: float = 0.0) -> Tensor:
+    """Bytes as the network wants them; with a zoom, the middle of the image enlarged by so much."""
     x = x.float() / 127.5 - 1
+    if zoom:
+        wide = round(pixels * (1 + zoom))
+        x = interpolate(x, (wide, wide), mode="bicubic", align_corners=False)
+        edge = (wide - pixels) // 2
+        return x[:, :, edge : edge + pixels, edge : edge + pixels].contiguous(memory_format=LAYOUT)
     x = interpolate(x, (pixels, pixels), mode="bicubic", align_corners=False)
     return x.contiguous(memory_format=LAYOUT)
 
@@ -95,16 +101,14 @@ def train(x: Tensor, y: Tensor, rows: Tensor, how: Adaptation, pixels: int, seed
 
 
 @torch.no_grad()
-def answers(network: nn.Module, x: Tensor, flip: bool, size: int = 500) -> Tensor:
+def answers(network: nn.Module, x: Tensor, flip: bool, size: int = 500, zooms: tuple[float, ...] = (0.0,)) -> Tensor:
     pixels = network.backbone.pixels
     out = []
     for part in x.split(size):
         with torch.autocast("cuda", torch.bfloat16, enabled=x.is_cuda):
-            images = prepared(part, pixels)
-            logits = network(images).float()
-            if flip:
-                logits = logits + network(images.flip(3)).float()
-        out.append(logits)
+            views = [prepared(part, pixels, zoom) for zoom in zooms]
+            views += [view.flip(3) for view in views] if flip else []
+            out.append(sum(network(view).float() for view in views))
     return torch.cat(out)
 
 
@@ -140,25 +144,36 @@ def sketch_of(
 
 
 @torch.no_grad()
-def features(made: nn.Module, x: Tensor, pixels: int) -> Tensor:
-    """Averaged over an image and its mirror image."""
+def features(made: nn.Module, x: Tensor, pixels: int, zooms: tuple[float, ...] = (0.0,)) -> Tensor:
+    """Averaged over an image and its mirror image, at every zoom."""
     with torch.autocast("cuda", torch.bfloat16, enabled=x.is_cuda):
-        images = prepared(x, pixels)
-        return 0.5 * (made(images).float() + made(images.flip(3)).float())
+        views = [prepared(x, pixels, zoom) for zoom in zooms]
+        found = [made(side).float() for view in views for side in (view, view.flip(3))]
+    return sum(found[1:], found[0]) / len(found)
 
 
-def codes(made: nn.Module, x: Tensor, core: Tensor, pixels: int, size: int = 500) -> tuple[Tensor, FixedPoint]:
+def codes(
+    made: nn.Module, x: Tensor, core: Tensor, pixels: int, size: int = 500, zooms: tuple[float, ...] = (0.0,)
+) -> tuple[Tensor, FixedPoint]:
     """All rows in fixed point; the scales are those of core rows."""
-    sample = torch.cat([features(made, part, pixels) for part in x[core[:1000]].split(size)])
+    sample = torch.cat([features(made, part, pixels, zooms) for part in x[core[:1000]].split(size)])
     point = FixedPoint.of_core(sample, made.blocks(sample.shape[1]))
     out = torch.empty(len(x), sample.shape[1] + 1, dtype=torch.int16, device=x.device)
     out[:, -1] = ONE
-    return encoded(made, point, x, pixels, out, size), point
+    return encoded(made, point, x, pixels, out, size, zooms), point
 
 
-def encoded(made: nn.Module, point: FixedPoint, x: Tensor, pixels: int, out: Tensor, size: int = 500) -> Tensor:
+def encoded(
+    made: nn.Module,
+    point: FixedPoint,
+    x: Tensor,
+    pixels: int,
+    out: Tensor,
+    size: int = 500,
+    zooms: tuple[float, ...] = (0.0,),
+) -> Tensor:
     for i in range(0, len(x), size):
-        out[i : i + size, :-1] = point(features(made, x[i : i + size], pixels))
+        out[i : i + size, :-1] = point(features(made, x[i : i + size], pixels, zooms))
     return out
 
 

@@ -10,8 +10,8 @@ from torch import nn
 import spotlessnet as sn
 from spotlessnet.core.errors import ResourceError, SettingError
 from spotlessnet.forgettable.adapt import Adaptation, WithHead, adapt
-from spotlessnet.forgettable.factor import cholesky, solve
 from spotlessnet.forgettable.features import Linearised, Mirrored, Pooled, TangentSketch, pool, sketchable
+from spotlessnet.forgettable.inverse import cholesky, solve
 from spotlessnet.forgettable.moments import Moments
 from spotlessnet.forgettable.noise import delta_of, epsilon_of, sigma_for
 from spotlessnet.forgettable.ridge import choose_ridge, leave_one_out

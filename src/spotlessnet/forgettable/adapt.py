@@ -29,6 +29,7 @@ class Adaptation:
     - `optimizer`: `"sgd"` (Nesterov momentum 0.9) or `"adamw"`.
     - `head_lr`: how many times `lr` the head learns with, as it begins at random.
     - `label_smoothing`, `mixup`: shares; `mixup` is the Beta distribution's parameter, 0 for none.
+    - `cutmix`: the share of images into which a box of another image is pasted, instead of mixing them.
     - `ema`: decay of the averaged weights that are returned; 0 returns the last ones.
     - `augment`: applied to each batch while training.
     - `bfloat16`: compute in bfloat16 on a GPU, with weights in float32.
@@ -44,6 +45,7 @@ class Adaptation:
     head_lr: float = 1.0
     label_smoothing: float = 0.1
     mixup: float = 0.0
+    cutmix: float = 0.0
     ema: float = 0.0
     augment: Augment | None = None
     bfloat16: bool = False
@@ -55,6 +57,8 @@ class Adaptation:
         check_positive("Adaptation.lr", self.lr)
         if self.optimizer not in ("sgd", "adamw"):
             raise SettingError(f'`Adaptation.optimizer` must be "sgd" or "adamw", but got {self.optimizer!r}.')
+        if not 0 <= self.cutmix <= 1:
+            raise SettingError(f"`Adaptation.cutmix` must be in [0, 1], but got {self.cutmix}.")
         if not 0 <= self.ema < 1:
             raise SettingError(f"`Adaptation.ema` must be in [0, 1), but got {self.ema}.")
 
@@ -158,20 +162,46 @@ def _loss(network: nn.Module, x: Inputs, y: Tensor, how: Adaptation, draw: torch
         x = how.augment(x, draw)
     device = y.device
     target: Tensor = y
-    if how.mixup:
+    if how.mixup or how.cutmix:
         if isinstance(x, dict):
-            raise SettingError("`Adaptation.mixup` mixes one tensor of inputs, but these are named. Set it to 0.")
-        # A Beta(a, a) draw as a ratio of two Gamma draws.
-        pair = torch._standard_gamma(torch.full((2,), how.mixup, device=device), generator=draw)
-        share = pair[0] / pair.sum().clamp(min=1e-12)
-        # The batch is in random order, so each example's neighbour is a random partner.
-        x = x * share + x.roll(1, 0) * (1 - share)
-        hot = (y[:, None] == torch.arange(_classes(network), device=device)).float()
-        target = hot * share + hot.roll(1, 0) * (1 - share)
+            raise SettingError("Mixing needs one tensor of inputs, but these are named. Set mixup and cutmix to 0.")
+        x, target = _mixed(x, y, _classes(network), how, draw)
     on_gpu = device.type == "cuda" and how.bfloat16
     with torch.autocast("cuda", torch.bfloat16, enabled=on_gpu):
         out = logits_of(call(network, x))
     return cross_entropy(out.float(), target, label_smoothing=how.label_smoothing)
+
+
+def _mixed(x: Tensor, y: Tensor, classes: int, how: Adaptation, draw: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Examples mixed with their neighbours, which are random partners, as the batch is in random order.
+
+    Everything is decided by tensors, never by Python numbers, so that a CUDA graph replays it with new draws.
+    """
+    n, device = len(y), y.device
+    share = torch.ones(n, device=device)
+    if how.mixup:
+        # A Beta(a, a) draw as a ratio of two Gamma draws.
+        pair = torch._standard_gamma(torch.full((2,), how.mixup, device=device), generator=draw)
+        share = (pair[0] / pair.sum().clamp(min=1e-12)).expand(n)
+    pasted = torch.zeros(n, *[1] * (x.ndim - 1), dtype=torch.bool, device=device)
+    if how.cutmix:
+        chosen = torch.rand(n, generator=draw, device=device) < how.cutmix
+        side = torch.rand(n, generator=draw, device=device).sqrt() / 2  # half the side: areas are uniform in (0, 1)
+        boxes = []
+        for length in x.shape[-2:]:
+            centre = torch.rand(n, generator=draw, device=device)
+            place = (torch.arange(length, device=device) + 0.5) / length
+            boxes.append((place - centre[:, None]).abs() < side[:, None])
+        pasted = (boxes[0][:, None, :, None] & boxes[1][:, None, None, :]) & chosen[:, None, None, None]
+        share = torch.where(chosen, 1 - pasted.float().mean(dim=(1, 2, 3)), share)
+        blend = torch.where(chosen, torch.ones_like(share), share)
+    else:
+        blend = share
+    wide = blend.view(n, *[1] * (x.ndim - 1)).to(x)
+    other = x.roll(1, 0)
+    mixed = torch.where(pasted, other, x * wide + other * (1 - wide))
+    hot = (y[:, None] == torch.arange(classes, device=device)).float()
+    return mixed, hot * share[:, None] + hot.roll(1, 0) * (1 - share[:, None])
 
 
 def _classes(network: nn.Module) -> int:

@@ -11,9 +11,9 @@ from spotlessnet.core.errors import DataError, MismatchError
 from spotlessnet.core.files import write_whole
 from spotlessnet.forgettable.encoder import Encoder
 from spotlessnet.forgettable.examples import Examples
-from spotlessnet.forgettable.factor import cholesky
 from spotlessnet.forgettable.features.describe import described, rebuilt
 from spotlessnet.forgettable.fixed_point import FixedPoint
+from spotlessnet.forgettable.inverse import inverse
 from spotlessnet.forgettable.model import ForgettableModel
 from spotlessnet.forgettable.moments import Moments
 from spotlessnet.store.checkpoints import read_metadata, read_weights
@@ -24,7 +24,7 @@ FORMAT = "spotlessnet forgettable model 1"
 def save_forgettable(path: str | Path, model: ForgettableModel, *, replace: bool = False) -> str:
     """Write the whole state, and give the file's SHA-256.
 
-    It holds the user examples' ids and features: keep it as private as the data. The factor is
+    It holds the user examples' ids and features: keep it as private as the data. The inverse is
     not written; it is made anew on loading, so that nothing passes through it.
     """
     kept = model.examples
@@ -98,7 +98,7 @@ def load_forgettable(path: str | Path, network: nn.Module) -> ForgettableModel:
     )
     ridge = int(about["ridge"])
     model = ForgettableModel(
-        encoder, moments, ridge, examples, cholesky(moments.gram, ridge), tensors["weights"].to(device)
+        encoder, moments, ridge, examples, inverse(moments.gram, ridge), tensors["weights"].to(device)
     )
     model.core_examples, model.ridge_from = int(about["core_examples"]), about["ridge_from"]
     model.refresh()

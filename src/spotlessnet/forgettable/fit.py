@@ -15,9 +15,9 @@ from spotlessnet.core.errors import MismatchError, SettingError, check_positive
 from spotlessnet.forgettable.adapt import Adaptation, WithHead, adapt, call
 from spotlessnet.forgettable.encoder import Encoder, encode, raw_features
 from spotlessnet.forgettable.examples import Examples, digests_of
-from spotlessnet.forgettable.factor import cholesky, solve
 from spotlessnet.forgettable.features import Linearised, Mirrored, Pooled, TangentSketch, pool
 from spotlessnet.forgettable.fixed_point import FixedPoint
+from spotlessnet.forgettable.inverse import cholesky, inverse, solve
 from spotlessnet.forgettable.model import ForgettableModel
 from spotlessnet.forgettable.moments import Moments
 from spotlessnet.forgettable.ridge import as_ridge, choose_ridge
@@ -136,9 +136,8 @@ def fit_problem(
     moments.all_reduce()
     examples = _examples(encoder, user, ids, kept, marks, class_weights, keep_features, many)
     chosen, how = _ridge(ridge, moments, examples)
-    L = cholesky(moments.gram, chosen)
-    model = ForgettableModel(encoder, moments, chosen, examples, L, torch.zeros_like(moments.cross))
-    model.weights = solve(L, moments.cross)
+    P = inverse(moments.gram, chosen)
+    model = ForgettableModel(encoder, moments, chosen, examples, P, P @ moments.cross)
     model.core_examples, model.ridge_from = len(core), how
     model._settle("fit", began, len(user), refactored=True)
     return model

@@ -16,7 +16,7 @@ from spotlessnet.core.source import Inputs
 from spotlessnet.forgettable.certificate import Certificate, refine
 from spotlessnet.forgettable.encoder import Encoder, check_labels
 from spotlessnet.forgettable.examples import Examples, digests_of
-from spotlessnet.forgettable.factor import cholesky, solve, update_, worth_updating
+from spotlessnet.forgettable.inverse import inverse, update_, worth_updating
 from spotlessnet.forgettable.module import ForgettableNetwork
 from spotlessnet.forgettable.moments import Moments
 
@@ -34,7 +34,7 @@ class Request:
     - `left`: how many user examples the model holds now.
     - `certificate`: how far the weights can be from solving anew without them.
     - `moved`: how far the weights went, in the same units.
-    - `refactored`: whether the factor was made anew rather than updated.
+    - `refactored`: whether the inverse was made anew rather than updated.
     """
 
     kind: Kind
@@ -63,17 +63,17 @@ class Request:
 class ForgettableModel:
     r"""Frozen features from core data, and the ridge problem $(G + rI)\,W = C$ that user data enter.
 
-    Make one with `fit_forgettable`. `moments` are whole numbers, so examples are taken out without rounding; `factor`
-    is updated with them; `weights` are corrected until float64 holds no better ones. After a request weights and
-    moments are those of a model that never held the examples, bit for bit as a rule, and the factor is so up to
-    rounding; `refresh` makes that bit for bit too.
+    Make one with `fit_forgettable`. `moments` are whole numbers, so examples are taken out without rounding; `inverse`,
+    of the problem's matrix, is updated with them; `weights` are corrected until float64 holds no better ones. After a
+    request weights and moments are those of a model that never held the examples, bit for bit as a rule, and the
+    inverse is so up to rounding; `refresh` makes that bit for bit too.
     """
 
     encoder: Encoder
     moments: Moments
     ridge: int
     examples: Examples
-    factor: Float[Tensor, "D D"]
+    inverse: Float[Tensor, "D D"]
     weights: Float[Tensor, "D C"]
     requests: list[Request] = field(default_factory=list)
     core_examples: int = 0
@@ -118,7 +118,7 @@ class ForgettableModel:
         return self.requests[-1]
 
     def relabel(self, ids: Iterable[Hashable], y: Tensor | int, *, inputs: Inputs | None = None) -> Request:
-        """Correct the labels of all examples with these ids; the factor stays as it is.
+        """Correct the labels of all examples with these ids; the inverse stays as it is.
 
         **Arguments:**
 
@@ -147,9 +147,9 @@ class ForgettableModel:
         return self.requests[-1]
 
     def refresh(self) -> Request:
-        """Make the factor anew from the moments: the whole state is then bit for bit that of a new fit."""
+        """Make the inverse anew from the moments: the whole state is then bit for bit that of a new fit."""
         began = time.perf_counter()
-        self.factor = cholesky(self.moments.gram, self.ridge)
+        self.inverse = inverse(self.moments.gram, self.ridge)
         self._settle("refresh", began, 0, refactored=True)
         return self.requests[-1]
 
@@ -161,7 +161,7 @@ class ForgettableModel:
                 codes, targets = self.encoder(batch.x, batch.y)
                 moments.add(codes.flatten(0, 1), targets.flatten(0, 1))
         model = empty_model(self.encoder, self.ridge, len(self.weights), self.weights.shape[1])
-        model.moments, model.factor = moments, cholesky(moments.gram, self.ridge)
+        model.moments, model.inverse = moments, inverse(moments.gram, self.ridge)
         model._settle("fit", time.perf_counter(), len(Data.of(user)), refactored=True)
         return model
 
@@ -212,23 +212,27 @@ class ForgettableModel:
     def _change(
         self, kind: Kind, began: float, codes: Tensor, targets: Tensor, w: Tensor, sign: int, book: object
     ) -> None:
-        """Moments, factor, weights, and last the list of examples: a request that fails has changed no list."""
+        """Moments, inverse, weights, and last the list of examples: a request that fails has changed no list."""
         rows = _flat(codes, targets, w)
-        q = rows[0].to(self.factor) * rows[2].to(self.factor).sqrt()[:, None]
+        root = rows[2].to(self.weights).sqrt()[:, None]
+        X, T = rows[0].to(self.weights) * root, rows[1].to(self.weights) * root
         (self.moments.add if sign > 0 else self.moments.remove)(*rows)
-        updated = worth_updating(len(self.factor), len(q)) and update_(self.factor, q, sign)
-        if not updated:
-            self.factor = cholesky(self.moments.gram, self.ridge)
+        step = None
+        if worth_updating(len(self.inverse), len(X)):
+            step = update_(self.inverse, X, sign, T - X @ self.weights)
+        if step is None:
+            self.inverse = inverse(self.moments.gram, self.ridge)
         assert callable(book)
         book()
-        self._settle(kind, began, len(codes), refactored=not updated)
+        self._settle(kind, began, len(codes), refactored=step is None, step=step)
 
-    def _settle(self, kind: Kind, began: float, examples: int, *, refactored: bool) -> None:
-        """The weights of the present moments, certified; the factor is made anew where it has become too coarse."""
-        found = refine(self.moments, self.ridge, self.factor, self.weights)
+    def _settle(self, kind: Kind, began: float, examples: int, *, refactored: bool, step: Tensor | None = None) -> None:
+        """The weights of the present moments, certified; the inverse is made anew where it has become too coarse."""
+        start = self.weights if step is None else self.weights + step
+        found = refine(self.moments, self.ridge, self.inverse, start, near=step is not None)
         if found.coarse and not refactored:
-            self.factor, refactored = cholesky(self.moments.gram, self.ridge), True
-            found = refine(self.moments, self.ridge, self.factor, solve(self.factor, self.moments.cross))
+            self.inverse, refactored = inverse(self.moments.gram, self.ridge), True
+            found = refine(self.moments, self.ridge, self.inverse, self.inverse @ self.moments.cross)
         if not found.certificate.bound < 1e-6 * max(found.certificate.size, 1e-300) and found.certificate.bound > 0:
             raise SolveError(
                 f"The weights must be certain to a millionth of their length, but only "
@@ -259,7 +263,7 @@ def empty_model(encoder: Encoder, ridge: int, features: int, outputs: int) -> Fo
         [],
     )
     return ForgettableModel(
-        encoder, moments, ridge, kept, cholesky(moments.gram, ridge), torch.zeros_like(moments.cross)
+        encoder, moments, ridge, kept, inverse(moments.gram, ridge), torch.zeros_like(moments.cross)
     )
 
 

@@ -7,11 +7,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-HIGH = 26
-"""Bits of the lower half of a moment; both halves have at most 27."""
+EPS = torch.finfo(torch.float64).eps
+EXACT = 53
+"""Whole numbers of up to so many bits are exact in float64."""
 
-SLICES_BITS = 72
-"""Bits below the largest weight of a column that are multiplied exactly."""
+SPARE = 6
+"""Bits beyond those of float64 with which weights are certain."""
+
+SPLITTING = 64
+"""Splitting the moments into halves costs about as much as this many more columns of a product."""
 
 ROWS = 4096
 
@@ -30,57 +34,113 @@ class Residual:
     slack: Float[Tensor, " C"]
 
 
-def residual(
-    gram: Float[Tensor, "d d"],
-    cross: Float[Tensor, "d C"],
-    ridge: int,
-    W: Float[Tensor, "d C"],
-    *,
-    norm: float | None = None,
-) -> Residual:
-    r"""The residual of whole-number moments at weights of float64, as exact as if computed with 100 bits.
-
-    $G = 2^{26} H + \Lambda$ with halves of at most 27 bits, and $W = \sum_k W_k + W'$ with slices of so few bits that
-    $H W_k$ and $\Lambda W_k$ are sums of whole numbers below 2⁵³: no product rounds. What is left of the weights,
-    $W'$, lies 72 bits below the largest one. The partial products are added with the rounding of each addition kept.
+@dataclass(frozen=True)
+class Scheme:
+    """How a product is cut into exact ones.
 
     **Arguments:**
 
-    - `norm`: at least the Frobenius norm of $G + rI$, where it is known.
+    - `shift`: the moments are halved at this bit; 0 leaves them whole.
+    - `bits`, `slices`: of the weights.
+    """
+
+    shift: int
+    bits: int
+    slices: int
+
+    @property
+    def products(self) -> int:
+        """How many times as many columns are multiplied as the weights have."""
+        return (2 if self.shift else 1) * (self.slices + 1)
+
+
+def scheme(largest: float, row: float, size: float, ridge: int, d: int, columns: int) -> Scheme:
+    """The cheapest cut under which every partial product is exact and the tail is below the last bit of the answer.
+
+    **Arguments:**
+
+    - `largest`, `row`: at least the largest entry, and the largest sum of absolute entries of a row.
+    - `size`: at least the norm of the matrix.
+    """
+    # The tail is multiplied in plain float64, and its rounding must stay far below `ridge` times the weights.
+    wanted = SPARE + 2 + 1.5 * math.log2(max(d, 2)) + math.log2(max(size / ridge, 1.0))
+    shift = max(1, math.ceil(math.log2(max(largest, 2.0)) / 2))
+    found = []
+    for cut, sums in ((0, row), (shift, max(row * 2.0**-shift + d / 2, d * 2.0 ** (shift - 1)))):
+        bits = EXACT - math.ceil(math.log2(max(sums, 2.0)))
+        if bits >= 2:
+            one = Scheme(cut, bits, math.ceil(wanted / bits))
+            found.append((one.products * columns + (SPLITTING if cut else 0), one))
+    return min(found, key=lambda pair: pair[0])[1]
+
+
+def residual(
+    gram: Float[Tensor, "d d"], cross: Float[Tensor, "d C"], ridge: int, W: Float[Tensor, "d C"], *, size: float
+) -> Residual:
+    r"""The residual of whole-number moments at weights of float64, as exact as if computed with many more bits.
+
+    $W = \sum_k W_k + W'$ with slices of so few bits that $G W_k$ are sums of whole numbers below 2⁵³: no product
+    rounds. Where the moments are large they are halved first, $G = 2^s H + \Lambda$. What is left of the weights,
+    $W'$, is so small that plain rounding does no harm. The partial products are added with the rounding of each
+    addition kept.
+
+    **Arguments:**
+
+    - `size`: at least the Frobenius norm of $G + rI$; `size_of` gives one.
     """
     d, C = W.shape
-    slices, rest = _slices(W, bits=53 - 27 - max(1, math.ceil(math.log2(max(d, 2)))))
+    roots = (gram.diagonal() + ridge).sqrt()
+    # A positive semi-definite matrix has |G_ij| ≤ √(G_ii G_jj), so its diagonal bounds entries and rows.
+    top, total = torch.stack([roots.amax(), roots.sum()]).tolist()
+    cut = scheme(1.01 * top * top, 1.01 * top * total, size, ridge, d, C)
+    slices, rest = _slices(W, cut)
     joined = torch.cat([*slices, rest], dim=1)
+    pieces = _halves(gram, ridge, joined, cut.shift) if cut.shift else [gram @ joined, ridge * joined]
+    sums, error = cross, torch.zeros_like(cross)
+    for piece in pieces:
+        for part in piece.split(C, dim=1):
+            sums, lost = _two_sum(sums, -part)
+            error += lost
+    value = sums + error
+    terms = cut.products + slices_of_ridge(cut)
+    # The tail W' is multiplied in plain float64; the kept errors are added in plain float64; the value is rounded once.
+    slack = 2 * d * EPS * size * rest.norm(dim=0)
+    slack += (terms * EPS) ** 2 * (cross.norm(dim=0) + terms * size * W.norm(dim=0) * math.sqrt(d))
+    return Residual(value, slack + EPS * value.norm(dim=0))
+
+
+def slices_of_ridge(cut: Scheme) -> int:
+    """Whole moments are multiplied apart from the ridge, so there are as many terms again."""
+    return 0 if cut.shift else cut.slices + 1
+
+
+def size_of(gram: Float[Tensor, "d d"], ridge: int) -> float:
+    """At least the Frobenius norm of the moments plus ridge: of a positive semi-definite matrix, the trace is."""
+    return 1.01 * float(gram.diagonal().sum()) + ridge * math.sqrt(len(gram))
+
+
+def _halves(
+    gram: Float[Tensor, "d d"], ridge: int, joined: Float[Tensor, "d n"], shift: int
+) -> list[Float[Tensor, "d n"]]:
     high_sum, low_sum = torch.empty_like(joined), torch.empty_like(joined)
-    for start in range(0, d, ROWS):
-        rows = slice(start, min(start + ROWS, d))
+    for start in range(0, len(gram), ROWS):
+        rows = slice(start, min(start + ROWS, len(gram)))
         low = gram[rows].clone()
         low.diagonal(offset=start).add_(ridge)
-        high = (low * 2.0**-HIGH).round_()
-        low.add_(high, alpha=-(2.0**HIGH))
+        high = (low * 2.0**-shift).round_()
+        low.add_(high, alpha=-(2.0**shift))
         torch.mm(high, joined, out=high_sum[rows])
         torch.mm(low, joined, out=low_sum[rows])
-    total, error = cross, torch.zeros_like(cross)
-    for piece in (high_sum * -(2.0**HIGH)).split(C, dim=1) + (-low_sum).split(C, dim=1):
-        total, lost = _two_sum(total, piece)
-        error += lost
-    value = total + error
-    size = float(gram.norm()) + ridge * math.sqrt(d) if norm is None else norm
-    eps = torch.finfo(torch.float64).eps
-    terms = 2 * (len(slices) + 1)
-    # The tail W' is multiplied in plain float64; the kept errors are added in plain float64; the value is rounded once.
-    slack = 2 * d * eps * size * rest.norm(dim=0)
-    slack += (terms * eps) ** 2 * (cross.norm(dim=0) + terms * size * W.norm(dim=0) * math.sqrt(d))
-    return Residual(value, slack + eps * value.norm(dim=0))
+    return [high_sum * 2.0**shift, low_sum]
 
 
-def _slices(W: Float[Tensor, "d C"], bits: int) -> tuple[list[Float[Tensor, "d C"]], Float[Tensor, "d C"]]:
+def _slices(W: Float[Tensor, "d C"], cut: Scheme) -> tuple[list[Float[Tensor, "d C"]], Float[Tensor, "d C"]]:
     """The weights as a sum of slices, each a whole number of `bits` bits times a power of two per column."""
     top = W.abs().amax(dim=0, keepdim=True)
     exponent = torch.where(top > 0, torch.frexp(top)[1], torch.zeros_like(top, dtype=torch.int32))
     rest, made = W.clone(), []
-    for k in range(1, math.ceil(SLICES_BITS / bits) + 1):
-        step = torch.ldexp(torch.ones_like(top), exponent - k * bits)
+    for k in range(1, cut.slices + 1):
+        step = torch.ldexp(torch.ones_like(top), exponent - k * cut.bits)
         part = (rest / step).round_() * step
         made.append(part)
         rest = rest - part

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int16, Shaped
 from torch import Tensor
 
-from spotlessnet.forgettable.factor import cholesky, solve
+from spotlessnet.forgettable.inverse import cholesky, solve
 from spotlessnet.forgettable.moments import Moments
 
 CANDIDATES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
