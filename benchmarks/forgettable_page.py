@@ -18,43 +18,60 @@ from benchmarks.common import Place
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "forgettable.md"
 ROWS = ROOT / "results" / "forgettable-cifar.jsonl"
+EARLIER = ROOT / "results" / "forgettable-cifar-earlier.jsonl"
 TEXT = ROOT / "results" / "forgettable-text.jsonl"
+SPEED = ROOT / "results" / "forgettable-speed.jsonl"
 
 
 def rows(path: Path = ROWS) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def pick(**wanted: Any) -> list[dict[str, Any]]:
-    return [row for row in rows() if all(row.get(k) == v for k, v in wanted.items())]
+def pick(path: Path = ROWS, **wanted: Any) -> list[dict[str, Any]]:
+    return [row for row in rows(path) if all(row.get(k) == v for k, v in wanted.items())]
+
+
+def tuned(seeds: set[int], key: str = "error") -> float:
+    """Fine-tuning's error: the mean over seeds, and for a seed that was trained twice, of both."""
+    found = {seed: [r[key] for r in pick(what="fine-tuning", seed=seed) if key in r] for seed in seeds}
+    return mean(mean(values) for values in found.values())
+
+
+def same_views(row: dict[str, Any]) -> float:
+    """Fine-tuning's error where it answers from the same views as this model: mirrored, or enlarged too."""
+    if "zooms" not in row:
+        return tuned({row["seed"]}, "error_mirrored")
+    seen = next(r["error_views"] for r in pick(what="fine-tuning", seed=row["seed"]) if "error_views" in r)
+    return float(seen[str(row["core"])])
 
 
 def accuracy() -> str:
-    tuned = pick(what="fine-tuning")
     lines = [
-        "| model | core data | seeds | test error | against fine-tuning | against fine-tuning with mirrored images |",
-        "|---|---|---|---|---|---|",
+        "| model | core data | views | seeds | test error | fine-tuning, same seeds | seed 0 against fine-tuning that "
+        "answers from the same views |",
+        "|---|---|---|---|---|---|---|",
+        f"| ordinary fine-tuning, all images | – | 1 | 3 | {tuned({0, 1, 2}):.2f} % | – | – |",
     ]
-    plain, both = mean(r["error"] for r in tuned), mean(r["error_mirrored"] for r in tuned)
-    lines.append(f"| ordinary fine-tuning, all images | – | {len(tuned)} | {plain:.2f} % | – | (has {both:.2f} %) |")
+    names = {"error_core_alone": "core model alone", "error_pooled": "forgettable, pooled features"}
+    names["error"] = "**forgettable, with tangent features**"
     for share in (0.1, 0.25):
-        found = pick(what="forgettable", core=share)
-        seeds = {r["seed"] for r in found}
-        base = mean(r["error"] for r in tuned if r["seed"] in seeds)
-        mirrored = mean(r["error_mirrored"] for r in tuned if r["seed"] in seeds)
-        for name, key in (
-            ("core model alone", "error_core_alone"),
-            ("forgettable, pooled features", "error_pooled"),
-            ("**forgettable, with tangent features**", "error"),
-        ):
-            e = mean(r[key] for r in found)
-            more = f"{e - base:+.2f} points | {e - mirrored:+.2f} points"
-            lines.append(f"| {name} | {100 * share:.0f} % | {len(found)} | {e:.2f} % | {more} |")
+        for path in (EARLIER, ROWS):
+            found = pick(path, what="forgettable", core=share)
+            seeds = {r["seed"] for r in found}
+            first = next(r for r in found if r["seed"] == 0)
+            views = 2 * len(first.get("zooms", [0]))
+            for key, name in names.items():
+                e = mean(r[key] for r in found)
+                lines.append(
+                    f"| {name} | {100 * share:.0f} % | {views} | {len(found)} | {e:.2f} % | "
+                    f"{e - tuned(seeds):+.2f} points | {first[key] - same_views(first):+.2f} points |"
+                )
     for row in pick(what="SISA"):
-        base = next(r for r in tuned if r["seed"] == row["seed"])
-        more, mirrored = row["error"] - base["error"], row["error_mirrored"] - base["error_mirrored"]
-        name = f"SISA, {row['shards']} shards (mirrored too in the last column)"
-        lines.append(f"| {name} | – | 1 | {row['error']:.2f} % | {more:+.2f} points | {mirrored:+.2f} points |")
+        more, same = row["error"] - tuned({row["seed"]}), row["error_mirrored"] - tuned({row["seed"]}, "error_mirrored")
+        lines.append(
+            f"| SISA, {row['shards']} shards | – | 1 | 1 | {row['error']:.2f} % | {more:+.2f} points | "
+            f"{same:+.2f} points (mirrored) |"
+        )
     return "\n".join(lines)
 
 
@@ -69,15 +86,39 @@ def requests() -> str:
         equal = "equal, bit for bit" if row["weights_equal"] else f"{row['distance_over_moved']:.0e} of the way"
         lines.append(
             f"| {name}{row['examples']:,} image{'s' if row['examples'] > 1 else ''} | {1000 * row['seconds']:.0f} ms | "
-            f"{100 * row['seconds'] / tune:.2f} % | {equal} | {row['bound'] / row['moved']:.0e} of the way moved |"
+            f"{100 * row['seconds'] / tune:.3f} % | {equal} | {row['bound'] / row['moved']:.0e} of the way moved |"
         )
     return "\n".join(lines)
 
 
 def attacks() -> str:
-    lines = ["| model | AUC, ordinary images | AUC, mislabelled images |", "|---|---|---|"]
+    lines = [
+        "| model | AUC, ordinary images | AUC, mislabelled images | KLoM, ordinary | KLoM, mislabelled |",
+        "|---|---|---|---|---|",
+    ]
     for row in pick(what="attack"):
-        lines.append(f"| {row['model']} | {row['auc_ordinary']:.3f} | {row['auc_mislabelled']:.3f} |")
+        areas = [
+            f"{row[f'auc_{group}']:.3f} [{row[f'auc_{group}_interval'][0]:.3f}, {row[f'auc_{group}_interval'][1]:.3f}]"
+            for group in ("ordinary", "mislabelled")
+        ]
+        lines.append(
+            f"| {row['model']} | {areas[0]} | {areas[1]} | {row['klom_ordinary']:.3f} | {row['klom_mislabelled']:.3f} |"
+        )
+    return "\n".join(lines)
+
+
+def sizes() -> str:
+    lines = [
+        "| machine | features | examples, streamed | summing | inverse | 1 example goes | 100 go | 1,000 go | memory |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows(SPEED):
+        times = [row["requests"].get(size) for size in ("1", "100", "1000")]
+        told = " | ".join("–" if t is None else f"{1000 * t['seconds']:.0f} ms" for t in times)
+        lines.append(
+            f"| {row['where']} | {row['features']:,} | {row['examples']:,} | {row['seconds_streaming']:.1f} s | "
+            f"{row['seconds_inverse']:.1f} s | {told} | {row['peak_gib']:.1f} GiB |"
+        )
     return "\n".join(lines)
 
 
@@ -89,7 +130,7 @@ def text() -> str:
     return "\n".join(lines)
 
 
-TABLES = {"accuracy": accuracy, "requests": requests, "attacks": attacks, "text": text}
+TABLES = {"accuracy": accuracy, "requests": requests, "attacks": attacks, "sizes": sizes, "text": text}
 
 
 def filled(page: str) -> str:

@@ -3,6 +3,7 @@
 import mpmath
 import pytest
 import torch
+from torch import nn
 
 from spotlessnet.core.errors import SettingError, SolveError
 from spotlessnet.forgettable.certificate import refine
@@ -82,6 +83,23 @@ def test_forgotten_examples_leave_nothing_and_the_bound_is_true_and_tight(block)
             assert one.certificate.bound <= 100 * gap + 1e-300 or not one.weights.any(), (seed, condition)
         assert torch.equal(found.weights.float(), anew.weights.float()), seed
     assert refused <= 12, "most requests must be updates"
+
+
+def test_one_exact_residual_is_enough_and_nearly_zero_weights_agree_too():
+    draw = torch.Generator().manual_seed(1)
+    q = (torch.randn(900, 200, generator=draw) * 900).round().to(torch.int16)
+    q[:, 150:] //= 900  # features that say next to nothing, so that their weights are far below the largest
+    t = nn.functional.one_hot(q[:, :4].argmax(dim=1), 4)
+    held, never, ones = filled(q, t, torch.ones(900)), filled(q[30:], t[30:], torch.ones(870)), torch.ones(30)
+    ridge = round(0.1 * float(held.gram.diagonal().mean()))
+    P = inverse(held.gram, ridge)
+    W = refine(held, ridge, P, P @ held.cross).weights
+    held.remove(q[:30], t[:30], ones)
+    step = update_(P, q[:30].double(), -1, t[:30].double() - q[:30].double() @ W)
+    found = refine(held, ridge, P, W + step, near=True)
+    fresh = inverse(never.gram, ridge)
+    assert found.steps == 1
+    assert torch.equal(found.weights, refine(never, ridge, fresh, fresh @ never.cross).weights)
 
 
 def test_a_wrong_inverse_cannot_fool_the_certificate():
