@@ -96,6 +96,7 @@ def test_one_exact_residual_is_enough_and_nearly_zero_weights_agree_too():
     W = refine(held, ridge, P, P @ held.cross).weights
     held.remove(q[:30], t[:30], ones)
     step = update_(P, q[:30].double(), -1, t[:30].double() - q[:30].double() @ W)
+    assert step is not None
     found = refine(held, ridge, P, W + step, near=True)
     fresh = inverse(never.gram, ridge)
     assert found.steps == 1
