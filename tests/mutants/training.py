@@ -117,7 +117,7 @@ PLANTED = (
     ),
     Planted(
         "curvature of the forgotten rows added",
-        "operators/low_rank.py",
+        "operators/downdate.py",
         "M = -inside @ inside.T",
         "M = inside @ inside.T",
         "operators/test_low_rank.py::test_with_everything_kept_the_difference_is_exact",

@@ -11,7 +11,8 @@ from torch import float64
 from spotlessnet.core.errors import DataError, MismatchError, NumericsError, SettingError, SolveError
 from spotlessnet.core.trained import Trained
 from spotlessnet.operators import kernel as kernel_file
-from spotlessnet.operators.kernel import factor, kernel
+from spotlessnet.operators.factor import factor
+from spotlessnet.operators.kernel import kernel
 from spotlessnet.operators.per_sample import Plan
 from tests.reference import CLASSES, NETWORKS, dense_jacobian, problem
 

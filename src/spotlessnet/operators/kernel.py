@@ -14,8 +14,6 @@ from spotlessnet.core.data import Data
 from spotlessnet.core.errors import DataError, check_positive
 from spotlessnet.core.progress import track
 from spotlessnet.core.trained import Trained
-from spotlessnet.operators.factor import Factor as Factor
-from spotlessnet.operators.factor import factor as factor
 from spotlessnet.operators.layers import Layer, LinearLayer
 from spotlessnet.operators.per_sample import Plan, plan, pull_back, record_pass, rest_rows
 from spotlessnet.operators.sums import add_up, processes

@@ -22,11 +22,11 @@ from spotlessnet.operators.gauss_newton import GaussNewton
 from spotlessnet.operators.jacobian import Jacobian
 from spotlessnet.operators.kernel import kernel
 from spotlessnet.operators.low_rank import LowRank, low_rank
+from spotlessnet.operators.output_roots import Output, between_roots, into_roots, out_of_roots, output_roots
 from spotlessnet.operators.solve import conjugate_gradient
 from spotlessnet.operators.solvers import CG, Auto, Dual, Solver
 from spotlessnet.operators.solvers import LowRank as LowRankSolver
 
-Output = Literal["identity", "softmax"]
 Form = Literal["dual", "primal"]
 Solved = Literal["dual", "primal", "low rank", "newton", "minimum norm"]
 
@@ -233,31 +233,3 @@ def _error_at_most(left: float, b: Float[Tensor, " P"], x: Float[Tensor, " P"], 
 def _relative(r: Float[Tensor, " P"], b: Float[Tensor, " P"]) -> float:
     size = float(b.double().norm())
     return float(r.double().norm()) / size if size else 0.0
-
-
-def output_roots(trained: Trained, data: Data, output: Output, batch_size: int) -> Float[Tensor, "N C R"] | None:
-    """`S` with `S Sᵀ = Λ`, sample by sample; nothing for the identity."""
-    if output == "identity":
-        return None
-    with torch.no_grad():
-        roots = [trained.loss.hessian_root(trained.outputs(b.x), b.y) for b in trained.batches(data, batch_size)]
-    return torch.cat(roots).double()
-
-
-def between_roots(theta: Float[Tensor, "M M"], roots: Float[Tensor, "N C R"] | None) -> Float[Tensor, "K K"]:
-    """`Sᵀ Θ S`."""
-    if roots is None:
-        return theta
-    N, C, R = roots.shape
-    half = torch.einsum("ncr,ncm->nrm", roots, theta.reshape(N, C, N * C)).reshape(N * R, N, C)
-    return torch.einsum("knc,ncr->knr", half, roots).reshape(N * R, N * R)
-
-
-def into_roots(v: Float[Tensor, "N C"], roots: Float[Tensor, "N C R"] | None) -> Float[Tensor, "N R"]:
-    """`Sᵀ v`."""
-    return v if roots is None else torch.einsum("ncr,nc->nr", roots, v)
-
-
-def out_of_roots(v: Float[Tensor, "N R"], roots: Float[Tensor, "N C R"] | None) -> Float[Tensor, "N C"]:
-    """`S v`."""
-    return v if roots is None else torch.einsum("ncr,nr->nc", roots, v)

@@ -13,10 +13,11 @@ from spotlessnet.core.trained import Trained
 from spotlessnet.operators.gauss_newton import GaussNewton
 from spotlessnet.operators.gradient import gradient
 from spotlessnet.operators.line_search import summed_objective
-from spotlessnet.operators.linear_response import Answer, Known, Output, solve_response
+from spotlessnet.operators.linear_response import Answer, Known, solve_response
 from spotlessnet.operators.linearised import Linearised
 from spotlessnet.operators.minimum_norm import nearest
 from spotlessnet.operators.newton_cg import minimise
+from spotlessnet.operators.output_roots import Output
 from spotlessnet.operators.solvers import AUTO, Solver
 
 

@@ -14,15 +14,8 @@ from spotlessnet.core.errors import ResourceError
 from spotlessnet.core.trained import Trained
 from spotlessnet.operators.jacobian import Jacobian
 from spotlessnet.operators.kernel import kernel
-from spotlessnet.operators.linear_response import (
-    DENSE_LIMIT,
-    Answer,
-    Output,
-    between_roots,
-    into_roots,
-    out_of_roots,
-    output_roots,
-)
+from spotlessnet.operators.linear_response import DENSE_LIMIT, Answer
+from spotlessnet.operators.output_roots import Output, between_roots, into_roots, out_of_roots, output_roots
 
 
 @dataclass(frozen=True, eq=False)

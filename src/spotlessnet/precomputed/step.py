@@ -13,12 +13,13 @@ from spotlessnet.core.data import Data
 from spotlessnet.core.errors import DataError
 from spotlessnet.core.scrub import Notes
 from spotlessnet.core.trained import Trained
+from spotlessnet.operators.downdate import Removal, without_cohort
 from spotlessnet.operators.fisher import fisher_diagonal, flat_loss
 from spotlessnet.operators.gradient import gradient
 from spotlessnet.operators.jacobian import Jacobian, jacobian_rows
 from spotlessnet.operators.kernel import kernel
 from spotlessnet.operators.linear_response import removal_gradient, respond
-from spotlessnet.operators.low_rank import LowRank, Removal, without_cohort
+from spotlessnet.operators.low_rank import LowRank
 from spotlessnet.operators.trust import dampings
 from spotlessnet.precomputed.others import CLOSE, ENOUGH, FURTHEST, Others
 from spotlessnet.precomputed.statistics import Statistics

@@ -18,7 +18,8 @@ from spotlessnet.core.loss import Loss
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.trained import Trained, logits_of
 from spotlessnet.operators.gradient import gradient
-from spotlessnet.operators.linear_response import Known, Output, cheaper_form, solve_response
+from spotlessnet.operators.linear_response import Known, cheaper_form, solve_response
+from spotlessnet.operators.output_roots import Output
 from spotlessnet.operators.solvers import CG, Dual
 from spotlessnet.training.fit import fit
 
