@@ -69,10 +69,6 @@ class RowKeys:
         """How many rows are not among these; of copies, as many count as there are here."""
         return sum((Counter(keyed_digests(data, self.salt)) - Counter(self.listed)).values())
 
-    def are_those_of(self, data: Data) -> bool:
-        """Whether these are the keys of exactly these rows."""
-        return len(self) == len(data) and not self.count_unknown(data)
-
     def check_hold(self, data: Data, what: str) -> None:
         """Raise unless all rows are among these; `what` says whose keys these are."""
         unknown = self.count_unknown(data)

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from spotlessnet.auditing.rows import Row
 from spotlessnet.core.meter import Meter
-from spotlessnet.core.progress import track
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.experiments.experiment import Published, Sized
@@ -15,11 +14,11 @@ from spotlessnet.experiments.mixed_privacy.community import (
     Community,
     Town,
     full_community,
+    measure_community,
     tiny_community,
     toy_community,
 )
-from spotlessnet.experiments.outside_the_box.scene import captioned, file_name, is_done, keep, stored, wrapped
-from spotlessnet.operators.precision import matmul
+from spotlessnet.experiments.outside_the_box.scene import captioned, file_name, stored, wrapped
 from spotlessnet.readouts import Error
 
 PAPER: tuple[Published, ...] = ()
@@ -53,12 +52,7 @@ class Settings(Sized):
 def run(settings: Settings, data: Path | None, out: Path) -> list[Row]:
     """The three networks of every community and seed."""
     for community in settings.communities:
-        todo = [seed for seed in settings.seeds if not is_done(out, community.scene, seed)]
-        town = community.open(data, settings.place) if todo else None
-        for seed in track(todo, community.name):
-            assert town is not None  # opened where there is anything to do
-            with matmul("float32"):  # a certificate is worth what its residual is
-                keep(out, community.scene, measure(town, seed))
+        measure_community(out, community, settings, data, measure)
     return stored(out)
 
 

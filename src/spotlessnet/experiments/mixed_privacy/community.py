@@ -1,15 +1,28 @@
 """`Community`: core rows that never go, user rows that may, and a network made of both."""
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import torch
 
+from spotlessnet.auditing.rows import Row
 from spotlessnet.core.data import Data
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.trained import Trained
-from spotlessnet.experiments.outside_the_box.scene import GENTLE, SMALL, Scene, Stage, of_each_class, slice_of
+from spotlessnet.experiments.experiment import Sized
+from spotlessnet.experiments.outside_the_box.scene import (
+    GENTLE,
+    SMALL,
+    Scene,
+    Stage,
+    measure_missing,
+    of_each_class,
+    slice_of,
+)
 from spotlessnet.experiments.setting import Setting
+from spotlessnet.operators.precision import matmul
 from spotlessnet.training.fit import fit
 from spotlessnet.training.mixed import Settled, settle, user_network
 
@@ -84,6 +97,22 @@ class Town:
         """The usual way, which cannot forget: the core network trained on with core and users."""
         # Its decay pulls to the core network, as that of the user weights does.
         return fit(replace(core, init=core.weights), self.stage.opened.train, seed=seed, label="fine-tuning")
+
+
+def measure_community(
+    out: Path,
+    community: Community,
+    settings: Sized,
+    data: Path | None,
+    measure: Callable[[Town, int], Iterable[Row]],
+) -> None:
+    """Measure the seeds that the folder lacks, with full products: a certificate is worth what its residual is."""
+
+    def exactly(town: Town, seed: int) -> Iterator[Row]:
+        with matmul("float32"):
+            yield from measure(town, seed)
+
+    measure_missing(out, community.scene, settings.seeds, partial(community.open, data, settings.place), exactly)
 
 
 def toy_community() -> Community:

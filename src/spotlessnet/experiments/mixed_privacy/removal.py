@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from spotlessnet.auditing.rows import Row
@@ -10,7 +11,6 @@ from spotlessnet.auditing.summary import ORIGINAL, RETRAINED
 from spotlessnet.core.cohorts import whole_class
 from spotlessnet.core.data import Data
 from spotlessnet.core.meter import Meter
-from spotlessnet.core.progress import track
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.experiments.experiment import Published, Sized
@@ -19,12 +19,12 @@ from spotlessnet.experiments.mixed_privacy.community import (
     Community,
     Town,
     full_community,
+    measure_community,
     tiny_community,
     toy_community,
 )
-from spotlessnet.experiments.outside_the_box.scene import captioned, file_name, is_done, keep, stored, wrapped
+from spotlessnet.experiments.outside_the_box.scene import captioned, file_name, stored, wrapped
 from spotlessnet.methods import MixedLinear
-from spotlessnet.operators.precision import matmul
 from spotlessnet.readouts.activation_distance import distances
 
 PAPER: tuple[Published, ...] = ()
@@ -67,13 +67,7 @@ class Settings(Sized):
 
 def run(settings: Settings, data: Path | None, out: Path) -> list[Row]:
     """The request, a seed at a time."""
-    community = settings.community
-    todo = [seed for seed in settings.seeds if not is_done(out, community.scene, seed)]
-    town = community.open(data, settings.place) if todo else None
-    for seed in track(todo, community.name):
-        assert town is not None  # opened where there is anything to do
-        with matmul("float32"):  # a certificate is worth what its residual is
-            keep(out, community.scene, measure(settings, town, seed))
+    measure_community(out, settings.community, settings, data, partial(measure, settings))
     return stored(out)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +14,6 @@ from spotlessnet.auditing.summary import ORIGINAL, RETRAINED
 from spotlessnet.core.data import Data
 from spotlessnet.core.intervals import t_interval
 from spotlessnet.core.meter import Meter
-from spotlessnet.core.progress import track
 from spotlessnet.core.readout import Readout
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
@@ -23,13 +23,13 @@ from spotlessnet.experiments.mixed_privacy.community import (
     Community,
     Town,
     full_community,
+    measure_community,
     tiny_community,
     toy_community,
 )
 from spotlessnet.experiments.outside_the_box.curves import at, curve
-from spotlessnet.experiments.outside_the_box.scene import captioned, is_done, keep, stored, wrapped
+from spotlessnet.experiments.outside_the_box.scene import captioned, stored, wrapped
 from spotlessnet.methods import MixedLinear
-from spotlessnet.operators.precision import matmul
 from spotlessnet.readouts import ActivationDistance, EntropyAttack, Error, MeanLoss
 
 if TYPE_CHECKING:
@@ -83,13 +83,7 @@ class Settings(Sized):
 
 def run(settings: Settings, data: Path | None, out: Path) -> list[Row]:
     """All requests, a seed at a time."""
-    community = settings.community
-    todo = [seed for seed in settings.seeds if not is_done(out, community.scene, seed)]
-    town = community.open(data, settings.place) if todo else None
-    for seed in track(todo, community.name):
-        assert town is not None  # opened where there is anything to do
-        with matmul("float32"):  # a certificate is worth what its residual is
-            keep(out, community.scene, measure(settings, town, seed))
+    measure_community(out, settings.community, settings, data, partial(measure, settings))
     return stored(out)
 
 

@@ -3,12 +3,12 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
 from spotlessnet.auditing.comparison import Context, ReadoutOf, compare
 from spotlessnet.auditing.rows import Row
-from spotlessnet.core.progress import track
 from spotlessnet.core.readout import Readout
 from spotlessnet.experiments.experiment import Published, Sized
 from spotlessnet.experiments.figures import panels, save
@@ -19,8 +19,7 @@ from spotlessnet.experiments.outside_the_box.scene import (
     captioned,
     file_name,
     full_scene,
-    is_done,
-    keep,
+    measure_missing,
     stored,
     tiny_scene,
     toy_scene,
@@ -93,11 +92,8 @@ class Settings(Sized):
 def run(settings: Settings, data: Path | None, out: Path) -> list[Row]:
     """Every method under every readout, a scene and a seed at a time."""
     for scene in settings.scenes:
-        todo = [seed for seed in settings.seeds if not is_done(out, scene, seed)]
-        stage = scene.open(data, settings.place) if todo else None
-        for seed in track(todo, scene.name):
-            assert stage is not None  # opened where there is anything to do
-            keep(out, scene, measure(settings, stage, seed))
+        open_it = partial(scene.open, data, settings.place)
+        measure_missing(out, scene, settings.seeds, open_it, partial(measure, settings))
     return stored(out)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,6 @@ from spotlessnet.bounds.per_query import per_query
 from spotlessnet.bounds.trade_off import scaled, trade_off
 from spotlessnet.core.gaussian import Gaussian
 from spotlessnet.core.intervals import t_interval
-from spotlessnet.core.progress import track
 from spotlessnet.core.scrub import Notes, Scrub, chain
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
@@ -33,8 +33,7 @@ from spotlessnet.experiments.outside_the_box.scene import (
     captioned,
     file_name,
     full_scene,
-    is_done,
-    keep,
+    measure_missing,
     stored,
     tiny_scene,
     toy_scene,
@@ -51,7 +50,7 @@ PARTS = {"figure_3": SCENES["figure_2"][:1], "figure_8": SCENES["figure_7"]}
 
 UNSHIFTED, PUBLISHED, OURS = "Fisher", "NTK, published code, and Fisher", "NTK and Fisher"
 ORIGINS = ("forget", "retain", "test")
-WHITE, BLACK, TEST, RETAIN = "white box", "black box, one test query", "error on test", "error on retain"
+WHITE, BLACK, TEST = "white box", "black box, one test query", "error on test"
 FAR = 1e15
 """A factor of the noise at which the means no longer count."""
 
@@ -61,7 +60,7 @@ SOURCE = (
 )
 PAPER = tuple(
     Published("cifar10, ResNet-18 ×0.4", PUBLISHED, at(readout, strength), value, SOURCE)
-    for strength, white, white_error, black, black_error in (
+    for strength, white, white_error, black, _black_error in (
         (1e-6, 1.1e4, 0.262, 10.0, 0.255),
         (1e-5, 1.1e3, 0.266, 1.0, 0.263),
         (1e-4, 116.0, 0.324, 0.105, 0.313),
@@ -107,11 +106,8 @@ class Settings(Sized):
 def run(settings: Settings, data: Path | None, out: Path) -> list[Row]:
     """All curves, a scene and a seed at a time."""
     for scene in settings.scenes:
-        todo = [seed for seed in settings.seeds if not is_done(out, scene, seed)]
-        stage = scene.open(data, settings.place) if todo else None
-        for seed in track(todo, scene.name):
-            assert stage is not None  # opened where there is anything to do
-            keep(out, scene, measure(settings, stage, seed))
+        open_it = partial(scene.open, data, settings.place)
+        measure_missing(out, scene, settings.seeds, open_it, partial(measure, settings))
     return stored(out)
 
 

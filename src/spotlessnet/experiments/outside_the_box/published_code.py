@@ -6,6 +6,7 @@ a term out of its step (`NTK(variant="published")`). Each is repeated here on pu
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -14,7 +15,6 @@ from spotlessnet.auditing.comparison import Context, retrained_of
 from spotlessnet.auditing.rows import Row
 from spotlessnet.auditing.summary import ORIGINAL, RETRAINED
 from spotlessnet.core.data import Data
-from spotlessnet.core.progress import track
 from spotlessnet.core.scrub import Scrub
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
@@ -26,8 +26,7 @@ from spotlessnet.experiments.outside_the_box.scene import (
     Scene,
     Stage,
     captioned,
-    is_done,
-    keep,
+    measure_missing,
     of_each_class,
     slice_of,
     stored,
@@ -92,19 +91,21 @@ def _as_published(scene: Scene) -> Scene:
 def run(settings: Settings, data: Path | None, out: Path) -> list[Row]:
     """All methods, judged both ways, a seed at a time."""
     scene = settings.scene
-    todo = [seed for seed in settings.seeds if not is_done(out, scene, seed)]
-    if todo:
+
+    def open_it() -> tuple[Stage, Data]:
         stage = scene.open(data, settings.place)
         # The whole split, of which the slice is a part: what the code draws its test rows from.
-        pool = replace(scene.setting, per_class=None).open(data, settings.place).train
-        for seed in track(todo, scene.name):
-            keep(out, scene, measure(settings, stage, pool, seed))
+        return stage, replace(scene.setting, per_class=None).open(data, settings.place).train
+
+    measure_missing(out, scene, settings.seeds, open_it, partial(measure, settings))
     return stored(out)
 
 
-def measure(settings: Settings, stage: Stage, pool: Data, seed: int) -> Iterator[Row]:
+def measure(settings: Settings, opened: tuple[Stage, Data], seed: int) -> Iterator[Row]:
     """The rows of one seed."""
-    split, original = stage.split(seed), stage.original(seed)
+    stage, pool = opened
+    split = stage.split(seed)
+    original = stage.original(seed)
     context = Context(original, retrained_of(original, split, seed), split, seed)
     duplicates = retrained_on_duplicates(original, split, seed)
     networks = {ORIGINAL: original, RETRAINED: context.retrained, DUPLICATES: duplicates}

@@ -1,10 +1,11 @@
 """`Scene`: a small slice of a data set, a pre-trained network, and the rows that must go, as in section 5.1."""
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from textwrap import fill
+from typing import TypeVar
 
 import torch
 from jaxtyping import Float
@@ -14,6 +15,7 @@ from spotlessnet.auditing.rows import Row, append_rows, read_rows
 from spotlessnet.core.cohorts import some_of_class
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import NumericsError
+from spotlessnet.core.progress import track
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
@@ -40,6 +42,9 @@ NETWORKS: Mapping[str, tuple[str, str, Mapping[str, float]]] = {
     "mlp": ("MLP", "", {}),
 }
 """What a network is called in figures, its weights from CIFAR-100, and how it is built."""
+
+Open = TypeVar("Open")
+"""What an opened scene gives its measurements."""
 
 OTHER_ORDER = 1000
 """Added to a seed for a second retrained network, whose distance to the first is the floor."""
@@ -191,6 +196,22 @@ def keep(out: Path, scene: Scene, rows: Iterable[Row]) -> None:
 def is_done(out: Path, scene: Scene, seed: int) -> bool:
     """Whether this seed's rows of the scene are there; they are written all at once."""
     return any(row.experiment == scene.name and row.seed == seed for row in stored(out))
+
+
+def measure_missing(
+    out: Path,
+    scene: Scene,
+    seeds: Iterable[int],
+    open_it: Callable[[], Open],
+    measure: Callable[[Open, int], Iterable[Row]],
+) -> None:
+    """Measure the seeds that the folder lacks. Nothing is read, and no weights are asked for, where it lacks none."""
+    todo = [seed for seed in seeds if not is_done(out, scene, seed)]
+    if not todo:
+        return
+    opened = open_it()
+    for seed in track(todo, scene.name):
+        keep(out, scene, measure(opened, seed))
 
 
 def captioned(rows: Iterable[Row]) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,8 +27,7 @@ from spotlessnet.experiments.outside_the_box.scene import (
     Stage,
     captioned,
     full_scene,
-    is_done,
-    keep,
+    measure_missing,
     stored,
     tiny_scene,
     toy_scene,
@@ -113,11 +113,8 @@ class Plane:
 
 def run(settings: Settings, data: Path | None, out: Path) -> list[Row]:
     """Paths, clouds and lines, a seed at a time; the plane is that of each seed."""
-    todo = [seed for seed in settings.seeds if not is_done(out, settings.scene, seed)]
-    stage = settings.scene.open(data, settings.place) if todo else None
-    for seed in track(todo, settings.scene.name):
-        assert stage is not None  # opened where there is anything to do
-        keep(out, settings.scene, measure(settings, stage, seed))
+    open_it = partial(settings.scene.open, data, settings.place)
+    measure_missing(out, settings.scene, settings.seeds, open_it, partial(measure, settings))
     return stored(out)
 
 
