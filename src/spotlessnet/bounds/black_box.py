@@ -71,9 +71,12 @@ class BlackBox(Bound):
         data = chosen(data_of(split, self.on), self.queries, self.seed)
         exact = in_format(trained, torch.float64)
         here, there = exact.at(scrubbed.mean), exact.at(reference.mean)
+        # OB eq. 7. Each mean in its own network: linearising both at one of them would mistake curvature for shift.
         answers = here.predict(data).flatten(), there.predict(data).flatten()
         gap = answers[0] - answers[1]
         if scrubbed.is_noiseless or reference.is_noiseless:
+            # Before any covariance is formed: without noise the divergence is zero or infinite, and nothing can be
+            # inverted.
             still = scrubbed.is_noiseless and reference.is_noiseless and not bool(gap.any())
             return Reading(0.0 if still else math.inf, note=f"{len(data)} queries, logits; no noise")
         S, S0 = output_covariance(scrubbed, here, data), output_covariance(reference, there, data)
@@ -124,6 +127,7 @@ def output_covariance(
         for j in range(i, len(blocks)):
             other = J if i == j else jacobian_of(trained, blocks[j])
             rows[i][j] = spread @ other.T
+            # Symmetric: half of the blocks, and so half of the Jacobians, are enough.
             rows[j][i] = rows[i][j].T
     return torch.cat([torch.cat(row, dim=1) for row in rows])
 

@@ -84,6 +84,7 @@ def dense_kl(
     M = gap.numel()
     for name, tensor in (("shift", gap), ("covariance", covariance), ("reference covariance", reference)):
         check_finite(f"The {name} of the outputs", tensor, "Lower the noise, or check the network.")
+    # Double: the formula subtracts a trace and a log-determinant of nearly the same size.
     delta, S, S0 = gap.double(), _symmetric(covariance), _symmetric(reference)
     values, vectors = torch.linalg.eigh(S0)
     # The least variance that can be told from zero.
@@ -94,6 +95,7 @@ def dense_kl(
         same = not bool(delta.any()) and not bool(S.any())
         return DenseKL(0.0 if same else math.inf, 0.0, 0.0, 0, M)
     V, rest = vectors[:, kept], vectors[:, ~kept]
+    # Whitening first makes the inverse of the reference the identity; inverting it would square its condition number.
     W = V / values[kept].sqrt()
     m, A = W.T @ delta, _symmetric(W.T @ S @ W)
     moved, total = 0.5 * float(m.square().sum()), float(delta.square().sum())
@@ -103,9 +105,12 @@ def dense_kl(
     hidden = 0.5 * missed / least
     eps = ROUNDINGS * M * rounding
     turn, beyond = _turn(S0, V, values[kept], rest, eps), (rest.T @ delta).abs()
+    # A shift outside the support counts only beyond its own error: rounding would else make every answer infinite.
     own = _shift_error(delta, V, rest, turn, eps)
     leaves = bool((beyond > own + gap_error).any()) or _noise_differs(S, S0, V, rest, turn, eps)
     noise = float((rest.T @ S @ rest).diagonal().sum())
+    # Where the noise has no volume that can be told from none its log-determinant is minus infinity, so are the nats
+    # plus.
     logdet = _logdet(A, M * rounding)
     if leaves or hidden > moved or noise > least * max(float(A.trace()), 1.0) or logdet is None:
         return DenseKL(math.inf, moved, math.inf, r, M, outside, hidden)

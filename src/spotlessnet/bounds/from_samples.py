@@ -65,6 +65,7 @@ def kl_from_samples(
     for _ in track(range(permutations), "shuffling clouds"):
         mixed = both[torch.randperm(len(both), generator=generator)]
         null.append(estimate(mixed[: len(first)], mixed[len(first) :]))
+    # A shuffle that gives the same clouds must count as ‘as much’, though its sums round otherwise.
     beyond = sum(value >= seen - 1e-12 * max(1.0, abs(seen)) for value in null)
     return SampleKL(seen, float(np.mean(null)) if null else 0.0, (1 + beyond) / (1 + permutations))
 
@@ -97,6 +98,7 @@ def neighbour_kl(first: Float[Tensor, "n d"], second: Float[Tensor, "m _"], neig
             f"`neighbours` must be at least 1 and below the number of points, {min(n, m + 1)}, but got {neighbours}."
         )
     a, b = first.double().cpu().numpy(), second.double().cpu().numpy()
+    # One more neighbour than asked for: the nearest one of a point in its own cloud is the point itself.
     own = cKDTree(a).query(a, k=[neighbours + 1])[0][:, 0]
     other = cKDTree(b).query(a, k=[neighbours])[0][:, 0]
     if not (own > 0).all():

@@ -68,6 +68,7 @@ def linearisation(
         true.append((trained.at(w).predict(data).flatten() - centre).double())
         linear.append((J @ (w - gaussian.mean)).double())
     f, g = torch.stack(true), torch.stack(linear)
+    # In units of the noise: an error matters as far as it could be told from it.
     noise = g.square().sum(dim=1).mean().sqrt()
     if not bool(noise > 0):
         return Linearisation(0.0 if not bool(f.any()) else float("inf"), 0.0, draws)

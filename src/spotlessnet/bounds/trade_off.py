@@ -68,6 +68,7 @@ def trade_off(
     nats: dict[str, list[Reading]] = {b.name: [] for b in bounds}
     for scale in track(list(scales), "trading noise for nats"):
         here, there = scaled(scrubbed, scale), scaled(reference, scale)
+        # Anew at every scale: the same unit noise, so that the curve shows the scale and not the draw.
         generator = torch.Generator().manual_seed(seed)
         networks = [trained.at(here.draw(generator)) for _ in range(draws)]
         for readout in readouts:

@@ -77,6 +77,7 @@ class some_of_class(Cohort):  # noqa: N801
                 f"{len(positions)}, or use whole_class({self.label})."
             )
         order = torch.randperm(len(positions), generator=torch.Generator().manual_seed(self.seed))
+        # In the order of the data, so that the draw does not show in the order of the rows.
         chosen = positions[order[: self.count]].sort().values
         return chosen, Request(f"{self.count} rows of class {self.label}", matched=self.count)
 

@@ -57,6 +57,7 @@ class Covariance(ABC):
     def draw(self, noise: NoiseSource | torch.Generator) -> Float[Tensor, " P"]:
         """One sample of `N(0, Σ)`; in float64 where the noise must protect."""
         source = as_source(noise)
+        # Where noise must protect, its low bits must not depend on the weights, as those of a float32 product do.
         root = (self.double() if source.protects else self).map(lambda e: e.clamp(min=0).sqrt())
         return root.multiply(source.unit(self.size, root._like))
 
@@ -98,6 +99,7 @@ class NoNoise(Covariance):
         value = f(self.like)
         if not bool(value.isfinite()):
             raise NumericsError("A Gaussian without noise has no inverse covariance. Add noise, or skip the bound.")
+        # A function that lifts zero, such as adding a ridge, turns nothing into noise on every weight.
         return Diagonal(value.expand(self.count).clone()) if bool(value) else self
 
     def multiply(self, v: Float[Tensor, "*K P"]) -> Float[Tensor, "*K P"]:
@@ -246,9 +248,11 @@ class LowRankPlusRidge(Covariance):
                 f"{self.size - self.rank} directions have the eigenvalue {self.ridge:g}, where the function is not "
                 "finite. Give the matrix a ridge."
             )
+        # Eigenvalues are `values + ridge` inside and `ridge` outside, so `f` acts on the sums.
         return LowRankPlusRidge(self.basis, f(self.values + self.ridge) - outside, outside)
 
     def multiply(self, v: Float[Tensor, "*K P"]) -> Float[Tensor, "*K P"]:
+        # From right to left: `P·r` operations, where the written-out matrix would take `P²`.
         return self.ridge * v + ((v @ self.basis) * self.values) @ self.basis.T
 
     def diagonal(self) -> Float[Tensor, " P"]:

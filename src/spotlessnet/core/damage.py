@@ -111,12 +111,14 @@ def check_damage(
     check_positive("least", least)
     network = after if isinstance(after, Trained) else before.at(before.vector(after))
     found = utility_of(before, network, split)
+    # NaN compares as smaller than anything; it must come out as the worst.
     worst = max(found, key=lambda one: float("inf") if one.share != one.share else one.share, default=None)
     if worst is not None and not worst.share <= limit:  # not a number counts as damage
         raise DamageError(
             f"The scrubbed network is ruined: {worst}, and the rise may be {worst.borne * limit:g}. Nothing was "
             f"written. {ADVICE}"
         )
+    # Each set of rows once, though it is judged by several measures.
     rows = sum({one.on: one.rows for one in found if one.kind != "balanced error"}.values())
     if rows < least:
         raise DamageError(
@@ -134,6 +136,7 @@ def _still_known(held_out: Data, split: Split) -> Data:
     y, kept, gone = held_out.labels(), split.kept.labels(), split.forget.labels()
     if y.ndim != 1 or y.is_floating_point():
         return held_out
+    # A class that mostly goes should be forgotten: its held-out rows are then no sign of damage.
     known = [label for label in y.unique().tolist() if int((kept == label).sum()) >= int((gone == label).sum())]
     return held_out.select(torch.isin(y, torch.tensor(known, dtype=y.dtype)).nonzero().flatten())
 

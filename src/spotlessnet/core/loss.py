@@ -139,6 +139,7 @@ class BinaryCrossEntropy(Loss):
 
     def __call__(self, outputs: Float[Tensor, "N C"], y: Shaped[Tensor, "N *d"]) -> Float[Tensor, " N"]:
         y = y.to(outputs.dtype).reshape(outputs.shape)
+        # softplus(f) = max(f, 0) + log(1 + e^{−|f|}): the exponential never overflows.
         return (outputs.clamp(min=0) - y * outputs + torch.log1p((-outputs.abs()).exp())).sum(dim=1)
 
     def hessian_product(

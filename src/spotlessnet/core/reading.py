@@ -101,6 +101,7 @@ def read_rest(stream: BinaryIO, path: Path, what: str = "file") -> bytearray:
             f"The {what} {path} has {size / 2**30:.3g} GiB, but only {free / 2**30:.3g} GiB of memory are free. "
             "Read it on a larger machine."
         )
+    # As many bytes as were checked above, allocated once: a file that grows meanwhile is refused, not followed.
     content = bytearray(size)
     view, got = memoryview(content), 0
     while got < size and (piece := stream.readinto(view[got:])):  # type: ignore[attr-defined]  # buffered, so it has it

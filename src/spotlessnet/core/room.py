@@ -43,6 +43,7 @@ def budget(device: torch.device) -> float:
     else:
         free, most = free_bytes(), ENOUGH
     limit = _LIMIT.get()
+    # A share only, because the network, the data and other programs want memory as well.
     return min(SHARE * free, most) if limit is None else min(limit, free)
 
 

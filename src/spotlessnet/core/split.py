@@ -122,6 +122,7 @@ class Split:
         (1, 2, 1)
         """
         gone = self.forget if self.gone is None else self.gone.join(self.forget)
+        # Asked for twice is asked for once: a row that went before must not be subtracted again.
         fresh = forget.without(gone)
         kept = None if self.kept is None else self.kept.without(fresh)
         request = replace(
@@ -154,6 +155,7 @@ class _Chained:
             if len(positions):
                 asked.append(positions)
                 pieces.append(part.fetch(part.rows[rows[positions] - (ends[i] - len(part))]))
+        # Pieces come source by source; this is the way back to the order that was asked for.
         back = torch.cat(asked).argsort()
         y = torch.cat([piece.y for piece in pieces])[back]
         first = pieces[0].x

@@ -51,6 +51,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     with opened(path, "checkpoint", LARGEST) as stream:
         size = _size(stream, path)
         entries, _, begin = _header(stream, path, size)
+        # Before the body is read: what the header claims must fill the file exactly.
         _check_covers(path, entries, size - begin)
         body = read_rest(stream, path, "checkpoint")
     return {name: _tensor(body, entry) for name, entry in entries.items()}
@@ -78,6 +79,7 @@ def _header(stream: BinaryIO, path: Path, size: int) -> tuple[dict[str, Entry], 
     if len(head) < 8:
         raise _unreadable(path, "it has less than eight bytes")
     (length,) = struct.unpack("<Q", head[:8])
+    # Against the file before memory is asked for: eight bytes can claim any length.
     if length > size - 8:
         raise DataError(
             f"{path} is truncated or not a safetensors file: its header is longer than the file. Copy it again."

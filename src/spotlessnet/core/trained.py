@@ -69,6 +69,7 @@ class Trained(metaclass=AcceptsOldNames):
         - `init`: where training began, which the decay pulls to: a state dict, a module or a flat vector.
         - `recipe`: how it was trained, if retraining and relearning shall be defined.
         """
+        # A copy: the caller's module may go on training, and eval mode must not leak into it.
         network = copy.deepcopy(_unwrapped(model)).eval()
         taking_part = {n: p.detach() for n, p in network.named_parameters() if p.requires_grad}
         if not taking_part:

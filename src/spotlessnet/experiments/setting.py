@@ -110,6 +110,7 @@ class Setting:
         if self.pretrain == self.data:
             if pair.core is None:
                 raise DataError(f"Pre-training on {self.data} itself needs a share of it set aside. Give `core`.")
+            # The core is what pre-training may see: rows that will never be asked to go.
             data, classes = pair.core, len(pair.classes)
         else:
             other = load(self.pretrain or "", folder)

@@ -81,6 +81,7 @@ def undo_and_redo(
     if whole.shape != retained.shape:
         raise MismatchError(f"Matrices of {len(whole)} and {len(retained)} rows cannot be combined.")
     if clamp:
+        # Held below 1/t an eigenvalue grows by e at most: the backward flow amplifies without limit otherwise.
         return symmetric_exp(clamp_eigenvalues(whole - retained, most=1 / time), time)
     return _finite(symmetric_exp(retained, -time) @ symmetric_exp(whole, time), time)
 

@@ -56,7 +56,9 @@ def factor(theta: Float[Tensor, "n m"], ridge: float = 0.0) -> Factor:
     check_not_negative("ridge", ridge)
     check_finite("The kernel", theta, "Check the network's outputs.")
     K = theta.to(torch.float64) if theta.device.type != "mps" else theta.cpu().double()
+    # Cholesky reads one triangle only; rounding must not depend on which.
     K = 0.5 * (K + K.T)
+    # Relative to the diagonal: a jitter in absolute terms is nothing for one network and everything for another.
     scale = float(K.diagonal().mean()) + ridge
     for jitter in JITTERS:
         shifted = K.clone()
@@ -64,6 +66,7 @@ def factor(theta: Float[Tensor, "n m"], ridge: float = 0.0) -> Factor:
         L, failed = torch.linalg.cholesky_ex(shifted)
         if not int(failed):
             return _told(Factor(L, jitter, _condition(L)))
+    # Only for the message, which can then name the ridge that would do.
     least = float(torch.linalg.eigvalsh(K)[0]) + ridge
     raise SolveError(
         f"A kernel must be positive definite to be factored, but with ridge {ridge:.3g} and jitter up to "

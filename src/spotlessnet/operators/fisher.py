@@ -60,6 +60,7 @@ def fisher_diagonal(
             plans.append(plan(trained, one.x))
         total = torch.zeros_like(trained.weights)
         into = trained.unflatten(total)
+        # A batch is read at once but passed in parts: a wide layer may keep more for a row than the row itself takes.
         few_rows = plans[0].rows_at_once(budget(trained.device))
         for i in range(0, len(s), few_rows):
             few = slice(i, i + few_rows)
@@ -116,6 +117,7 @@ def _cotangents(
     assert draw is not None  # checked above
     shaped = outputs.unflatten(1, shape).to(draw.device)
     drawn = [trained.loss.sample(shaped, draw).to(outputs.device) for _ in range(draws)]
+    # Squares of the columns are added later, so the mean over draws divides each column by the root of their number.
     return torch.stack([_slope(loss, outputs, label) for label in drawn], dim=2) / draws**0.5
 
 
@@ -184,4 +186,5 @@ def _own_stream(generator: torch.Generator | None) -> torch.Generator | None:
     rank, count = processes()
     if generator is None or count == 1:
         return generator
+    # The same stream everywhere would give all processes the same labels, and their errors would add up.
     return torch.Generator(generator.device).manual_seed(generator.initial_seed() + rank)

@@ -113,6 +113,7 @@ class GaussNewton:
 
 def _linearise(trained: Trained, x: Inputs, y: Tensor, s: Tensor, *, keep: bool) -> Kept:
     f, w = as_function(trained, x), trained.weights
+    # One pass serves the way back of every vector; forward mode runs the network anew unless it is kept.
     outputs, pull = vjp(f, w)[:2]
     return Kept(_push(f, w) if keep else lambda v: jvp(f, (w,), (v,))[1], pull, outputs.detach(), y, s)
 

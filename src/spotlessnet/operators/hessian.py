@@ -45,6 +45,7 @@ class Hessian:
 
         def piece(one: Batch, s: Tensor) -> Tensor:
             f, loss = as_function(self.trained, one.x), self.trained.loss
+            # Forward over reverse: the graph of the gradient is never kept, so memory is that of one gradient.
             slope = grad(lambda weights: (s * loss(f(weights), one.y)).sum())
             if len(rows) == 1:
                 return jvp(slope, (w,), (rows[0],))[1].unsqueeze(0)

@@ -82,10 +82,12 @@ def holdout_scale(trained: Trained, split: Split, step: Float[Tensor, " P"], tol
 
     seen: list[tuple[float, float]] = []
     for i in track(range(STEPS + 1), "matching held-out loss"):
+        # Upwards in equal ratios: the first crossing is the smallest factor, and a later one would overshoot.
         scale = LEAST * (MOST / LEAST) ** (i / STEPS)
         seen.append((scale, loss(scale)))
         if seen[-1][1] >= target:
             break
+    # Met at the very first factor means that the loss was already there: held-out rows then set no length.
     if len(seen) == 1 or seen[-1][1] < target:
         return Match(1.0, loss(1.0), target, meets=False)
     low, high = seen[-2:]

@@ -44,13 +44,16 @@ def kernel(
     if not len(a) or (b is not None and not len(b)):
         raise DataError("A kernel needs rows on both sides, but one side has none. Give at least one row.")
     work = plan(trained, trained.fetch(a, a.rows[:2]).x)
+    # One row tells what all of them will take, before anything large is allocated.
     probe = hold(trained, work, a.select([0]), batch_size)
     C, other = probe.outputs, a if b is None else b
     theta = trained.weights.new_zeros(len(a) * C, len(other) * C)
     fit = _rows_that_fit(trained, probe, memory)
+    # Two blocks are held at once when they differ, so each may take half of the room.
     block = fit if (len(a) if b is None else len(a) + len(b)) <= fit else max(1, fit // 2)
     for i in range(0, len(a), block):
         left = hold(trained, work, a.select(range(i, min(i + block, len(a)))), batch_size)
+        # Of a symmetric kernel the blocks on and below the diagonal; `_mirrored` fills the rest.
         for j in range(0, len(other) if b is not None else i + 1, block):
             same = b is None and i == j
             right = (
@@ -115,6 +118,7 @@ def add_products(left: Held, right: Held, theta: Float[Tensor, "n m"], *, symmet
             if turn % processes_count == rank:
                 _add_outer(entered, returned, entered_b, returned_b, theta)
             continue
+        # The columns written out at a time take no more room than a few copies of `theta`.
         most = max(256, min(COLUMNS, 2**26 // len(theta)))
         for part in layer.parts(most):
             turn += 1
@@ -179,6 +183,7 @@ def _mirrored(theta: Float[Tensor, "n n"]) -> Float[Tensor, "n n"]:
     stripe = max(1, -(-len(theta) // STRIPES))
     for i in range(0, len(theta), stripe):
         square = theta[i : i + stripe, i : i + stripe]
+        # A stripe was computed up to its own end, so the square on the diagonal is whole; one half is taken for both.
         square.copy_(square.tril() + square.tril(-1).T)
         theta[:i, i : i + stripe] = theta[i : i + stripe, :i].T
     return theta
@@ -189,6 +194,7 @@ def _rows_that_fit(trained: Trained, probe: Held, memory: float | None) -> int:
         check_positive("memory", memory)
         room = memory * 2**30
     elif trained.device.type == "cuda":
+        # Half: products and the caching allocator want room as well.
         room = torch.cuda.mem_get_info(trained.device)[0] / 2
     else:
         room = 4 * 2**30

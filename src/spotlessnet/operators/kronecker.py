@@ -60,12 +60,14 @@ def kronecker(
     factored = _factored(trained, network, data)
     found: Factors = {}
     if factored:
+        # The library takes a seed, not a generator; drawing it keeps our own stream the only source.
         seed = 0 if generator is None else int(torch.randint(2**31, (), generator=generator, device=generator.device))
         found = _through_curvlinops(trained, network, data, factored, kind, fisher, seed, batch_size)
     rest = [name for name in trained.names if name not in found]
     if rest:
         found |= _diagonals(trained, data, rest, fisher, generator, batch_size)
     blocks = (found[name] for name in trained.names)
+    # Eigenvalues of a sum of squares are negative by rounding alone.
     return Kronecker(tuple(Block(left, right, values.clamp(min=0) + ridge) for left, right, values in blocks))
 
 
@@ -87,6 +89,7 @@ class _Whitened(nn.Module):
                 "Use `GaussNewton` or `fisher_diagonal`."
             )
         with torch.no_grad():
+            # Held still: differentiating the root as well would give another matrix than Gauss-Newton.
             S = self.loss.hessian_root(f.detach(), batch["y"])
         return torch.einsum("ncr,nc->nr", S, f)
 
@@ -166,6 +169,7 @@ def _through_curvlinops(
         operator.compute_kronecker_factors()
         state = operator.state_dict()
         covariances = (state["input_covariances"], state["gradient_covariances"])
+        # Sorted, because every process must add up the same factor at the same time.
         for factor in (factors[layer] for factors in covariances for layer in sorted(factors)):
             add_up(factor)
         if kind == "kfac":
@@ -191,6 +195,7 @@ def _product(
 def _corrected(state: dict[str, Any], name: str, position: int) -> tuple[Tensor, Tensor | None, Tensor]:
     path, _, leaf = name.rpartition(".")
     layer = f"network.{path}".rstrip(".")
+    # As above: the library's squared error is twice ours.
     values = 0.5 * add_up(state["corrected_eigenvalues"][layer][position])
     left = state["gradient_covariances_eigenvectors"][layer]
     if leaf == "bias":

@@ -56,6 +56,7 @@ class LinearLayer(Layer):
     def weight_rows(
         self, entered: Float[Tensor, "n *a"], returned: Float[Tensor, "n R *b"], part: slice
     ) -> Float[Tensor, "n R *w"]:
+        # Positions of one row share the weight, so their outer products are summed: a product over that axis.
         A = entered[..., part].reshape(len(entered), -1, entered[..., part].shape[-1])
         G = returned.reshape(*returned.shape[:2], -1, returned.shape[-1]).transpose(2, 3)
         rows = torch.bmm(G.reshape(len(G), -1, G.shape[-1]), A)
@@ -80,6 +81,7 @@ class ConvLayer(Layer):
         A = entered.unflatten(1, (m.groups, -1))[:, :, part].flatten(1, 2)
         shape = (m.out_channels, A.shape[1] // m.groups, *m.kernel_size)
         unfolded = A[0].numel() * math.prod(m.kernel_size)
+        # Unfolding copies each pixel once per tap; for one column of a large image the backward convolution is cheaper.
         if R == 1 and unfolded >= CONVOLVED and self._convolves(A):
             rows = A.new_empty(n, 1, *shape)
             for i in range(n):
@@ -102,6 +104,7 @@ class ConvLayer(Layer):
 
     def _unfolded(self, A: Float[Tensor, "n c h w"]) -> Float[Tensor, "n_groups c_kernel T"]:
         m, each = self.module, len(A) * self.module.groups
+        # A pointwise convolution is a linear layer over pixels: a strided view, and no copy.
         if m.kernel_size == (1, 1) and m.padding == (0, 0):
             return A[..., :: m.stride[0], :: m.stride[1]].reshape(each, A.shape[1] // m.groups, -1)
         U = nn.functional.unfold(A, m.kernel_size, m.dilation, m.padding, m.stride)
@@ -118,6 +121,8 @@ class BatchNormLayer(Layer):
         self, entered: Float[Tensor, "n *a"], returned: Float[Tensor, "n R *b"], part: slice
     ) -> Float[Tensor, "n R *w"]:
         m, x = self.module, entered.reshape(*entered.shape[:2], -1)
+        # Statistics are constants here, so that a row does not depend on its batch; only then are there gradients per
+        # row.
         x = (x - m.running_mean[:, None]) * (m.running_var[:, None] + m.eps).rsqrt()
         return (returned.reshape(*returned.shape[:3], -1) * x.unsqueeze(1)).sum(dim=3)
 
@@ -153,6 +158,7 @@ KINDS: dict[type[nn.Module], type[Layer]] = {
 
 def layers_of(trained: Trained) -> list[Layer]:
     """The layers that may have a closed form, in the order of the modules; tied weights are left out."""
+    # A weight used in two places collects gradients from both; no closed form of one layer is then its own.
     places = Counter(id(p) for _, p in trained.model.named_parameters(remove_duplicate=False))
     found = []
     for path, module in trained.model.named_modules():

@@ -121,7 +121,12 @@ def solve_response(
     solver = chosen(solver, trained, data)
     curvature = GaussNewton(trained, data, output=_operator_name(output), batch_size=batch_size)
     draw = torch.Generator().manual_seed(seed)
-    width = solver.rank if isinstance(solver, LowRankSolver) else solver.precondition if isinstance(solver, CG) else 0
+    # Directions are found once per system: low rank needs them as the answer, CG as a preconditioner.
+    width = 0
+    if isinstance(solver, LowRankSolver):
+        width = solver.rank
+    elif isinstance(solver, CG):
+        width = solver.precondition
     if width and known.strongest is None:
         known.strongest = low_rank(curvature, min(width, trained.size), generator=draw)
     strongest = known.strongest
@@ -139,6 +144,7 @@ def solve_response(
         left = float(solved.residual)
         error = _error_at_most(left, b, solved.x, ridge)
         return Answer(solved.x, "primal", left, solved.iterations, solved.failure, error)
+    # Checked after CG, which is the only one that also solves a system without a ridge.
     if ridge <= 0:
         raise SettingError(
             f"The solver {type(solver).__name__} divides by the ridge, which must be positive, but is {ridge:g}. Give "
@@ -216,6 +222,7 @@ def cheaper_form(trained: Trained, data: Data, iterations: int = EXPECTED_ITERAT
     # Networks of elementwise pieces count as nothing; every weight then takes part about once.
     F = max(counter.get_total_flops(), 2 * trained.size)
     N, C, P = len(data), outputs[0].numel(), trained.size
+    # As in the docstring; the halves of symmetric products are left out on both sides.
     dual = N * F * (2 * C + 1) + (N * C) ** 2 * P + (N * C) ** 3 / 3
     return "dual" if N * C <= DENSE_LIMIT and dual < iterations * 6 * N * F else "primal"
 

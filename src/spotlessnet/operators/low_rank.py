@@ -55,6 +55,8 @@ class LowRank:
         The condition number falls from $(\lambda_1 + \rho)/\rho$ to about $(\lambda_r + \rho)/\rho$.
         """
         check_positive("ridge", ridge, "A low rank leaves directions without curvature.")
+        # What lies outside the span is at most as curved as the weakest direction kept; taking just that as the guess
+        # keeps the spread of eigenvalues after preconditioning smallest.
         least = float(self.values.min()) if self.rank else 0.0
         return LowRankPlusRidge(self.basis, self.values - least, ridge + max(least, 0.0))
 
@@ -91,16 +93,20 @@ def low_rank(
     if block < 1 or probes < 0:
         raise SettingError(f"`block` must be at least 1 and `probes` at least 0, but got {block} and {probes}.")
     extra = max(rank // 2 + 10, 4 * block - rank) if oversample is None else max(oversample, 0)
+    # Whole blocks: a product costs the same for a part of one.
     width = min(-(-(rank + extra) // block) * block, P)
     noise = _Noise(generator, _like(matrix, like))
     with torch.no_grad():
         Q, T, outside = _krylov(matrix.multiply, P, width, min(block, width), noise, label)
         theta, Y = torch.linalg.eigh(T)
+        # `eigh` sorts upwards. Below zero is rounding: the matrix is positive semi-definite.
         theta, Y = theta.flip(0).clamp(min=0), Y.flip(1)
+        # In the Lanczos relation only the last block leaves the space, so its share of a Ritz vector is the residual.
         tail = Y[-len(outside) :]
         residuals = (tail * (outside @ tail)).sum(dim=0).clamp(min=0).sqrt()
         probes = min(probes, P - width)
         beyond = _trace_outside(matrix.multiply, Q, probes, noise) if width < P else 0.0
+        # What is left out is bent at most like the next Ritz value with its residual; kept pairs miss by theirs.
         worst = torch.cat([residuals[:rank], (theta + residuals)[rank : rank + 1]]).max()
         U = (Y[:, :rank].T.to(Q) @ Q).T
     return LowRank(
@@ -138,6 +144,7 @@ def _krylov(
     Q = noise.like.new_empty(width, P)
     T = torch.zeros(width, width, dtype=torch.float64, device=Q.device)
     outside = T[:0, :0]
+    # A random block has a share of every eigenvector with probability one.
     Q[:block] = torch.linalg.qr(noise.rows(block, P).T)[0].T
     old, have = 0, block
     for _ in track(range(-(-width // block)), label):
@@ -171,6 +178,7 @@ def _new_rows(
     """Orthonormal rows that span `W`, strongest first; random ones that go on searching where that is exhausted."""
     squares, Y = torch.linalg.eigh(gram)
     lengths, Y = squares.clamp(min=0).sqrt().flip(0)[:count], Y.flip(1)[:, :count]
+    # Shorter than the rounding of the products is no direction but noise, and dividing by its length would make it one.
     least = max(100 * torch.finfo(W.dtype).eps * scale, torch.finfo(W.dtype).tiny)
     rows = (Y / lengths.clamp(min=least)).T.to(W) @ W
     empty = lengths <= least
@@ -186,5 +194,6 @@ def _trace_outside(multiply: Product, Q: Float[Tensor, "m P"], probes: int, nois
     if not probes:
         return math.nan
     g = noise.rows(probes, Q.shape[1])
+    # Hutchinson's estimate on the complement: E gᵀAg is the trace of A there.
     g = g - (g @ Q.T) @ Q
     return float((g * multiply(g)).sum(dtype=torch.float64)) / probes

@@ -46,6 +46,7 @@ class Span:
             )
         roots = output_roots(trained, data, output, batch_size)
         values, vectors = torch.linalg.eigh(between_roots(kernel(trained, data).double(), roots))
+        # Directions below rounding are seen by no row; their inverse would be noise magnified.
         seen = values > len(values) * torch.finfo(trained.dtype).eps * values.max()
         return Span(trained, Jacobian(trained, data, batch_size), roots, vectors[:, seen], values[seen], len(data))
 
@@ -80,6 +81,7 @@ def nearest(
     - `away`: $v$.
     """
     span = Span.of(trained, data, output, batch_size)
+    # With A = Sᵀ J and A Aᵀ = Q μ Qᵀ: H⁺ = Aᵀ Q μ⁻² Qᵀ A, and the projector H⁺H = Aᵀ Q μ⁻¹ Qᵀ A.
     pushed = span.backward(span.forward(b) / span.values.square())
     unseen = away - span.backward(span.forward(away) / span.values)
     # Once more on what rounding left, so that retained rows do not see the step.

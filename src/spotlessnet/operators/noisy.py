@@ -48,6 +48,7 @@ class NoisyNetwork:
         curvature by far.
         """
         self.variances = self.trained.unflatten(deviation.square())
+        # The mirror image needs the same draws, layer by layer in the same order: the stream is set back.
         before = self.draw.get_state()
         there = self._one_side(batch, deviation, 1.0)
         self.draw.set_state(before)

@@ -135,10 +135,13 @@ class _Run:
 
     def begin(self, fresh: bool) -> None:
         self.norm = _dot(self.b, self.b).sqrt()
+        # The solution for a zero right-hand side is zero whatever the guess was, and dividing by its norm would give
+        # NaN.
         self.x[self.norm == 0] = 0
         self.r = self.b.clone() if fresh else self.b - self.apply(self.x)
         self.r[self.norm == 0] = 0
         self.residual = _dot(self.r, self.r).sqrt() / self.norm.clamp(min=torch.finfo(torch.float64).tiny)
+        # Not `>`: NaN must count as not converged.
         self.active = ~(self.residual <= self.tolerance)
         self.rounded = torch.full_like(self.residual, torch.inf)
         self.p = torch.zeros_like(self.b)
@@ -152,6 +155,7 @@ class _Run:
         p = self.p[rows]
         Ap = self.apply(p)
         curvature = _dot(p, Ap)
+        # Again so that NaN is caught: along such a direction there is no minimum to step to.
         bad = ~(curvature > 0) | curvature.isinf()
         if bad.any():
             self.fail(rows[bad], self.why_bad(curvature[bad], _dot(p, p)[bad]))
@@ -163,6 +167,7 @@ class _Run:
         self.x[rows] += alpha * p
         self.r[rows] -= alpha * Ap
         size = _dot(self.r[rows], self.r[rows]).sqrt() / self.norm[rows]
+        # The recurrence drifts from the true residual in float32, so it may suggest convergence but never grant it.
         due = (size <= self.tolerance) | (self.iterations % self.recheck == 0)
         restart = torch.zeros_like(due)
         if due.any():
@@ -171,6 +176,7 @@ class _Run:
             self.active[rows[due]] &= ~(self.residual[rows[due]] <= self.tolerance)
         going = self.active[rows]
         if going.any():
+            # A zero product makes β zero: the direction starts anew from the residual just recomputed.
             Ap = torch.where(restart.unsqueeze(1), 0.0, Ap)
             self.turn(rows[going], Ap[going], curvature[going])
 
@@ -184,6 +190,7 @@ class _Run:
 
     def judge(self, rows: Tensor) -> None:
         """Rounding has taken over: start anew from the true residual, and give up if the last time was no help."""
+        # Half: a restart that gains less than a bit gains nothing that rounding does not take back.
         stuck = rows[~(self.residual[rows] < 0.5 * self.rounded[rows])]
         self.rounded[rows] = self.residual[rows]
         if len(stuck):

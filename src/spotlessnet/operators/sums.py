@@ -84,6 +84,7 @@ def fill_over(
         value = piece(one, where).detach()
         if answer is None:
             answer = value.new_zeros(len(data), *value.shape[1:])
+        # Rows of other processes stay zero, so that adding up over processes puts every row in its place.
         answer[where.to(answer.device)] = value
     return _reduced(answer, trained)
 

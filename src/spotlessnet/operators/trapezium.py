@@ -33,6 +33,8 @@ def trapezium_scale(
     d, m = step.double(), leg.double()
     square = float(d @ d)
     raw = 1.0 - 2.0 * float(d @ m) / square if square else 1.0
+    # A factor beyond the limits says that the trapezium of the paper is none here: SGD did not end near the linear
+    # solution.
     return Scale(min(max(raw, least), most), raw)
 
 

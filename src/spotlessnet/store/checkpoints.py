@@ -62,6 +62,7 @@ def _read_folder(folder: Path) -> dict[str, Tensor]:
         raise DataError(f"{index} is not a readable index of shards ({_first_line(e)}). Save the model again.") from e
     tensors: dict[str, Tensor] = {}
     for name in sorted(str(shard) for shard in shards):
+        # Before anything is opened: an index must not lead out of its own folder.
         if Path(name).name != name:
             raise DataError(
                 f"{index} points outside its folder ({name[:60]!r}), which is refused. Save the model again."
@@ -98,10 +99,12 @@ def load_into(model: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
             raise MismatchError(
                 f"Parameter {name!r} is {value.dtype} in the checkpoint, {wanted[name].dtype} in the network."
             )
+        # After shape and format, so that the message names the first thing that is wrong; before any weight is changed.
         if any(kinds[0]) and not bool(value.isfinite().all()):
             raise NumericsError(
                 f"Parameter {name!r} of the checkpoint is not finite. Use a checkpoint before it diverged."
             )
+    # Only now, when every tensor has passed: a refused checkpoint leaves the module as it was.
     model.load_state_dict(named)
     return model
 

@@ -75,6 +75,7 @@ def read_state(path: Path) -> dict[str, Tensor]:
             stream.seek(0)
             if not head:
                 raise DataError(f"The checkpoint {path} is empty. Copy it again.")
+            # By the first bytes and not by the name: torch writes both formats under any ending.
             content = _from_archive(stream, path) if head == b"PK\x03\x04" else _from_stream(stream, path)
     except SpotlessError:
         raise
@@ -120,18 +121,21 @@ def _from_archive(stream: BinaryIO, path: Path) -> Any:
     archive = open_zip(stream, path, ratio=1)
     members = {member.filename: member for member in archive.infolist()}
     pickles = [name for name in members if name.rpartition("/")[2] == "data.pkl"]
+    # Two descriptions would let one be checked and the other be used.
     if len(pickles) != 1:
         raise zipfile.BadZipFile("it is an archive, but not one that torch.save writes")
     root = pickles[0].removesuffix("data.pkl")
     order = f"{root}byteorder"
     if order in members and archive.read(order) != b"little":
         raise pickle.UnpicklingError("numbers in another byte order")
+    # Before it is unpacked: a description unfolds into objects many times its own size.
     if members[pickles[0]].file_size > LONGEST_PICKLE:
         raise pickle.UnpicklingError("a description longer than any network has")
     seen: dict[str, Tensor] = {}
 
     def fetch(key: str, dtype: torch.dtype, count: int) -> Tensor:
         member = members[f"{root}data/{key}"]
+        # The archive says how long a member is; only if the description agrees is memory asked for.
         if member.file_size != count * dtype.itemsize:
             raise pickle.UnpicklingError(f"a storage of {member.file_size} bytes that claims {count} numbers")
         if key not in seen:
@@ -151,6 +155,7 @@ def _from_stream(stream: BinaryIO, path: Path) -> Any:
     def fetch(key: str, dtype: torch.dtype, count: int) -> Tensor:
         nonlocal claimed
         if key not in wanted:
+            # In the older format numbers follow their description, so its claims are added up against the whole file.
             claimed += count * dtype.itemsize
             if claimed > size:
                 raise pickle.UnpicklingError("storages that are longer than the file")
@@ -269,6 +274,7 @@ class _Reader(ShallowUnpickler):
         self._fetch = fetch
 
     def find_class(self, module: str, name: str) -> Any:
+        # Only names on the list reach anything at all; what a file calls is never imported.
         if (module, name) in KNOWN:
             return KNOWN[module, name]
         if module.startswith("torch") and "_rebuild_" in name:

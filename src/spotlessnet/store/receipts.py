@@ -95,6 +95,7 @@ class NoiseSeed:
         """What the receipt says about it."""
         if not self.is_secret:
             return {"kind": "published, for experiments only", "seed": self.value}
+        # Salted: whoever guesses a key must not be able to confirm it from the receipt alone.
         commitment = hashlib.sha256(self.salt + self._key).hexdigest()
         return {"kind": "secret, not kept", "generator": "SHAKE-256, 256-bit key", "commitment": commitment}
 
@@ -163,6 +164,7 @@ def statement(
             "ended": datetime.now(UTC).isoformat(timespec="seconds"),
         },
     }
+    # Last, over everything else; `seals` leaves this field out, so that checking can repeat it.
     receipt["predicate"]["integrity"] = seals(receipt, salt)  # type: ignore[index]  # the dictionary above
     return receipt
 
@@ -170,6 +172,7 @@ def statement(
 def seals(receipt: Mapping[str, Any], salt: bytes | None) -> dict[str, str]:
     """A digest of everything else in a receipt and, with the folder's salt, a seal that only its holder can make."""
     body = {name: value for name, value in receipt["predicate"].items() if name != "integrity"}
+    # One spelling only (sorted, no blanks, no NaN), because a digest is of bytes.
     text = json.dumps({**receipt, "predicate": body}, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
     found = {"sha256": hashlib.sha256(text).hexdigest()}
     if salt is not None:
@@ -241,11 +244,13 @@ def verify(receipt_path: Path, salt: bytes | None = None) -> list[str]:
     found = seals(receipt, salt)
     told = receipt["predicate"]["integrity"]
     for name, value in found.items():
+        # In constant time: the seal is keyed, and how far a forged one agrees must not show.
         if not hmac.compare_digest(str(told.get(name, "")), value):
             kind = "digest" if name == "sha256" else "seal, made with the private salt,"
             raise IntegrityError(f"{receipt_path.name} was changed after it was written: its {kind} does not match.")
     checked = []
     for subject in receipt["subject"]:
+        # Names only, never paths: the schema refuses separators, so nothing outside the folder is read.
         path = receipt_path.parent / subject["name"]
         if not path.is_file():
             raise IntegrityError(f"{path.name}, which the receipt speaks of, is not beside it.")
