@@ -37,7 +37,7 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor
 
-from spotlessnet.core.cost import Work, gradients
+from spotlessnet.core.scrub import Work, gradients
 from spotlessnet.core.scrub import METHODS, Notes, Scrub
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained

@@ -10,9 +10,8 @@ from torch import Tensor
 
 import spotlessnet as sn
 from benchmarks import files_touched
-from spotlessnet.core.cost import Work, gradients
 from spotlessnet.core.registry import with_registered
-from spotlessnet.core.scrub import METHODS, NEEDS, Notes, Scrub
+from spotlessnet.core.scrub import METHODS, NEEDS, Notes, Scrub, Work, gradients
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.datasets import DATASETS, DataPair, NamedData

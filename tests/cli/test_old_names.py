@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from spotlessnet.core import old_names
+from spotlessnet.core import deprecated
 from spotlessnet.core.scrub import METHODS
 from spotlessnet.requests.methods import named
 from tests.cli.workshop import BASE, spotless
@@ -24,7 +24,7 @@ def test_methods_have_the_names_of_the_field():
 )
 @pytest.mark.parametrize("joined", [False, True])
 def test_flags_of_a_case(here, old, value, joined):
-    new = old_names.FLAGS[old]
+    new = deprecated.FLAGS[old]
     known = {"--epochs": "5", "--lr": "0.05", "--init": "start.safetensors"}
     known.pop(new, None)
     words = [f"{old}={value}"] if joined else [old, value]
@@ -60,7 +60,7 @@ def test_commands_files_and_the_flags_of_precompute(here):
     assert "warning: --strong is now called --shadow-attack; " in ended.err
 
 
-@pytest.mark.parametrize(("old", "new"), old_names.METHODS.items())
+@pytest.mark.parametrize(("old", "new"), deprecated.METHODS.items())
 def test_methods_and_their_settings(here, old, new):
     recipe = ("--init", "start.safetensors", "--epochs", "5", "--lr", "0.05")
     setting = {"selective-dampening": "dampening=0.9"}.get(old, "seed=1")

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from spotlessnet.store import private
+from spotlessnet.requests import folder
 from tests.cli.workshop import BASE, QUICK, spotless
 
 
@@ -43,7 +43,7 @@ def test_what_is_due_is_overwritten_unlinked_and_written_down(here, monkeypatch)
         overwrite(path)
         seen[path.name] = size
 
-    overwrite, salt = private._overwrite, (run / "private/salt").read_bytes()
+    overwrite, salt = folder._overwrite, (run / "private/salt").read_bytes()
     unlink = type(run).unlink
     left = {}
 
@@ -52,7 +52,7 @@ def test_what_is_due_is_overwritten_unlinked_and_written_down(here, monkeypatch)
             left[self.name] = self.read_bytes()
         return unlink(self, *args, **named)
 
-    monkeypatch.setattr(private, "_overwrite", look)
+    monkeypatch.setattr(folder, "_overwrite", look)
     monkeypatch.setattr(type(run), "unlink", keep)
     ended = spotless("purge", "run")
     assert ended.code == 0, ended.err

@@ -13,7 +13,7 @@ from torch import nn
 
 from spotlessnet.auditing.rows import Row, append_lines, append_rows, read_rows
 from spotlessnet.auditing.summary import summarise
-from spotlessnet.cli.app import app
+from spotlessnet.cli.entry import application
 from spotlessnet.core.cohorts import rows as by_number
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import DataError, NumericsError, SettingError
@@ -85,7 +85,7 @@ def test_the_command_has_the_same_flags_and_writes_the_same_rows(tmp_path):
     mine = {flag for action in flags()._actions for flag in action.option_strings}
     theirs = {
         flag
-        for parameter in typer.main.get_group(app).commands["reproduce"].params
+        for parameter in typer.main.get_group(application()).commands["reproduce"].params
         for flag in (*parameter.opts, *parameter.secondary_opts)
     }
     common = {"--dry-run", "--json", "--quiet", "-q", "--debug", "--help", "-h", "name"}

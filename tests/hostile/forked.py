@@ -41,8 +41,8 @@ class Outcome:
 def imported() -> None:
     """Import all that a command needs, so that a fork pays for its own work only."""
     for name in (
-        "cli.app",
-        "cli.forgetting",
+        "cli.scrubbing",
+        "requests.serving",
         "cli.inspecting",
         "cli.precomputing",
         "precomputed.fold_model_files",

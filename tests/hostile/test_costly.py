@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from spotlessnet.core.errors import DataError, NumericsError, ResourceError, SettingError
-from spotlessnet.core.reading import read_whole
+from spotlessnet.core.files import read_whole
 from spotlessnet.methods import Fisher
 from spotlessnet.precomputed.statistics_files import read_statistics
 from spotlessnet.requests.methods import typed
@@ -176,8 +176,8 @@ def test_a_file_that_grows_while_it_is_read_is_refused(tmp_path):
 
 
 def test_a_file_larger_than_the_free_memory_is_refused_before_it_is_read(tmp_path, monkeypatch):
-    monkeypatch.setattr("spotlessnet.core.reading.free_bytes", lambda: 1000.0)
-    monkeypatch.setattr("spotlessnet.core.reading.NOTABLE", 100)
+    monkeypatch.setattr("spotlessnet.core.files.free_bytes", lambda: 1000.0)
+    monkeypatch.setattr("spotlessnet.core.files.NOTABLE", 100)
     (tmp_path / "a").write_bytes(b"a" * 501)
     with pytest.raises(ResourceError, match="of memory are free"):
         read_whole(tmp_path / "a")

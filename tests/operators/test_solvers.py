@@ -4,7 +4,7 @@ import pytest
 
 import spotlessnet as sn
 from spotlessnet.core.errors import SettingError
-from spotlessnet.core.variants import assembled
+from spotlessnet.core.registry import assembled
 from spotlessnet.operators.solvers import CG, Auto, Dual, LowRank, Solver
 from spotlessnet.requests.methods import described, named, usual
 

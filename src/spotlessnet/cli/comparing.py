@@ -9,8 +9,8 @@ import typer
 
 from spotlessnet.cli.console import Console
 from spotlessnet.cli.options import AsJson, Debug, Quiet, Wish, takes_case
+from spotlessnet.core.deprecated import methods_now
 from spotlessnet.core.errors import NeedError
-from spotlessnet.core.old_names import methods_now
 from spotlessnet.core.progress import quiet as no_bars
 from spotlessnet.core.scrub import METHODS
 from spotlessnet.requests.folder import Folder

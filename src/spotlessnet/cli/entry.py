@@ -12,17 +12,17 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 import typer
 
+from spotlessnet import __version__
 from spotlessnet.cli.console import DEBUG, printable
-from spotlessnet.core.deprecated import GOES
+from spotlessnet.core.deprecated import GOES, arguments_now
 from spotlessnet.core.errors import SpotlessError
-from spotlessnet.core.old_names import arguments_now
 from spotlessnet.requests.case import raised_by_own
 
 WORDS = {
@@ -55,11 +55,76 @@ def main(arguments: Sequence[str] | None = None) -> int:
         DEBUG.reset(token)
 
 
+def _version(wanted: bool) -> bool:
+    if wanted:
+        print(__version__)
+        raise typer.Exit
+    return wanted
+
+
+def about(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and end.", is_eager=True, callback=_version)
+    ] = False,
+) -> None:
+    """Make a trained network forget, and prove what is left.
+
+    Begin with [bold]spotless demo[/bold]. Results go to stdout, talk to stderr; exit codes: 0 done, 1 not forgotten,
+    2 usage, 3 bad input, 4 environment, 5 numerical, 6 inconclusive, 7 integrity, 9 damage, 130 interrupted,
+    70 internal.
+    """
+
+
+@cache
+def application() -> typer.Typer:
+    """All commands, in the order in which a person meets them."""
+    # Late: whatever fails while they are imported ends with its exit code and one line, as all else does.
+    from spotlessnet.cli import (
+        auditing,
+        comparing,
+        demonstrating,
+        forgettable,
+        inspecting,
+        listing,
+        precomputing,
+        purging,
+        reproducing,
+        scrubbing,
+        verifying,
+    )
+
+    app = typer.Typer(
+        name="spotless",
+        help="Make a trained network forget, and prove what is left.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="rich",
+        context_settings={"help_option_names": ["--help", "-h"]},
+    )
+    app.callback()(about)
+    commands: dict[str, Callable[..., Any]] = {
+        "demo": demonstrating.demo,
+        "scrub": scrubbing.scrub,
+        "train": forgettable.train,
+        "forget": forgettable.forget,
+        "audit": auditing.audit,
+        "precompute": precomputing.precompute,
+        "compare": comparing.compare,
+        "reproduce": reproducing.reproduce,
+        "list": listing.list_,
+        "inspect": inspecting.inspect,
+        "verify": verifying.verify,
+        "purge": purging.purge,
+    }
+    for name, command in commands.items():
+        app.command(name)(command)
+    return app
+
+
 @cache
 def _command() -> Any:
-    from spotlessnet.cli.app import app
-
-    return typer.main.get_command(app)
+    return typer.main.get_command(application())
 
 
 def _say_old_names() -> None:

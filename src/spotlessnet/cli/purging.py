@@ -11,7 +11,7 @@ from spotlessnet.cli.options import AsJson, Debug, Quiet
 from spotlessnet.core.errors import DataError
 
 if TYPE_CHECKING:
-    from spotlessnet.store.private import Private
+    from spotlessnet.requests.folder import Private
 
 Folders = Annotated[list[Path], typer.Argument(help="Folders that requests wrote.")]
 Now = Annotated[bool, typer.Option("--now", help="Destroy it today, whenever it is due.")]
@@ -26,8 +26,7 @@ def purge(folders: Folders, now: Now = False, json: AsJson = False, quiet: Quiet
     check its seal. Files are overwritten once and unlinked; copies elsewhere are not reached.
     """
     # Late, so that the list of commands does not wait for it.
-    from spotlessnet.requests.folder import locked
-    from spotlessnet.store.private import Private
+    from spotlessnet.requests.folder import Private, locked
 
     console, today = Console(json, quiet), datetime.now(UTC)
     told, lines = [], []

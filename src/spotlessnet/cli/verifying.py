@@ -38,7 +38,7 @@ def verify(
     same verdict. With the folder `private` also that the receipt is word for word the one that was written, that it
     belongs to the request kept there and, with --forget, to this list.
     """
-    from spotlessnet.store.private import Private
+    from spotlessnet.requests.folder import Private
     from spotlessnet.store.receipts import read_receipt
     from spotlessnet.store.receipts import verify as check
 
@@ -90,9 +90,8 @@ def _file(path: Path) -> Path:
 def _others(file: Path, names: list[str]) -> list[str]:
     """Files beside the receipt of which it does not speak; under a name that this tool gives, one was planted."""
     from spotlessnet.requests.audits import REPORT
-    from spotlessnet.requests.folder import RECEIPT
+    from spotlessnet.requests.folder import PRIVATE, PURGED, RECEIPT
     from spotlessnet.requests.serving import REFUSAL, SCRUBBED, STATISTICS
-    from spotlessnet.store.private import PRIVATE, PURGED
 
     beside = {p.name for p in file.parent.iterdir()} - {*names, file.name, PRIVATE, PURGED}
     # A refused request that was asked again and served leaves both.
@@ -131,7 +130,7 @@ def _check_report(audit: list[Any], folder: Path, names: list[str]) -> None:
 
 
 def _check_request(told: Mapping[str, Any], kept: Any, salt: bytes) -> None:
-    from spotlessnet.requests.folder import identity_of
+    from spotlessnet.requests.inputs import identity_of
 
     if not isinstance(kept, dict) or identity_of(kept, salt) != told["identity"]:
         raise IntegrityError("The request kept in `private` is not the one that the receipt was written for.")

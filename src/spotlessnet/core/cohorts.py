@@ -15,7 +15,7 @@ from torch import Tensor
 
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import DataError
-from spotlessnet.core.reading import read_whole
+from spotlessnet.core.files import read_whole
 from spotlessnet.core.split import Request, Split
 
 SHOWN = 5

@@ -1,12 +1,23 @@
-"""Files that are either whole or absent: written beside their place, flushed to the disk, then renamed."""
+"""Files, read with care and written whole.
 
+Written: beside their place, flushed to the disk, then renamed, so that they are either whole or absent. Read, since
+strangers may have made them: plain files only, through one held descriptor, no more bytes than were looked at. A named
+pipe or a device would never end, and a file that is cut short while it is mapped kills the process. So nothing here is
+mapped, and size and kind are asked of the very descriptor that is read.
+"""
+
+import errno
 import hashlib
 import os
+import stat
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from spotlessnet.core.errors import DataError, ResourceError
-from spotlessnet.core.reading import opened
+from spotlessnet.core.meter import free_bytes
 
 PENDING = ".spotless-"
 """How the name of a file that is still being written begins."""
@@ -105,3 +116,99 @@ def sha256(path: Path) -> str:
         while piece := stream.read(1 << 20):
             digest.update(piece)
     return digest.hexdigest()
+
+
+KINDS = {
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFDIR: "a folder",
+}
+SPARE = 2
+"""How many times a file's size must be free before it is read: once for its bytes, once for what is made of them."""
+
+NOTABLE = 2**26
+"""Bytes below which nobody needs to ask whether they are free."""
+
+HOLLOW = 100
+"""A large file with less than this fraction of its bytes on the disk is a hole; no trained weights pack so well."""
+
+
+@contextmanager
+def opened(path: Path, what: str = "file", limit: int | None = None) -> Iterator[BinaryIO]:
+    """A plain file, open for reading; whatever else stands at `path` is refused, and so is a file above `limit`.
+
+    **Arguments:**
+
+    - `what`: how errors call the file, such as "checkpoint".
+    - `limit`: bytes that a file of this kind may have.
+    """
+    try:
+        # Without O_NONBLOCK the opening of a named pipe would wait for a writer, perhaps for ever.
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
+    except (FileNotFoundError, NotADirectoryError, ValueError) as e:
+        raise DataError(f"There is no {what} at {path}. Check the path.") from e
+    except OSError as e:
+        # A socket, a circle of links, a name too long: the path is wrong. Anything else is the machine's trouble.
+        if e.errno not in (errno.ENXIO, errno.ENODEV, errno.ELOOP, errno.ENAMETOOLONG):
+            raise
+        raise DataError(f"The {what} {path} cannot be opened ({e.strerror}). Give a plain file.") from e
+    try:
+        _check(handle, path, what, limit)
+        stream = os.fdopen(handle, "rb")
+    except BaseException:
+        os.close(handle)
+        raise
+    with stream:
+        yield stream
+
+
+def _check(handle: int, path: Path, what: str, limit: int | None) -> None:
+    found = os.fstat(handle)
+    if not stat.S_ISREG(found.st_mode):
+        came = KINDS.get(stat.S_IFMT(found.st_mode), "something else")
+        raise DataError(f"The {what} {path} must be a plain file, but is {came}. Save it to a file first.")
+    if limit is not None and found.st_size > limit:
+        raise DataError(f"The {what} {path} is longer than {limit} bytes (it has {found.st_size}), so it is not one.")
+    if found.st_size > NOTABLE and _is_hollow(handle, found):
+        raise DataError(
+            f"The {what} {path} claims {found.st_size} bytes, but hardly any of them are on the disk. Copy it again."
+        )
+
+
+def _is_hollow(handle: int, found: os.stat_result) -> bool:
+    """Whether a file is almost all hole: such a one claims any size and takes none."""
+    blocks = getattr(found, "st_blocks", None)
+    if blocks:
+        return 512 * blocks * HOLLOW < found.st_size
+    try:  # some systems do not count blocks; no data at all is a hole for certain
+        os.lseek(handle, 0, getattr(os, "SEEK_DATA", os.SEEK_SET))
+    except OSError as e:
+        return e.errno == errno.ENXIO
+    os.lseek(handle, 0, os.SEEK_SET)
+    return False
+
+
+def read_whole(path: Path, what: str = "file", limit: int | None = None) -> bytearray:
+    """All bytes of a plain file, as many as it had when it was opened; one that changes meanwhile is refused."""
+    with opened(path, what, limit) as stream:
+        return read_rest(stream, path, what)
+
+
+def read_rest(stream: BinaryIO, path: Path, what: str = "file") -> bytearray:
+    """What is left of an open file, into memory that was seen to be free."""
+    size = max(os.fstat(stream.fileno()).st_size - stream.tell(), 0)
+    if size > NOTABLE and SPARE * size > (free := free_bytes()):
+        raise ResourceError(
+            f"The {what} {path} has {size / 2**30:.3g} GiB, but only {free / 2**30:.3g} GiB of memory are free. "
+            "Read it on a larger machine."
+        )
+    # As many bytes as were checked above, allocated once: a file that grows meanwhile is refused, not followed.
+    content = bytearray(size)
+    view, got = memoryview(content), 0
+    while got < size and (piece := stream.readinto(view[got:])):  # type: ignore[attr-defined]  # buffered, so it has it
+        got += piece
+    if got < size or stream.read(1):
+        raise DataError(f"The {what} {path} changed while it was read. Wait until nobody writes to it, and try again.")
+    return content

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spotlessnet.core.errors import DataError, SpotlessError
-from spotlessnet.core.reading import opened
+from spotlessnet.core.files import opened
 from spotlessnet.core.zips import open_zip
 
 LIMIT = 8 * 2**30

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor
 
-from spotlessnet.core.cost import Work, gradients
-from spotlessnet.core.scrub import METHODS, Notes
+from spotlessnet.core.scrub import METHODS, Notes, Work, gradients
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.training.fit import fit

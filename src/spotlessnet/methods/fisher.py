@@ -11,12 +11,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from spotlessnet.core.cost import Sizes, Work
 from spotlessnet.core.covariance import Covariance, Diagonal
 from spotlessnet.core.damping import ridge_of
 from spotlessnet.core.deprecated import OldName
 from spotlessnet.core.errors import NeedError, check_choice, check_not_negative, check_positive
-from spotlessnet.core.scrub import METHODS, Notes, Scrub
+from spotlessnet.core.scrub import METHODS, Notes, Scrub, Sizes, Work
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.operators.cost import noise

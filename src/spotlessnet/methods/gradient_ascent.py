@@ -5,8 +5,7 @@ from dataclasses import dataclass, replace
 from jaxtyping import Float
 from torch import Tensor
 
-from spotlessnet.core.cost import Work, gradients
-from spotlessnet.core.scrub import METHODS, Notes
+from spotlessnet.core.scrub import METHODS, Notes, Work, gradients
 from spotlessnet.core.split import Split
 from spotlessnet.core.targets import Negated
 from spotlessnet.core.trained import Trained

@@ -7,9 +7,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from spotlessnet.core.cost import Sizes, Work
 from spotlessnet.core.errors import SettingError, check_positive
-from spotlessnet.core.scrub import METHODS, Notes, Scrub
+from spotlessnet.core.scrub import METHODS, Notes, Scrub, Sizes, Work
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 

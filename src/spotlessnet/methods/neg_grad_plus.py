@@ -9,9 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from spotlessnet.core.cost import Work, gradients
 from spotlessnet.core.errors import SettingError
-from spotlessnet.core.scrub import METHODS, Notes
+from spotlessnet.core.scrub import METHODS, Notes, Work, gradients
 from spotlessnet.core.split import Split
 from spotlessnet.core.targets import Weighted, with_weights
 from spotlessnet.core.trained import Trained

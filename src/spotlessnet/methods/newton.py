@@ -12,7 +12,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from spotlessnet.core.cost import Sizes, Work
 from spotlessnet.core.covariance import Covariance, Diagonal, LowRankPlusRidge, NoNoise
 from spotlessnet.core.damping import assume_anchor, ridge_of
 from spotlessnet.core.deprecated import OldPart
@@ -24,7 +23,7 @@ from spotlessnet.core.errors import (
     check_not_negative,
     check_positive,
 )
-from spotlessnet.core.scrub import METHODS, Notes, Scrub
+from spotlessnet.core.scrub import METHODS, Notes, Scrub, Sizes, Work
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.operators.best_noise import best_noise

@@ -11,7 +11,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from spotlessnet.core.cost import Sizes, Work
 from spotlessnet.core.damping import ridge_of
 from spotlessnet.core.data import Data
 from spotlessnet.core.deprecated import OldName, OldPart
@@ -23,7 +22,7 @@ from spotlessnet.core.errors import (
     check_not_negative,
     check_positive,
 )
-from spotlessnet.core.scrub import METHODS, Notes, Scrub
+from spotlessnet.core.scrub import METHODS, Notes, Scrub, Sizes, Work
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.operators.cost import PRODUCT, solve_cost

@@ -6,10 +6,9 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from spotlessnet.core.cost import Work, gradients
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import SettingError
-from spotlessnet.core.scrub import METHODS, Notes
+from spotlessnet.core.scrub import METHODS, Notes, Work, gradients
 from spotlessnet.core.split import Split, joined
 from spotlessnet.core.trained import Trained
 from spotlessnet.training.fit import fit

@@ -6,12 +6,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from spotlessnet.core.cost import Work, gradients
 from spotlessnet.core.damping import assume_anchor, ridge_of
 from spotlessnet.core.data import Data
 from spotlessnet.core.deprecated import OldName
 from spotlessnet.core.errors import check_not_negative, check_positive
-from spotlessnet.core.scrub import METHODS, Notes
+from spotlessnet.core.scrub import METHODS, Notes, Work, gradients
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.operators.cost import PRODUCT

@@ -6,9 +6,8 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from spotlessnet.core.cost import Work, gradients
 from spotlessnet.core.errors import check_not_negative
-from spotlessnet.core.scrub import METHODS, Notes, Scrub
+from spotlessnet.core.scrub import METHODS, Notes, Scrub, Work, gradients
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.training.fit import fit

@@ -10,9 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from spotlessnet.core.cost import Work, gradients
 from spotlessnet.core.errors import SettingError
-from spotlessnet.core.scrub import METHODS, Notes
+from spotlessnet.core.scrub import METHODS, Notes, Work, gradients
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.operators.gradient import gradient

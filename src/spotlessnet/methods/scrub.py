@@ -9,9 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from spotlessnet.core.cost import Sizes, Work
 from spotlessnet.core.errors import check_not_negative
-from spotlessnet.core.scrub import METHODS, Notes
+from spotlessnet.core.scrub import METHODS, Notes, Sizes, Work
 from spotlessnet.core.split import Split
 from spotlessnet.core.targets import Distillation, Negated, TaughtAndTold
 from spotlessnet.core.trained import Trained

@@ -6,11 +6,10 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from spotlessnet.core.cost import Sizes, Work
 from spotlessnet.core.data import Data
 from spotlessnet.core.deprecated import OldName
 from spotlessnet.core.errors import check_not_negative, check_positive
-from spotlessnet.core.scrub import METHODS, Notes, Scrub
+from spotlessnet.core.scrub import METHODS, Notes, Scrub, Sizes, Work
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.training.fit import fit

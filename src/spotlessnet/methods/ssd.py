@@ -10,9 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from spotlessnet.core.cost import Sizes, Work
 from spotlessnet.core.errors import check_positive
-from spotlessnet.core.scrub import METHODS, Notes, Scrub
+from spotlessnet.core.scrub import METHODS, Notes, Scrub, Sizes, Work
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.operators.fisher import fisher_diagonal

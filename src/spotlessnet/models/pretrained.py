@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from spotlessnet.core.errors import DataError, MismatchError
-from spotlessnet.core.tensor_file import read_tensors
 from spotlessnet.models.seeded import seeded
+from spotlessnet.store.checkpoints import read_tensors
 
 RESNET_NAMES = {"layers.": "blocks.", ".c1.": ".conv1.", ".b1.": ".norm1.", ".c2.": ".conv2.", ".b2.": ".norm2."} | {
     ".sc.": ".shortcut."

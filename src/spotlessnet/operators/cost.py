@@ -2,8 +2,8 @@
 
 from torch import nn
 
-from spotlessnet.core.cost import Sizes, Work
 from spotlessnet.core.data import Data
+from spotlessnet.core.scrub import Sizes, Work
 from spotlessnet.core.trained import Trained
 from spotlessnet.operators.linear_response import EXPECTED_ITERATIONS, chosen
 from spotlessnet.operators.solvers import CG, Dual, LowRank, Solver

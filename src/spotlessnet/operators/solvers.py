@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeVar
 
 from spotlessnet.core.errors import check_not_negative, check_positive
-from spotlessnet.core.variants import Variant, made
+from spotlessnet.core.registry import Variant, made
 
 S = TypeVar("S", bound="Solver")
 

@@ -9,8 +9,7 @@ from spotlessnet.core.files import write_whole
 from spotlessnet.core.row_digests import WIDTH
 from spotlessnet.core.row_keys import RowKeys
 from spotlessnet.precomputed.fold_models import FoldModels
-from spotlessnet.store.checkpoints import read_metadata, read_weights
-from spotlessnet.store.tensor_bytes import to_bytes
+from spotlessnet.store.checkpoints import read_metadata, read_weights, to_bytes
 
 KIND, FORMAT = "spotlessnet fold models ", "spotlessnet fold models 3"
 NAMES = ("weights", "part", "scale", "origin", "lack")

@@ -11,8 +11,7 @@ from spotlessnet.core.errors import DataError, NumericsError
 from spotlessnet.core.files import write_whole
 from spotlessnet.core.row_digests import WIDTH
 from spotlessnet.precomputed.statistics import Statistics
-from spotlessnet.store.checkpoints import read_metadata, read_weights
-from spotlessnet.store.tensor_bytes import to_bytes
+from spotlessnet.store.checkpoints import read_metadata, read_weights, to_bytes
 
 REMEDY = "Write it anew with `precompute`."
 

@@ -1,6 +1,6 @@
 """What a step from statistics costs, by count."""
 
-from spotlessnet.core.cost import Sizes, Work
+from spotlessnet.core.scrub import Sizes, Work
 from spotlessnet.operators.cost import EIGEN, PRODUCT
 from spotlessnet.precomputed.statistics import Statistics
 from spotlessnet.precomputed.step import SEEN, WIDEST

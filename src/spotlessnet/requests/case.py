@@ -20,6 +20,7 @@ from torch import Tensor
 
 from spotlessnet.core.cohorts import Cohort
 from spotlessnet.core.data import Data
+from spotlessnet.core.deprecated import FIELDS, field_now, methods_now, settings_now
 from spotlessnet.core.errors import (
     DataError,
     NeedError,
@@ -29,8 +30,7 @@ from spotlessnet.core.errors import (
     check_positive,
     shown,
 )
-from spotlessnet.core.old_names import FIELDS, field_now, methods_now, settings_now
-from spotlessnet.core.reading import read_whole
+from spotlessnet.core.files import read_whole
 from spotlessnet.core.recipe import Recipe, Schedule
 from spotlessnet.core.scrub import Scrub
 from spotlessnet.core.trained import Trained

@@ -1,4 +1,4 @@
-"""The files that a case reads, looked at before and after they are read: a digest is of what was read."""
+"""What a request reads, digested: files before and after they are read, and rows as the loader gave them."""
 
 import hashlib
 import hmac
@@ -9,9 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from spotlessnet.core.data import Batch, Data
 from spotlessnet.core.errors import IntegrityError
 from spotlessnet.core.files import sha256
+from spotlessnet.core.row_digests import content_digests
 from spotlessnet.requests.case import Case, as_flag
+from spotlessnet.store.receipts import plain
 
 DATA = ("data", "test", "validation", "core")
 OF_ONE_REQUEST = ("forget", "reference", "statistics", "fold_models", "out")
@@ -95,6 +98,12 @@ def keyed(salt: bytes, what: str, text: str) -> str:
     return hmac.new(salt, f"spotlessnet {what}\0{text}".encode(), hashlib.sha256).hexdigest()
 
 
+def identity_of(request: Mapping[str, Any], salt: bytes) -> str:
+    """The keyed digest of a request, as its receipt tells it."""
+    text = json.dumps(plain(request), sort_keys=True).encode()
+    return hmac.new(salt, text, hashlib.sha256).hexdigest()
+
+
 def inputs_of(case: Case) -> dict[str, Path]:
     """Every file and folder that a case reads, by the field that names it."""
     files = ("weights", "forget", "init", "reference", "statistics", "fold_models")
@@ -106,3 +115,52 @@ def inputs_of(case: Case) -> dict[str, Path]:
             named[name] = Path(place) if place.endswith((".py", ".npz")) else None
     # Objects of a Python program are no files: what they hold is digested where it is read.
     return {name: path for name, path in named.items() if isinstance(path, Path) and path.exists()}
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What one pass over some rows found.
+
+    **Arguments:**
+
+    - `count`: how many rows there are.
+    - `sha256`: of inputs, labels and order, as the loader gave them. It can confirm a guess, so only a keyed digest of
+      it is ever written down.
+    - `copies`: rows with the very inputs of a row to forget, whatever their label.
+    - `is_finite`: whether no input or label is NaN or infinite.
+    """
+
+    count: int
+    sha256: str
+    copies: int = 0
+    is_finite: bool = True
+
+
+def contents_of(data: Data, forget: Data | None = None) -> Contents:
+    """Read every row once, and those of `forget` twice.
+
+    >>> import torch
+    >>> data = Data.of((torch.tensor([[1.0], [2.0], [1.0]]), torch.tensor([0, 1, 1])))
+    >>> contents_of(data, data.select([0])).copies
+    1
+    """
+    gone: set[bytes] = set()
+    going: set[int] = set()
+    if forget is not None:
+        gone = {x for batch in forget.batches() for x, _ in content_digests(batch)}
+        going = set(forget.rows.tolist())
+    copies = 0
+    is_finite = True
+    whole = hashlib.sha256()
+    for batch in data.batches():
+        is_finite = is_finite and _is_finite(batch)
+        for row, (x, y) in zip(batch.rows.tolist(), content_digests(batch), strict=True):
+            whole.update(x + y)
+            # A row to forget is not a copy of itself, nor is a second row that goes too.
+            copies += x in gone and row not in going
+    return Contents(len(data), whole.hexdigest(), copies, is_finite)
+
+
+def _is_finite(batch: Batch) -> bool:
+    values = [*(batch.x.values() if isinstance(batch.x, dict) else [batch.x]), batch.y]
+    return all(bool(value.isfinite().all()) for value in values if value.is_floating_point())

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from spotlessnet.core.errors import DataError, ResourceError
-from spotlessnet.core.files import sha256, sweep, write_whole
-from spotlessnet.core.reading import read_whole
+from spotlessnet.core.files import read_whole, sha256, sweep, write_whole
 from spotlessnet.requests.folder import RECEIPT
 
 SUFFIX = ".next"

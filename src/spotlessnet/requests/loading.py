@@ -12,7 +12,6 @@ from torch.utils.data import TensorDataset
 
 from spotlessnet.core.adapters import Arrays
 from spotlessnet.core.cohorts import Cohort, ids, read_ids, read_list, rows, spelled
-from spotlessnet.core.contents import Contents, contents_of
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import DataError, MismatchError, ResourceError, SpotlessError
 from spotlessnet.core.loss import BinaryCrossEntropy, CrossEntropy, Loss, SquaredError
@@ -25,6 +24,7 @@ from spotlessnet.precomputed.fold_models import FoldModels
 from spotlessnet.precomputed.statistics import Statistics
 from spotlessnet.precomputed.statistics_files import read_statistics
 from spotlessnet.requests.case import Case, as_flag, called, made, resolve
+from spotlessnet.requests.inputs import Contents, contents_of
 from spotlessnet.store.checkpoints import fit_names, load_into, read_weights
 
 LOSSES: dict[str, type[Loss]] = {

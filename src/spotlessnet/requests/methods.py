@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any
 
+from spotlessnet.core.deprecated import former_setting, methods_now, setting_now, settings_now
 from spotlessnet.core.errors import NeedError, SettingError, shown
-from spotlessnet.core.old_names import former_setting, methods_now, setting_now, settings_now
+from spotlessnet.core.registry import assembled, default_of, flat, part_defaults, part_hints, variants
 from spotlessnet.core.scrub import METHODS, Scrub, chain
-from spotlessnet.core.variants import assembled, default_of, flat, part_defaults, part_hints, variants
 from spotlessnet.methods import Fisher, WithinBudget
 from spotlessnet.precomputed.fold_models import FoldModels
 from spotlessnet.precomputed.statistics import Statistics

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 
 import torch
 
-from spotlessnet.core.cost import Sizes, Work
 from spotlessnet.core.damage import CHECKED
 from spotlessnet.core.errors import ResourceError
-from spotlessnet.core.room import free_bytes
-from spotlessnet.core.scrub import Scrub
+from spotlessnet.core.meter import free_bytes
+from spotlessnet.core.scrub import Scrub, Sizes, Work
 from spotlessnet.core.split import Request, Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.requests.case import Case

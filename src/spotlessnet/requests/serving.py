@@ -27,8 +27,8 @@ from spotlessnet.precomputed.statistics import Statistics
 from spotlessnet.precomputed.statistics_files import write_statistics
 from spotlessnet.requests.audits import Audit, audited, write_report
 from spotlessnet.requests.case import Case
-from spotlessnet.requests.folder import Folder, identity_of
-from spotlessnet.requests.inputs import Look, check_unchanged, inputs_of, keyed, looks_at
+from spotlessnet.requests.folder import Folder
+from spotlessnet.requests.inputs import Look, check_unchanged, identity_of, inputs_of, keyed, looks_at
 from spotlessnet.requests.lineage import Lineage
 from spotlessnet.requests.loading import LoadedRequest, need_inputs, network_of
 from spotlessnet.requests.methods import described

@@ -16,10 +16,12 @@ import torch
 from torch import Tensor
 
 from spotlessnet.core.errors import DataError, SpotlessError
+from spotlessnet.core.files import opened, read_rest
 from spotlessnet.core.pickling import DEEPEST, USUAL, ShallowUnpickler, Step
-from spotlessnet.core.reading import opened, read_rest
-from spotlessnet.core.tensor_file import LARGEST
 from spotlessnet.core.zips import open_zip
+
+LARGEST = 64 * 2**30
+"""Bytes; a checkpoint above this is refused before anything is read."""
 
 WRAPPING = ("state_dict", "model_state_dict", "model")
 """Under which name training scripts keep the weights among other things."""

@@ -18,9 +18,8 @@ import torch
 
 from spotlessnet.core.cohorts import spelled
 from spotlessnet.core.errors import DataError, IntegrityError, SettingError
-from spotlessnet.core.files import sha256, write_whole
+from spotlessnet.core.files import read_whole, sha256, write_whole
 from spotlessnet.core.noise import KEY_BYTES, SecretNoise, check_same_process
-from spotlessnet.core.reading import read_whole
 from spotlessnet.store.schema import mistakes
 
 STATEMENT = "https://in-toto.io/Statement/v1"

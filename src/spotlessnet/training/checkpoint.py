@@ -14,8 +14,8 @@ from spotlessnet.core.data import Data
 from spotlessnet.core.errors import DataError, MismatchError
 from spotlessnet.core.files import write_whole
 from spotlessnet.core.recipe import Recipe
-from spotlessnet.core.tensor_file import read_tensors, read_text
 from spotlessnet.core.trained import Trained
+from spotlessnet.store.checkpoints import read_tensors, read_text
 
 
 @dataclass

@@ -8,12 +8,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from spotlessnet.core.cost import Work, gradients
 from spotlessnet.core.data import Data, evenly
 from spotlessnet.core.deprecated import OldName
 from spotlessnet.core.errors import NeedError, SettingError, check_not_negative, check_positive
 from spotlessnet.core.recipe import Recipe
-from spotlessnet.core.scrub import METHODS, Notes
+from spotlessnet.core.scrub import METHODS, Notes, Work, gradients
 from spotlessnet.core.split import Split, joined
 from spotlessnet.core.targets import WeightedDistillation, with_weights
 from spotlessnet.core.trained import Trained

@@ -10,14 +10,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from spotlessnet.core.cost import Sizes, Work
 from spotlessnet.core.covariance import Covariance
 from spotlessnet.core.damping import ridge_of
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import NumericsError, SettingError, check_positive
 from spotlessnet.core.gaussian import Gaussian
 from spotlessnet.core.progress import track
-from spotlessnet.core.scrub import METHODS, Notes, Scrub
+from spotlessnet.core.scrub import METHODS, Notes, Scrub, Sizes, Work
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.methods.within_budget.noise_cost import ATTEMPTS, CONFIRMING, Cost, NoiseCost

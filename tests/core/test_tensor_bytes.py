@@ -6,12 +6,12 @@ import sys
 import torch
 from safetensors.torch import load, save
 
-from spotlessnet.store.tensor_bytes import to_bytes
+from spotlessnet.store.checkpoints import to_bytes
 
 TEXT = {name: name * 3 for name in ("format", "count", "weight_decay", "ridge", "first", "outside", "wear")}
 ALONE = f"""
 import hashlib, torch
-from spotlessnet.store.tensor_bytes import to_bytes
+from spotlessnet.store.checkpoints import to_bytes
 print(hashlib.sha256(to_bytes({{"b": torch.ones(3), "a": torch.zeros(2).long()}}, {TEXT!r})).hexdigest())
 """
 

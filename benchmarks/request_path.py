@@ -1,0 +1,149 @@
+"""Which files does one request visit? The way of `sn.unlearn` and of `spotless scrub`, in order of the first call.
+
+    python benchmarks/request_path.py            # both ways, with what is counted
+    python benchmarks/request_path.py --mermaid  # the way of `sn.unlearn`, as a picture
+
+How it counts: digits, a linear network, the default method, no audit. The same request is made twice, and the second is
+traced (`sys.setprofile`), so that what runs while modules are imported does not count. A file of the package is visited
+when a function that is written in it is called. Below the method's door, `Scrub.__call__`, begins the way of the method
+(training, curvature, noise), which is another picture: a file that is met there alone is listed apart and not counted.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass, field
+from io import StringIO
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from safetensors.torch import save_file
+from sklearn.datasets import load_digits
+from torch import Tensor, float32, manual_seed, nn, tensor
+
+import spotlessnet as sn
+from spotlessnet.cli import main as command
+
+PACKAGE = os.path.dirname(sn.__file__) + os.sep
+RECIPE = sn.Recipe(epochs=5, lr=0.05)
+FORGET = list(range(20))
+NETS = "from torch import nn\ndef build():\n    return nn.Linear(64, 10)\n"
+DATA = (
+    "import torch\nfrom sklearn.datasets import load_digits\n"
+    "def train():\n    x, y = load_digits(return_X_y=True)\n"
+    "    return torch.tensor(x / 16, dtype=torch.float32), torch.tensor(y)\n"
+)
+
+
+@dataclass
+class Trace:
+    """Files in order of the first call, and those that only the method met."""
+
+    request: list[str] = field(default_factory=list)
+    method: list[str] = field(default_factory=list)
+
+    @staticmethod
+    def of(work: Callable[[], Any]) -> "Trace":
+        """Do some work and look where it goes."""
+        seen: dict[str, None] = {}
+        inside: dict[str, None] = {}
+        doors: list[FrameType] = []
+
+        def look(frame: FrameType, event: str, _: Any) -> None:
+            code = frame.f_code
+            if event == "return" and doors and frame is doors[0]:
+                doors.clear()
+            # Bodies of modules and classes are no functions: they lack the flag for fast local variables.
+            if event != "call" or not code.co_flags & 1 or not code.co_filename.startswith(PACKAGE):
+                return
+            (inside if doors else seen).setdefault(code.co_filename.removeprefix(PACKAGE).replace(os.sep, "/"))
+            if code.co_qualname == "Scrub.__call__" and not doors:
+                doors.append(frame)
+
+        sys.setprofile(look)
+        try:
+            work()
+        finally:
+            sys.setprofile(None)
+        return Trace(list(seen), [file for file in inside if file not in seen])
+
+
+def digits() -> tuple[Tensor, Tensor]:
+    """All rows, from 0 to 1."""
+    x, y = load_digits(return_X_y=True)
+    return tensor(x / 16, dtype=float32), tensor(y)
+
+
+def networks() -> tuple[nn.Module, nn.Module]:
+    """A network as it began and as it was trained."""
+    manual_seed(0)
+    start = nn.Linear(64, 10)
+    trained = sn.fit(sn.Trained.of(start, init=start, recipe=RECIPE), sn.Data.of(digits()), RECIPE)
+    return start, trained.module()
+
+
+def way_of_unlearn() -> Trace:
+    """The way of one `sn.unlearn` in memory."""
+    (start, model), data = networks(), digits()
+
+    def ask() -> None:
+        sn.unlearn(model, data, forget=FORGET, init=start, recipe=RECIPE)
+
+    ask()
+    return Trace.of(ask)
+
+
+def way_of_scrub() -> Trace:
+    """The way of one `spotless scrub`, from the command line to the files of its folder."""
+    start, model = networks()
+    before = os.getcwd()
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        try:
+            Path("nets.py").write_text(NETS)
+            Path("mydata.py").write_text(DATA)
+            Path("forget.txt").write_text("\n".join(map(str, FORGET)))
+            save_file(start.state_dict(), "start.safetensors")
+            save_file(model.state_dict(), "model.safetensors")
+            _scrub("first")
+            return Trace.of(lambda: _scrub("second"))
+        finally:
+            os.chdir(before)
+
+
+def _scrub(out: str) -> None:
+    words = "scrub --model nets.py:build --weights model.safetensors --init start.safetensors --data mydata.py:train"
+    words += " --forget forget.txt --id-column row --epochs 5 --lr 0.05 --out"
+    said = StringIO()
+    with redirect_stdout(said), redirect_stderr(said):
+        code = command([*words.split(), out])
+    if code:
+        raise SystemExit(f"`spotless scrub` ended with {code}: {said.getvalue()}")
+
+
+def mermaid(trace: Trace) -> str:
+    """The files as a chain of boxes."""
+    boxes = [f'  f{i}["{i}. {file}"]' for i, file in enumerate(trace.request, start=1)]
+    arrows = "  " + " --> ".join(f"f{i}" for i in range(1, len(boxes) + 1))
+    return "\n".join(["flowchart TD", *boxes, arrows])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mermaid", action="store_true")
+    if parser.parse_args().mermaid:
+        print(mermaid(way_of_unlearn()))
+        return
+    for name, trace in (("sn.unlearn", way_of_unlearn()), ("spotless scrub", way_of_scrub())):
+        print(f"{name}: {len(trace.request)} files")
+        for i, file in enumerate(trace.request, start=1):
+            print(f"{i:3} {file}")
+        print(f"    inside the method {len(trace.method)} more: {', '.join(trace.method)}\n")
+
+
+if __name__ == "__main__":
+    main()
