@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import affine_grid, grid_sample, interpolate
 
 from spotlessnet.core.data import Data
+from spotlessnet.core.loss import wrong_class
 from spotlessnet.forgettable.adapt import Adaptation, WithHead, adapt
 from spotlessnet.forgettable.encoder import ONE
 from spotlessnet.forgettable.features.pooled import pool
@@ -113,7 +114,7 @@ def answers(network: nn.Module, x: Tensor, flip: bool, size: int = 500, zooms: t
 
 
 def error(scores: Tensor, y: Tensor) -> float:
-    return float((scores.argmax(dim=1) != y).double().mean())
+    return float(wrong_class(scores, y).double().mean())
 
 
 SKETCH = {"skip": 14, "rank_in": 40, "rank_out": 8, "m": 4, "power": 0.0}

@@ -12,7 +12,6 @@ Where the tool says *retrain now* a sequence ends, as the command then refuses.
 """
 
 import argparse
-import math
 import os
 import platform
 import sys
@@ -40,6 +39,7 @@ from spotlessnet.precomputed.after_request import after_request
 from spotlessnet.precomputed.fold_models import train_fold_models
 from spotlessnet.precomputed.precompute import precompute
 from spotlessnet.precomputed.step import step_from_statistics
+from spotlessnet.readouts.margin import margins
 from spotlessnet.report.exports import as_json_lines
 from spotlessnet.training.fit import fit
 from spotlessnet.training.fit_many import fit_many
@@ -147,12 +147,6 @@ class Shadows:
         m = margins(network, data)
         a, b = (_log_density(m, mean, deviation) for mean, deviation in (self.inside, self.outside))
         return a - b
-
-
-def margins(network: Trained, data: Data) -> Tensor:
-    """By how much the label's logit exceeds all others together."""
-    z, y = network.predict(data), data.labels().unsqueeze(1)
-    return z.gather(1, y).squeeze(1) - z.scatter(1, y, -math.inf).logsumexp(dim=1)
 
 
 def _moments(found: Tensor, which: Tensor) -> tuple[Tensor, Tensor]:

@@ -75,7 +75,7 @@ PLANTED = (
     ),
     Planted(
         "the margin over all classes",
-        "readouts/margin.py",
+        "core/answers.py",
         "- others.logsumexp(dim=1)",
         "- z.logsumexp(dim=1)",
         "readouts/test_simple_readouts.py::test_margin_is_the_log_odds_of_the_label",

@@ -6,10 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import float64, nn
 
+from spotlessnet.core.answers import margin
 from spotlessnet.core.data import Data
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
-from spotlessnet.readouts.margin import margin, margins_of
+from spotlessnet.readouts.margin import margins_of
 from spotlessnet.readouts.matched_controls import Unseen, beyond, margins_by_label, matched, matched_controls
 
 

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from spotlessnet.core.answers import margin
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import MismatchError, NeedError, SettingError
 from spotlessnet.core.loss import BinaryCrossEntropy
@@ -19,7 +20,7 @@ from spotlessnet.readouts import READOUTS, ActivationDistance, Confidence, Entro
 from spotlessnet.readouts.activation_distance import along_path
 from spotlessnet.readouts.curve import loss_along_line
 from spotlessnet.readouts.entropy import confidences, entropies, histogram
-from spotlessnet.readouts.margin import margin, margins
+from spotlessnet.readouts.margin import margins
 from tests.readouts.problems import blobs, fixed, linear, unchecked
 
 

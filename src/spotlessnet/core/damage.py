@@ -189,7 +189,8 @@ def _balanced(network: Trained, data: Data) -> float:
     if not bool(answers.isfinite().all()):
         return float("inf")
     if isinstance(network.loss, CrossEntropy):
-        wrong, groups = (answers.argmax(dim=1) != y).double()[:, None], [y[:, None] == c for c in y.unique()]
+        wrong = network.loss.mistakes(answers, y)[:, None]
+        groups = [y[:, None] == c for c in y.unique()]
     else:
         truth = y.reshape(answers.shape) > 0.5
         wrong, groups = ((answers > 0) != truth).double(), [truth, ~truth]

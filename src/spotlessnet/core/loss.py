@@ -52,6 +52,11 @@ class Loss(ABC):
         return self(outputs, y)
 
 
+def wrong_class(outputs: Float[Tensor, "N C"], y: Shaped[Tensor, " N"]) -> Float[Tensor, " N"]:
+    """One where the largest output is not the label's, zero elsewhere."""
+    return (outputs.argmax(dim=1) != y).to(outputs.dtype)
+
+
 def _unit(outputs: Float[Tensor, "N C"], c: int) -> Float[Tensor, "N C"]:
     v = torch.zeros_like(outputs)
     v[:, c] = 1
@@ -105,7 +110,7 @@ class CrossEntropy(Loss):
         return torch.multinomial(outputs.softmax(dim=1), 1, generator=generator).squeeze(1)
 
     def mistakes(self, outputs: Float[Tensor, "N C"], y: Shaped[Tensor, " N"]) -> Float[Tensor, " N"]:
-        return (outputs.argmax(dim=1) != y).to(outputs.dtype)
+        return wrong_class(outputs, y)
 
 
 @dataclass(frozen=True)

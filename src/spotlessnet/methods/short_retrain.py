@@ -6,7 +6,7 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from spotlessnet.core.data import Data
+from spotlessnet.core.answers import error_rate
 from spotlessnet.core.deprecated import OldName
 from spotlessnet.core.errors import check_not_negative, check_positive
 from spotlessnet.core.scrub import METHODS, Notes, Scrub, Sizes, Work
@@ -80,12 +80,12 @@ class ShortRetrain(Scrub):
             # Only weights come back from a scrub, so statistics that moved would be lost.
             freeze_statistics=True,
         )
-        goal, network, epochs = _error(trained, split.retain) + self.error_tolerance, trained.at(init), 0
+        goal, network, epochs = error_rate(trained, split.retain) + self.error_tolerance, trained.at(init), 0
         error = float("inf")
         while error > goal and epochs < recipe.epochs:
             fitted = fit(network, split.retain, stage, seed=self.seed + epochs, label="retraining in short")
             network, epochs = replace(network, weights=fitted.weights), epochs + stage.epochs
-            error = _error(network, split.retain)
+            error = error_rate(network, split.retain)
         notes.fact(epochs=epochs, share_of_training=epochs / recipe.epochs, retained_error=error)
         if error > goal:
             notes.assume(
@@ -93,8 +93,3 @@ class ShortRetrain(Scrub):
                 "the network answers the retained rows worse than the original; retrain by the recipe itself",
             )
         return network.weights
-
-
-def _error(network: Trained, data: Data) -> float:
-    mistakes = [network.loss.mistakes(network.outputs(one.x), one.y).detach() for one in network.batches(data, 256)]
-    return sum(float(part.sum()) for part in mistakes) / len(data)

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-
+from spotlessnet.core.answers import mistakes
 from spotlessnet.core.errors import check_choice
 from spotlessnet.core.intervals import clopper_pearson
 from spotlessnet.core.readout import READOUTS, Ideal, Reading, Readout
@@ -40,13 +39,12 @@ class Error(Readout):
     def name(self) -> str:
         return f"error on {self.on}"
 
-    @torch.no_grad()
     def __call__(self, network: Trained, split: Split) -> Reading:
         data = part(split, self.on)
-        mistakes = torch.cat([network.loss.mistakes(network.outputs(b.x), b.y) for b in network.batches(data)]).double()
-        value = float(mistakes.mean())
-        counts = bool(((mistakes == 0) | (mistakes == 1)).all())
+        found = mistakes(network, data)
+        value = float(found.mean())
+        counts = bool(((found == 0) | (found == 1)).all())
         if self.on != "test" or not counts:
             return Reading(value)
-        _, low, high = clopper_pearson(int(mistakes.sum()), len(mistakes))
+        _, low, high = clopper_pearson(int(found.sum()), len(found))
         return Reading(value, low, high)

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from jaxtyping import Float, Float64, Int
+from jaxtyping import Float64
 from torch import Tensor
 
+from spotlessnet.core.answers import margin
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import check_choice
 from spotlessnet.core.progress import track
@@ -15,20 +16,6 @@ from spotlessnet.core.readout import READOUTS, Ideal, Reading, Readout
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.readouts.parts import PARTS, Part, class_labels, class_logits, part
-
-
-def margin(logits: Float[Tensor, "N C"], y: Int[Tensor, " N"]) -> Float64[Tensor, " N"]:
-    r"""$\varphi = \log p_y - \log \sum_{c \ne y} p_c$ of each row, in float64.
-
-    Computed from the logits, $z_y - \mathrm{logsumexp}_{c \ne y} z_c$, so that it neither saturates nor cancels where
-    the network is certain.
-
-    >>> margin(torch.tensor([[1000.0, 0.0]]), torch.tensor([0])).tolist()
-    [1000.0]
-    """
-    z, right = logits.double(), y.long().unsqueeze(1)
-    others = z.scatter(1, right, -torch.inf)
-    return z.gather(1, right).squeeze(1) - others.logsumexp(dim=1)
 
 
 def margins(network: Trained, data: Data) -> Float64[Tensor, " N"]:

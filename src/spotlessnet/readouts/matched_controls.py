@@ -8,11 +8,12 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from spotlessnet.core.adapters import Arrays
+from spotlessnet.core.answers import margin
 from spotlessnet.core.data import Data
 from spotlessnet.core.progress import track
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
-from spotlessnet.readouts.margin import margin, margins_of
+from spotlessnet.readouts.margin import margins_of
 from spotlessnet.readouts.parts import class_labels, class_logits
 
 MOST = 1000

@@ -14,7 +14,7 @@ from torch.func import functional_call, jvp
 
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import SettingError, check_positive
-from spotlessnet.core.loss import Loss
+from spotlessnet.core.loss import Loss, wrong_class
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.trained import Trained, logits_of
 from spotlessnet.operators.gradient import gradient
@@ -58,7 +58,7 @@ class CentredTargets(Loss):
         return eye.expand(len(outputs), -1, -1)
 
     def mistakes(self, outputs: Float[Tensor, "N C"], y: Shaped[Tensor, " N"]) -> Float[Tensor, " N"]:
-        return (outputs.argmax(dim=1) != y).to(outputs.dtype)
+        return wrong_class(outputs, y)
 
 
 class UserNetwork(nn.Module):

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import float64, nn
 
+from spotlessnet.core.answers import margin
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import NeedError, SettingError
 from spotlessnet.core.loss import CrossEntropy, SquaredError
@@ -15,7 +16,6 @@ from spotlessnet.core.split import Request, Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.methods import OutOfFoldDistillation
 from spotlessnet.methods.out_of_fold.class_bias import suppress_class_bias
-from spotlessnet.methods.out_of_fold.held_out_confidence import margin
 from spotlessnet.methods.out_of_fold.method import HEAVIEST, MISLABELLED, NEVER, ORDINARY, WHOLE_CLASS, Touch
 from spotlessnet.methods.out_of_fold.own_logits import blend_own_logits
 from spotlessnet.methods.out_of_fold.step_scale import extend_step
@@ -303,7 +303,7 @@ def test_it_visits_no_more_rows_than_it_may_and_others_in_every_round():
 
 def test_the_margin_is_that_of_the_readout():
     trained, split = problem(whole=True)
-    found = margin(trained.predict(split.forget), torch.tensor(0))
+    found = margin(trained.predict(split.forget), torch.zeros(len(split.forget), dtype=torch.long))
     torch.testing.assert_close(found, margins(trained, split.forget))
 
 

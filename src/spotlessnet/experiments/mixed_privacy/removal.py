@@ -8,8 +8,8 @@ from pathlib import Path
 
 from spotlessnet.auditing.rows import Row
 from spotlessnet.auditing.summary import ORIGINAL, RETRAINED
+from spotlessnet.core.answers import error_rate
 from spotlessnet.core.cohorts import whole_class
-from spotlessnet.core.data import Data
 from spotlessnet.core.meter import Meter
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
@@ -105,15 +105,9 @@ def looks(network: Trained, retrained: Trained, core: Trained, split: Split) -> 
     sets = (split.forget, split.retain, split.tests, of_class)
     for readout, data in zip(SHOWN[:4], sets, strict=True):
         if len(data):
-            yield readout, error(network, data), "share of rows"
+            yield readout, error_rate(network, data), "share of rows"
     for readout, reference in zip(SHOWN[4:], (retrained, core), strict=True):
         yield readout, float(distances(network, reference, split.tests).max()), "probability, L1, largest"
-
-
-def error(network: Trained, data: Data) -> float:
-    """Share of wrong answers."""
-    wrong = network.predict(data).argmax(dim=1).cpu() != data.labels().cpu()
-    return float(wrong.double().mean())
 
 
 def draw(rows: list[Row], out: Path) -> list[Path]:

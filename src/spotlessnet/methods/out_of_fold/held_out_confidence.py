@@ -1,9 +1,9 @@
 """How sure a network may be of ordinary rows that it is to have never seen: as sure as of held-out ones."""
 
-import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from spotlessnet.core.answers import margin
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import NeedError
 from spotlessnet.core.trained import Trained
@@ -24,14 +24,8 @@ def match_held_out_confidence(
             raise NeedError(
                 f"`OutOfFoldDistillation` needs held-out rows of every forgotten class, but none has class {int(c)}."
             )
-        now, unseen = margin(answers[mine], c), margin(trained.predict(held.select(alike)).cpu(), c)
+        now = margin(answers[mine], labels[mine])
+        unseen = margin(trained.predict(held.select(alike)).cpu(), known[alike])
         rank = (now.argsort().argsort().to(unseen) + 0.5) / len(now)
-        answers[mine, c] += unseen.quantile(rank) - now
+        answers[mine, c] += (unseen.quantile(rank) - now).to(answers)
     return answers
-
-
-def margin(answers: Float[Tensor, "k C"], label: Int[Tensor, ""]) -> Float[Tensor, " k"]:
-    """By how much the logit of one class exceeds all others together."""
-    others = answers.clone()
-    others[:, label] = -torch.inf
-    return answers[:, label] - others.logsumexp(dim=1)

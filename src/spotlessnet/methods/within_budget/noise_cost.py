@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from spotlessnet.core.answers import mistakes
 from spotlessnet.core.covariance import Covariance
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import NumericsError
@@ -107,20 +108,14 @@ class NoiseCost:
     def _increases(self, alpha: float, rows: Data, draws: int, generator: torch.Generator) -> Float[Tensor, "S N"]:
         """For each draw and row, the mistake with noise less the one without."""
         covariance, w = self.covariance.scaled(alpha), self.network.weights
-        clean = _mistakes(self.network, rows)
-        noisy = [_mistakes(self.network.at(w + covariance.draw(generator).to(w)), rows) for _ in range(draws)]
+        clean = mistakes(self.network, rows)
+        noisy = [mistakes(self.network.at(w + covariance.draw(generator).to(w)), rows) for _ in range(draws)]
         return torch.stack(noisy) - clean
 
 
 def _cost(increases: Float[Tensor, "S N"]) -> Cost:
     each = increases.mean(dim=1)
     return Cost(float(each.mean()), float(each.max()))
-
-
-def _mistakes(network: Trained, rows: Data) -> Float[Tensor, " N"]:
-    with torch.no_grad():
-        found = [network.loss.mistakes(network.outputs(b.x), b.y).double().cpu() for b in network.batches(rows)]
-    return torch.cat(found)
 
 
 def _nothing_holds(limit: float, rows: int) -> str:
