@@ -1,6 +1,7 @@
 """The page on the architecture names every room, and shows the files that are visited."""
 
 import re
+import tomllib
 
 from benchmarks.modules_visited import picture, visited
 
@@ -15,6 +16,12 @@ def test_every_room_has_its_line():
     listed = set(re.findall(r"^  (\w+)/ ", PAGE.read_text(encoding="utf-8"), re.M))
     rooms = {path.name for path in SOURCE.iterdir() if path.is_dir() and path.name != "__pycache__"}
     assert listed == rooms
+
+
+def test_layers_are_those_of_the_import_contract():
+    [contract, *_] = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    first = next(block.text for block in blocks(PAGE) if block.language == "mermaid")
+    assert re.findall(r'\["([^"]+)"\]', first) == contract["layers"]
 
 
 def test_pictures_show_files_that_exist():
