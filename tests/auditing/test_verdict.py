@@ -281,7 +281,7 @@ def test_a_network_trained_otherwise_is_not_accused_of_memory():
     found = among_strangers(otherwise)
     assert found.outcome == "forgotten"
     assert found.reason == (
-        "nothing is left beyond what retraining leaves; the network was trained otherwise, but remembers no more"
+        "nothing is left beyond what retraining leaves; the network was trained differently, but remembers no more"
     )
     without = QUICK(group(101, 6.0), replace(otherwise, unseen=None), group(102), group(103))
     assert state(without, "row by row") == "different"
@@ -309,7 +309,7 @@ def test_a_small_share_that_is_surely_there_is_not_excused():
     kept = replace(quiet[1], margins=quiet[1].margins + 0.6 + 0.01 * rows.sin())
     found = QUICK(quiet[0], kept, *quiet[1:])
     assert state(found, "remembered share") == "same"
-    assert "trained otherwise" not in "".join(check.note for check in found.checks)
+    assert "trained differently" not in "".join(check.note for check in found.checks)
 
 
 def test_where_little_was_remembered_another_training_leaves_it_open():
@@ -338,7 +338,7 @@ def test_an_error_that_comes_with_another_training_is_excused_and_one_that_comes
     excused = QUICK(groups[0], other, *groups[2:])
     assert state(excused, "forgotten rows") == "same"
     [note] = [check.note for check in excused.checks if "forgotten rows" in check.name]
-    assert note == "trained otherwise, but remembers no more"
+    assert note == "trained differently, but remembers no more"
     two_rows = kept.margins.clone()
     two_rows[:, :2] += 8.0
     caught = QUICK(groups[0], replace(kept, margins=two_rows), *groups[2:])

@@ -30,10 +30,10 @@ TEST_ERROR = "error on test rows"
 ATTACK = "attack, area under the curve"
 """The checks, as a report addresses them."""
 
-OTHERWISE = "trained otherwise, but remembers no more"
+OTHERWISE = "trained differently, but remembers no more"
 
 MOST = 0.8
-"""A row that kept so much of what the original remembers of it is remembered, however far strangers go astray."""
+"""A row that kept so much of what the original remembers of it is remembered, however far controls move."""
 
 
 @dataclass(frozen=True)
@@ -44,19 +44,19 @@ class EquivalenceTest:
        $D_f$: 0 as retrained, 1 as the original, negative is the Streisand effect. Fieller's interval over seeds.
     2. **error on $D_f$**, paired differences.
     3. **rows**: margin-KL of each row, its mean and 95th percentile over rows, against shuffled networks.
-    4. **error on test**, one-sided: a network that lost its wits has not forgotten.
+    4. **error on test**, one-sided: a broken network is not an unlearned one.
 
-    Where any of them differs, strangers tell why: test rows with other labels that retrained networks find just as
-    likely. A share is counted anew, of how much further than its strangers each row has moved. If that holds zero and
-    is as small as 1. allows, and no single row goes `max_control_sd`, the network was trained otherwise and remembers
+    Where any of them differs, matched controls tell why: test rows with other labels that retrained networks find as
+    likely. A share is counted anew, of how much further than its controls each row has moved. If that holds zero and
+    is as small as 1. allows, and no single row goes `max_control_sd`, the network was trained differently and remembers
     no more; if it is too wide, nothing can be told. Fewer errors on $D_f$ than retrained networks make are never
     excused.
 
     **Arguments:**
 
     - `share`: how much of the original's memory may remain.
-    - `max_control_sd`: standard deviations of strangers among themselves that any one row may go further toward the
-      original than its strangers, or `share` if that is more; never more than most of what the original remembers.
+    - `max_control_sd`: standard deviations of controls among themselves that any one row may go further toward the
+      original than its controls, or `share` if that is more; never more than most of what the original remembers.
     - `points`, `deviations`: the interval of an error's difference must stay within the larger of so much (share of
       rows) and so many standard deviations between retrained networks. With 8 seeds the interval reaches about one
       deviation to each side, so three leave two to the estimate, and 99.6 % of genuine retrained groups stay inside.
@@ -136,7 +136,7 @@ class EquivalenceTest:
             )
         )
         if any(check.state != "same" for check in found):
-            found = self._beside_strangers(found, original, candidate, retrained)
+            found = self._beside_controls(found, original, candidate, retrained)
         if not len(retrained.test_error):
             return found
         test = self._error(TEST_ERROR, *(group.test_error for group in groups), worse_only=True)
@@ -186,7 +186,7 @@ class EquivalenceTest:
         state: State = "different" if found.p <= self.false_alarm else "same"
         return Check(ROWS, state, found.nats, math.nan, math.nan, math.nan, note)
 
-    def _beside_strangers(self, checks: Checks, original: Evidence, candidate: Evidence, retrained: Evidence) -> Checks:
+    def _beside_controls(self, checks: Checks, original: Evidence, candidate: Evidence, retrained: Evidence) -> Checks:
         """The checks again, in the light of rows that nobody trained on."""
         net = beyond_controls(original, candidate, retrained, 2 * self.level - 1, 1 - self.false_alarm)
         if net is None:
@@ -198,7 +198,7 @@ class EquivalenceTest:
         if net.surely.low > 0 or net.surely.high < 0 or net.single > one_row or knows_labels:
             return Checks(told)
         state: State = "unclear"
-        note = "trained otherwise, and what it remembers is too little to tell"
+        note = "trained differently, and what it remembers is too little to tell"
         if -self.share <= net.share.low and net.share.high <= self.share and net.single <= MOST:
             state, note = "same", OTHERWISE
         return Checks(

@@ -51,12 +51,12 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Net:
-    """What is remembered beyond strangers, in shares of what the original remembers beyond them.
+    """What is remembered beyond matched controls, in shares of what the original remembers beyond them.
 
     **Arguments:**
 
     - `share`, `surely`: in the mean over rows, with Fieller's interval at two levels.
-    - `single`, `chance`: of the row that kept most, and the standard deviation of strangers among themselves.
+    - `single`, `chance`: of the row that kept most, and the standard deviation of controls among themselves.
     """
 
     share: Interval
@@ -66,13 +66,13 @@ class Net:
 
     def __str__(self) -> str:
         share = f"{self.share.value:.2g} [{self.share.low:.2g}, {self.share.high:.2g}]"
-        return f"beyond strangers {share}, of one row {self.single:.2g} ({self.chance:.2g} by chance)"
+        return f"beyond matched controls {share}, of one row {self.single:.2g} ({self.chance:.2g} by chance)"
 
 
 def beyond_controls(
     original: Evidence, candidate: Evidence, retrained: Evidence, level: float, surely: float
 ) -> Net | None:
-    """How much of its memory the original would recognise; nothing where there are no strangers.
+    """How much the original remembers beyond its matched controls; nothing where there are none.
 
     A row's own share is taken of what the original remembers of it or of a typical one, whichever is more.
     """

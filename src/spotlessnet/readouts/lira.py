@@ -106,8 +106,8 @@ class LiRA(Readout):
 
     The references are networks retrained without $D_f$: they are non-members for $D_f$ and for the other rows alike, so
     a further retrained network gives one half, whatever the difficulty or the labels of the rows. A network that was
-    trained otherwise gives one half only beside `matched_controls` (see there): of a wrong label it is less unsure, of
-    a right one less sure.
+    trained differently gives one half only beside `matched_controls` (see there): of a wrong label it is less unsure,
+    of a right one less sure.
 
     **Arguments:**
 

@@ -1,4 +1,4 @@
-"""Strangers: rows that nobody trained on, matched to the forgotten ones. They tell memory from another training."""
+"""Matched controls: rows never trained on, as likely as the forgotten ones. They tell memory from another training."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,10 +17,10 @@ from spotlessnet.readouts.margin import margins_of
 from spotlessnet.readouts.parts import class_labels, class_logits
 
 MOST = 1000
-"""Test rows that strangers are chosen from."""
+"""Test rows that matched controls are chosen from."""
 
 EACH = 8
-"""Strangers beside every forgotten row."""
+"""Matched controls beside every forgotten row."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +43,7 @@ class Unseen:
         if split.test is None or not group:
             return None
         few = _drawn(split.test)
-        seen = [margins_by_label(class_logits(network, few)).cpu() for network in track(group, "strangers")]
+        seen = [margins_by_label(class_logits(network, few)).cpu() for network in track(group, "matched controls")]
         return Unseen(torch.stack(seen), class_labels(group[0], split.forget).cpu())
 
     def select(self, networks: Int64[Tensor, " R"]) -> "Unseen":
@@ -87,7 +87,7 @@ def matched(
 
 
 def matched_controls(networks: Sequence[Trained], split: Split, each: int = EACH) -> Data:
-    """The strangers of all forgotten rows as data of their own, with the labels they are given, none twice.
+    """The matched controls of all forgotten rows as data of their own, with the labels they are given, none twice.
 
     **Arguments:**
 
@@ -106,17 +106,17 @@ def _drawn(test: Data) -> Data:
 
 @dataclass(frozen=True, eq=False)
 class Beyond:
-    r"""How much further than its strangers each forgotten row has moved from where retraining puts it.
+    r"""How much further than its matched controls each forgotten row has moved from where retraining puts it.
 
-    $$a_i = \Delta\varphi_i - \frac1k \sum_{j \in \text{strangers of } i} \Delta\varphi_j$$
+    $$a_i = \Delta\varphi_i - \frac1k \sum_{j \in \text{controls of } i} \Delta\varphi_j$$
 
     with $\Delta\varphi$ the mean margin less that of the retrained networks. A network trained for fewer epochs or at
-    another rate is less sure of every row, strangers included; only memory sets the forgotten rows apart.
+    another rate is less sure of every row, controls included; only memory sets the forgotten rows apart.
 
     **Arguments:**
 
     - `rows`: $a_i$.
-    - `matched_controls`: the same for each stranger of row $i$ beside the row's other strangers: what chance can do.
+    - `matched_controls`: the same for each control of row $i$ beside the row's other controls: what chance can do.
     """
 
     rows: Float64[Tensor, " T"]
@@ -130,7 +130,7 @@ def beyond(
     retrained_unseen: Unseen,
     each: int = EACH,
 ) -> Beyond:
-    """Forgotten rows beside their strangers, in one group of networks and the retrained ones."""
+    """Forgotten rows beside their matched controls, in one group of networks and the retrained ones."""
     near, label = matched(retrained, retrained_unseen, each)
     moved = (unseen.margins - retrained_unseen.margins).mean(dim=0)[near, label]
     fellows = (moved.sum(dim=0) - moved) / max(1, len(moved) - 1)
