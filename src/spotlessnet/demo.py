@@ -31,7 +31,7 @@ COUNT = 25
 def problem(seed: int = 0) -> tuple[Trained, Split]:
     """A network pre-trained on half of the digits, about to be fine-tuned on the rest, of which 25 are mislabelled.
 
-    Mislabelled rows must be learnt by heart, so here forgetting has something to do. Ordinary rows of so simple a data
+    Mislabelled rows must be memorised, so here forgetting has something to do. Ordinary rows of so simple a data
     set are answered alike by networks that never saw them, and doing nothing would pass.
     """
     digits = load("digits", core=0.5, seed=seed)

@@ -240,8 +240,8 @@ def test_one_memory_serves_one_request(here):
     (here / "forget.csv").write_text("id\nperson-2\n")
     ended = spotless(*asked, "--out", "fork")
     assert ended.code == 3
-    assert "was used by a request before, and serves one only" in ended.err
-    assert "Go on from the network and the memory in first." in ended.err
+    assert "were used by a request before, and serve one only" in ended.err
+    assert "Go on from the network and the statistics in first." in ended.err
     assert not (here / "fork").exists()
     (here / "forget.csv").write_text("id\nperson-1\nperson-5\nperson-7\n")
     assert json.loads(spotless(*asked, "--out", "first", "--resume", "--json").out)["status"] == "already done"
@@ -259,7 +259,7 @@ def test_half_of_an_unfinished_request_is_no_memory(here):
     (here / "forget.csv").write_text("id\nperson-2\n")
     ended = spotless(*second(asked), "--out", "second")
     assert ended.code == 3
-    assert "belongs to a request that did not finish, for there is no receipt beside it" in ended.err
+    assert "belong to a request that did not finish, for there is no receipt beside" in ended.err
 
 
 def started(*arguments: str, pause: str = "") -> subprocess.Popen[str]:
@@ -290,7 +290,8 @@ def test_of_two_requests_at_once_one_is_served(here):
     served = [name for name in ("a", "b") if (here / name / "receipt.json").is_file()]
     assert len(served) == 1
     [refused] = [err for (_, err), run in zip(told, runs, strict=True) if run.returncode]
-    assert "at work from the memory" in refused or f"Go on from the network and the memory in {served[0]}" in refused
+    sent_on = f"Go on from the network and the statistics in {served[0]}"
+    assert "at work from the statistics" in refused or sent_on in refused
     note = json.loads((here / f"{STATISTICS}.next").read_text())
     assert (note["folder"], note["state"]) == (f"../{served[0]}", "done")
 
@@ -319,7 +320,7 @@ def test_a_killed_request_neither_blocks_nor_forks(here, moment, is_served):
         (here / "second.csv").write_text("id\nperson-2\n")
         busy = spotless(*("second.csv" if w == "forget.csv" else w for w in asked), "--out", "meanwhile")
         assert busy.code == 4
-        assert "Another request is at work from the memory" in busy.err
+        assert "Another request is at work from the statistics" in busy.err
         run.send_signal(signal.SIGKILL)
         run.communicate(timeout=60)
         time.sleep(0.1)
@@ -329,13 +330,13 @@ def test_a_killed_request_neither_blocks_nor_forks(here, moment, is_served):
     after = spotless(*other, "--out", "other")
     if is_served:
         assert after.code == 3
-        assert "Go on from the network and the memory in killed." in after.err
+        assert "Go on from the network and the statistics in killed." in after.err
         return
     # Nothing was served, so another request may have the memory; then the killed one must not come back.
     assert after.code == 0, after.err
     back = spotless(*asked, "--out", "killed", "--resume")
     assert back.code == 3
-    assert "Go on from the network and the memory in other." in back.err
+    assert "Go on from the network and the statistics in other." in back.err
 
 
 def test_a_killed_request_can_be_resumed(here):
@@ -357,7 +358,7 @@ def test_a_note_that_cannot_be_read_is_not_passed_over(here):
     (here / f"{STATISTICS}.next").write_text("{}")
     ended = spotless("scrub", *BASE, "--method", "ntk", "--statistics", STATISTICS, "--out", "run")
     assert ended.code == 3
-    assert "must say which request used the memory, but cannot be read" in ended.err
+    assert "must say which request used the statistics, but cannot be read" in ended.err
 
 
 def test_of_copies_without_ids_as_many_go_as_are_named():

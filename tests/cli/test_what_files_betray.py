@@ -30,7 +30,7 @@ def test_a_symbolic_link_is_the_memory_itself(here, memory):
     for again in (STATISTICS, "elsewhere/link.safetensors"):
         ended = spotless(*asked, again, "--out", "second")
         assert ended.code == 3
-        assert "was used by a request before, and serves one only" in ended.err
+        assert "were used by a request before, and serve one only" in ended.err
         assert "in first." in ended.err
 
 
@@ -40,7 +40,7 @@ def test_a_memory_of_two_names_is_refused(here, memory):
     for name in (STATISTICS, "elsewhere/statistics.safetensors"):
         ended = spotless("scrub", *BASE, *QUICK, "--statistics", name, "--out", "run")
         assert ended.code == 3
-        assert "must have one name, but 2 names (hard links) lead to it" in ended.err
+        assert "must have one name, but 2 names (hard links) lead to them" in ended.err
     (here / "elsewhere/statistics.safetensors").unlink()
     assert spotless("scrub", *BASE, *QUICK, "--statistics", STATISTICS, "--out", "run").code == 0
 

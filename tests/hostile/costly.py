@@ -179,7 +179,7 @@ ENDLESS = [
         for flag, name in (("--weights", "a.safetensors"), ("--forget", "a.txt"), ("--data", "a.npz"), ("--case", "a"))
     ),
     Attack("a socket as --weights", bound("--weights", "a.pt"), 3, "Give a plain file"),
-    Attack("a pipe as a note beside --statistics", noted, 3, "must say which request used the memory"),
+    Attack("a pipe as a note beside --statistics", noted, 3, "must say which request used the statistics"),
     Attack("links in a circle", device("--forget", "a.csv", "a.csv"), 3, "There is no file a.csv"),
     Attack("a checkpoint in itself", weights("a.pt", in_itself), 3, "holds no tensor"),
 ]

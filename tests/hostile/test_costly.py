@@ -203,7 +203,7 @@ def test_arrays_of_the_other_byte_order_mean_the_same(tmp_path, monkeypatch):
 
 def test_a_memory_that_is_not_finite_is_refused(tmp_path):
     save_file({"weights": torch.full((3,), float("nan")), "gradient": torch.zeros(3)}, tmp_path / "m.safetensors")
-    with pytest.raises(NumericsError, match=r"The memory's 'weights' in .* is not finite"):
+    with pytest.raises(NumericsError, match=r"The statistics' 'weights' in .* is not finite"):
         read_statistics(tmp_path / "m.safetensors")
 
 

@@ -116,7 +116,7 @@ def test_noise_after_a_step_says_where_its_memory_was_written():
     assert any("at the remembered weights" in text for text in about["assumed"])
     with pytest.raises(NeedError, match="The memory holds no diagonal"):
         Fisher(statistics=replace(memory, diagonal=None))(trained, Split(forget=split.forget))
-    with pytest.raises(NeedError, match="The memory holds no kronecker"):
+    with pytest.raises(NeedError, match="The statistics hold no kronecker"):
         Fisher(statistics=replace(memory, kronecker=None), structure="kronecker")(trained, Split(forget=split.forget))
 
 

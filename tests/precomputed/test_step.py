@@ -237,9 +237,9 @@ def test_fisher_and_newton_noise_from_memory_is_that_of_the_retained_rows():
 def test_what_a_memory_cannot_serve_is_refused():
     trained, data = problem(9)
     memory = precompute(trained, data, rank=2, diagonal=None)
-    with pytest.raises(SettingError, match=r"`Newton.memory` knows neither `time` nor `keep_residual=False`"):
+    with pytest.raises(SettingError, match=r"`Newton.statistics` know neither `time` nor `keep_residual=False`"):
         Newton(statistics=memory, time=1.0)
-    with pytest.raises(SettingError, match=r"`NTK.memory` holds the loss's own curvature"):
+    with pytest.raises(SettingError, match=r"`NTK.statistics` hold the loss's own curvature"):
         NTK(statistics=memory, output="identity")
 
 

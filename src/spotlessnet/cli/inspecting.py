@@ -11,7 +11,7 @@ from spotlessnet.cli.options import AsJson, Debug, Quiet
 SHOWN = 40
 """Tensors that are listed one by one."""
 
-Thing = Annotated[Path, typer.Argument(help="A checkpoint, a memory, a receipt, or the folder of a request.")]
+Thing = Annotated[Path, typer.Argument(help="A checkpoint, statistics, a receipt, or the folder of a request.")]
 
 
 MADE = {"memory": "statistics", "statistics": "statistics", "fold models": "fold_models"}
@@ -19,7 +19,7 @@ MADE = {"memory": "statistics", "statistics": "statistics", "fold models": "fold
 
 
 def inspect(path: Thing, json: AsJson = False, quiet: Quiet = False, debug: Debug = False) -> int:
-    """Say what is in a checkpoint, a memory or a receipt; nothing in it is run.
+    """Say what is in a checkpoint, statistics or a receipt; nothing in it is run.
 
     [bold]spotless inspect model.safetensors[/bold]
     """

@@ -39,10 +39,10 @@ def precompute(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> int:
-    """Write a memory of a trained network: sums over its data and keyed digests of its rows, no row itself.
+    """Precompute statistics of a trained network: sums over its data and keyed digests of its rows, no row itself.
 
     [bold]spotless precompute --model nets.py:build --weights model.safetensors --data mydata.py:train
-    --out memory/[/bold]
+    --out kept/[/bold]
 
     Your own modules are imported, so their code runs.
     """
@@ -63,7 +63,7 @@ def precompute(
         size = (min(rank, P) + 3) * P * opened.trained.weights.element_size()
         plan = f"remember {len(data)} rows of a network with {P} weights in about {size / 2**20:.3g} MiB"
         if folds:
-            begin_fold_models(opened.trained, data, folds)  # before the memory, which takes long
+            begin_fold_models(opened.trained, data, folds)  # before the statistics, which take long
             plan += f", and train {folds * repeats} fold models: as long as {(folds - 1) * repeats} trainings"
         console.say(plan)
         if wish.dry_run:

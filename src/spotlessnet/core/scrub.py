@@ -168,9 +168,9 @@ class Scrub(metaclass=AcceptsOldNames):
     def reference_spread(self, retrained: Trained, split: Split, notes: Notes) -> Covariance:
         r"""$\Sigma_0$, this method's own noise at retrained weights, from the retained rows alone.
 
-        The forgotten rows are in no part of what it is made from: not in the split, and not through a memory, which is
-        of the network that knew them. Noise that spells the rows would otherwise stand on both sides of a divergence
-        and read zero.
+        The forgotten rows are in no part of what it is made from: not in the split, and not through statistics, which
+        are of the network that knew them. Noise that spells the rows would otherwise stand on both sides of a
+        divergence and read zero.
         """
         alone = replace(self, statistics=None) if vars(self).get("statistics") is not None else self  # type: ignore[type-var]  # a dataclass
         return alone.spread(retrained, split.unasked, notes)

@@ -45,7 +45,7 @@ class Split:
     **Arguments:**
 
     - `forget`: $D_f$, the rows that must go.
-    - `kept`: $D_r$, the rows that stay; `None` when they are no longer at hand (a memory must then stand in).
+    - `kept`: $D_r$, the rows that stay; `None` when they are no longer at hand (statistics must then stand in).
     - `test`: rows that no scrub may read.
     - `validation`: held-out rows that a scrub may read to tune itself.
     - `core`: rows that will never be asked to go (mixed privacy).
@@ -73,8 +73,8 @@ class Split:
         """$D_r$; an error that names the remedy when it is not at hand."""
         if self.kept is None:
             raise NeedError(
-                "This needs the retained data, but the split has none. Give `kept`, or a method that works from a "
-                "memory (`precompute` writes one at the end of training)."
+                "This needs the retained data, but the split has none. Give `kept`, or a method that works from "
+                "statistics (`precompute` writes them at the end of training)."
             )
         return self.kept
 

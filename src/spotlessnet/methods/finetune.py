@@ -23,7 +23,7 @@ from spotlessnet.training.tuning import Tuning
 class Finetune(Tuning):
     """Train on with the retained data alone; what was memorised fades slowly, if at all.
 
-    The papers' baseline, and the polish after a step: `chain(NTK(), Finetune(epochs=3))`. With enough epochs on a
+    The papers' baseline, and what may follow a step: `chain(NTK(), Finetune(epochs=3))`. With enough epochs on a
     convex problem it is retraining. Settings as for `Tuning`.
     """
 

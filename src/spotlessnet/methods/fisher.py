@@ -55,7 +55,7 @@ class Fisher(Scrub):
     - `cap`: the largest standard deviation in any direction.
     - `damping`: $\gamma$; `None` is zero for a known positive decay and 1e-3 otherwise.
     - `seed`: of the labels drawn for `"monte carlo"`.
-    - `memory`: the sums that `precompute` kept; only $D_f$ is then read.
+    - `statistics`: the sums that `precompute` kept; only $D_f$ is then read.
     """
 
     strength: float = 1e-10
@@ -141,7 +141,9 @@ class Fisher(Scrub):
                 "the noise is slightly smaller than from the retained rows alone",
             )
             if memory.kronecker is None:
-                raise NeedError("The memory holds no kronecker. Write it anew with `precompute(..., kronecker=True)`.")
+                raise NeedError(
+                    "The statistics hold no kronecker. Write them anew with `precompute(..., kronecker=True)`."
+                )
             return memory.kronecker.scaled(1 / memory.count)
         draw = torch.Generator(trained.device).manual_seed(self.seed)
         whole = memory.need("diagonal").to(trained.weights)

@@ -93,8 +93,8 @@ class Newton(Scrub):
       one with $\Sigma B \Sigma = \lambda\Sigma_h$, with `strength` for $\lambda$. Equal in all directions unless given.
     - `dense_up_to`: the most weights for which $B$ is written out.
     - `solver`: how the step of a larger network is found.
-    - `memory`: the sums that `precompute` kept; only $D_f$ is then read, $B$ is Gauss-Newton in low rank, and there is
-      no search and no time.
+    - `statistics`: the sums that `precompute` kept; only $D_f$ is then read, $B$ is Gauss-Newton in low rank, and there
+      is no search and no time.
     """
 
     curvature: Literal["auto", "hessian", "gauss-newton"] = "auto"
@@ -119,7 +119,7 @@ class Newton(Scrub):
         check_not_negative("Newton.strength", self.strength, "Smaller adds less noise.")
         check_not_negative("Newton.dense_up_to", self.dense_up_to)
         if self.statistics is not None and (self.time is not None or not self.keep_residual):
-            raise SettingError("`Newton.memory` knows neither `time` nor `keep_residual=False`. Leave them out.")
+            raise SettingError("`Newton.statistics` know neither `time` nor `keep_residual=False`. Leave them out.")
         if self.solver.precondition:
             raise SettingError("`Newton` takes products as they are. Leave `precondition` out, or use `NTK`.")
         if self.error is not None and self.structure != "dense":

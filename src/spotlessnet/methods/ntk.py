@@ -92,8 +92,8 @@ class NTK(Scrub):
     - `calibrate`: `"holdout"` chooses the length at which forgotten and held-out rows have the same loss.
     - `variant`: `"published"` follows the published code, for comparison only: identity, at the end, without the term
       $J(w_{start} - w)$, with its own trapezium; the settings above do not apply then, save `solver`.
-    - `memory`: the sums that `precompute` kept; only $D_f$ is then read, and the kept directions stand for $H_D$. The
-      automatic damping is then the least at which the network follows the linear model on $D_f$. From the second
+    - `statistics`: the sums that `precompute` kept; only $D_f$ is then read, and the kept directions stand for $H_D$.
+      The automatic damping is then the least at which the network follows the linear model on $D_f$. From the second
       request on $D_r$ is read too, to see that the step takes nothing back.
     """
 
@@ -129,7 +129,7 @@ class NTK(Scrub):
         asked = (self.output, self.variant, self.linearised)
         if self.statistics is not None and asked != ("softmax", "corrected", "end"):
             raise SettingError(
-                "`NTK.memory` holds the loss's own curvature at the trained weights; `output`, `linearised` and "
+                "`NTK.statistics` hold the loss's own curvature at the trained weights; `output`, `linearised` and "
                 "`variant` must keep their defaults."
             )
         check_positive("NTK.batch_size", self.batch_size)

@@ -85,14 +85,14 @@ def removal_gradient(
 
     **Arguments:**
 
-    - `forget`, `whole`: $g_f$ over the forgotten rows and $g_D$ over all of them (from data, or from a memory).
+    - `forget`, `whole`: $g_f$ over the forgotten rows and $g_D$ over all of them (from data, or from statistics).
     - `forgotten`, `total`: $k$ and $N$.
     """
     return forget - (forgotten / total) * whole
 
 
 def respond(curvature: Covariance, b: Float[Tensor, " P"]) -> Float[Tensor, " P"]:
-    """`H⁻¹ b` for a curvature that came from elsewhere, such as a memory: the ridge is already in it."""
+    """`H⁻¹ b` for a curvature that came from elsewhere, such as statistics: the ridge is already in it."""
     return curvature.solve(b)
 
 

@@ -1,4 +1,4 @@
-"""Write a memory at the end of training: sums over the data that later requests subtract from."""
+"""Write statistics at the end of training: sums over the data that later requests subtract from."""
 
 from typing import Literal
 
@@ -37,7 +37,7 @@ def precompute(
     - `diagonal`: how the Fisher diagonal is found, or `None` for no diagonal.
     - `kronecker`: keep Kronecker-factored curvature too (needs the extra `kfac`).
     - `sample`: take curvature from this many rows, scaled up to all of them, instead of every row.
-    - `coreset`: remember the keys of this many retained rows for a later polish.
+    - `coreset`: remember the keys of this many retained rows for later fine-tuning.
     - `salt`: of the keys by which rows are known again; a new one unless given.
     """
     check_not_negative("precompute.rank", rank)

@@ -1,4 +1,4 @@
-"""Memories on disk: one safetensors file each, written whole."""
+"""Statistics on disk: one safetensors file each, written whole."""
 
 from collections.abc import Mapping
 from math import isfinite
@@ -17,36 +17,36 @@ REMEDY = "Write it anew with `precompute`."
 
 
 def write_statistics(path: str | Path, memory: Statistics, *, replace: bool = False) -> str:
-    """Write a memory and give the file's SHA-256."""
+    """Write statistics and give the file's SHA-256."""
     tensors, text = memory.tensors()
     for name, value in tensors.items():
         if value.is_floating_point() and not bool(value.isfinite().all()):
-            raise NumericsError(f"The memory's {name!r} is not finite, so nothing was written. Check the training run.")
+            raise NumericsError(f"The statistics' {name!r} is not finite: nothing was written. Check the training run.")
     return write_whole(Path(path), to_bytes(tensors, text), replace=replace)
 
 
 def read_statistics(path: str | Path) -> Statistics:
-    """Read a memory; nothing in the file is executed."""
+    """Read statistics; nothing in the file is executed."""
     path = Path(path)
     if path.suffix != ".safetensors":
-        raise DataError(f"A memory is a .safetensors file, but {path} ends in {path.suffix!r}.")
+        raise DataError(f"Statistics are a .safetensors file, but {path} ends in {path.suffix!r}.")
     tensors = read_weights(path)
     for name, value in tensors.items():
         if value.is_floating_point() and not bool(value.isfinite().all()):
-            raise NumericsError(f"The memory's {name[:60]!r} in {path} is not finite. {REMEDY}")
+            raise NumericsError(f"The statistics' {name[:60]!r} in {path} is not finite. {REMEDY}")
     _check_shapes(path, tensors)
     memory = Statistics.from_tensors(tensors, read_metadata(path))
     numbers = (memory.weight_decay, memory.outside, memory.error)
     if not memory.count or not all(isfinite(number) for number in numbers):
-        raise DataError(f"The memory in {path} must hold rows and finite numbers, but does not. {REMEDY}")
+        raise DataError(f"The statistics in {path} must hold rows and finite numbers, but do not. {REMEDY}")
     return memory
 
 
 def _check_shapes(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Raise unless the parts of a memory fit each other: work would go wrong with them much later."""
+    """Raise unless the parts of statistics fit each other: work would go wrong with them much later."""
     weights = tensors.get("weights")
     if weights is None:
-        return  # the memory itself says what it lacks
+        return  # the statistics themselves say what they lack
     shapes = {name: tuple(weights.shape) for name in ("gradient", "diagonal")}
     rank = tensors["values"].numel() if "values" in tensors else -1
     shapes |= {"basis": (weights.numel(), rank), "values": (rank,)}
@@ -62,5 +62,5 @@ def _check_shapes(path: Path, tensors: Mapping[str, Tensor]) -> None:
     wrong += [name for name, value in keys if value.shape[1:] != (WIDTH,) or value.dtype != torch.uint8]
     if wrong or weights.ndim != 1 or not weights.is_floating_point() or ("basis" in tensors) != ("values" in tensors):
         raise DataError(
-            f"The memory in {path} is damaged: {(wrong or ['weights'])[0]!r} does not fit the rest. {REMEDY}"
+            f"The statistics in {path} are damaged: {(wrong or ['weights'])[0]!r} does not fit the rest. {REMEDY}"
         )

@@ -1,4 +1,4 @@
-"""One memory serves one request: who was first is written beside it, and whoever comes later is sent on."""
+"""One statistics file serves one request: who was first is written beside it, and whoever comes later is sent on."""
 
 import json
 import os
@@ -21,10 +21,10 @@ PENDING, DONE = "at work", "done"
 
 @dataclass(frozen=True)
 class Lineage:
-    """A memory, and the note beside it that says which request used it.
+    """A file of statistics, and the note beside it that says which request used it.
 
-    Two requests from one memory would give two networks that each still know the rows of the other. The memory is held
-    by a lock while a request works, and the note says which folder that is. With the folder's receipt the memory is
+    Two requests from one file would give two networks that each still know the rows of the other. The file is held by a
+    lock while a request works, and the note says which folder that is. With the folder's receipt the statistics are
     used up, also if the note could not be completed any more. A killed request leaves no lock and no receipt, so
     another one, or the same again, may follow.
     """
@@ -41,24 +41,24 @@ class Lineage:
         return self.memory.resolve()
 
     def check_free(self, out: Path) -> None:
-        """Raise if a request other than the one of `out` has used the memory, or if it is half of an unfinished one."""
+        """Raise if a request other than the one of `out` has used the statistics, or if they are half of one."""
         self._check_one_name()
         found = self._noted()
         if found is not None and self._is_used_up(found, out):
             raise DataError(
-                f"The memory {self.memory} was used by a request before, and serves one only. Go on from the network "
-                f"and the memory in {_from_here(self._folder(found))}."
+                f"The statistics {self.memory} were used by a request before, and serve one only. Go on from the "
+                f"network and the statistics in {_from_here(self._folder(found))}."
             )
         beside = self._real.parent
         if (beside / "scrubbed.safetensors").is_file() and not (beside / RECEIPT).is_file():
             raise DataError(
-                f"The memory {self.memory} belongs to a request that did not finish, for there is no receipt beside "
-                "it. Finish that request with --resume, or go on from where it began."
+                f"The statistics {self.memory} belong to a request that did not finish, for there is no receipt beside "
+                "them. Finish that request with --resume, or go on from where it began."
             )
 
     @contextmanager
     def used_by(self, out: Path) -> Iterator[None]:
-        """Hold the memory while the request of `out` works; when its receipt is there, the memory is used up."""
+        """Hold the statistics while the request of `out` works; when its receipt is there, they are used up."""
         handle = os.open(self.memory, os.O_RDONLY)
         try:
             _lock(handle, self.memory)
@@ -81,8 +81,8 @@ class Lineage:
         names = os.stat(self._real).st_nlink
         if names > 1:
             raise DataError(
-                f"The memory {self.memory} must have one name, but {names} names (hard links) lead to it, and the note "
-                "of who used it lies beside one of them. Remove the others."
+                f"The statistics {self.memory} must have one name, but {names} names (hard links) lead to them, and "
+                "the note of who used them lies beside one of them. Remove the others."
             )
 
     def _noted(self) -> dict[str, Any] | None:
@@ -95,10 +95,10 @@ class Lineage:
                 raise ValueError("no folder has such a name")
         except (OSError, ValueError, TypeError, KeyError, RecursionError) as e:
             raise DataError(
-                f"{self.note} must say which request used the memory, but cannot be read. Remove it only if you know "
-                "that no request was served from this memory."
+                f"{self.note} must say which request used the statistics, but cannot be read. Remove it only if you "
+                "know that no request was served from these statistics."
             ) from e
-        # A memory that was written anew under the same name is another one.
+        # Statistics that were written anew under the same name are others.
         return found if about == sha256(self.memory) and state in (PENDING, DONE) else None
 
     def _folder(self, found: dict[str, Any]) -> Path:
@@ -111,7 +111,7 @@ class Lineage:
         return folder.resolve() != out.resolve() and (folder / RECEIPT).is_file()
 
     def _write(self, out: Path, state: str) -> None:
-        # From where the memory lies, so that both may move together.
+        # From where the statistics lie, so that both may move together.
         folder = os.path.relpath(out.resolve(), self._real.parent)
         told = {"statistics": sha256(self.memory), "folder": folder, "state": state}
         write_whole(self.note, json.dumps(told, sort_keys=True).encode() + b"\n", replace=True)
@@ -132,5 +132,5 @@ def _lock(handle: int, path: Path) -> None:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as e:
         raise ResourceError(
-            f"Another request is at work from the memory {path}. Wait for it, then go on from what it leaves."
+            f"Another request is at work from the statistics {path}. Wait for it, then go on from what it leaves."
         ) from e

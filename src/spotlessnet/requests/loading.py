@@ -64,7 +64,7 @@ class LoadedRequest(LoadedNetwork):
 
     @property
     def left(self) -> int:
-        """How many rows the memory will hold when those of the request are gone."""
+        """How many rows the statistics will hold when those of the request are gone."""
         return 0 if self.statistics is None else self.statistics.count - len(self.split.forget)
 
     @property

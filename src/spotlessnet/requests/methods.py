@@ -22,13 +22,13 @@ BEST = "short-retrain"
 attacker could find is left, for a fraction of a retraining (`docs/which_method_when.md`, `docs/frontier.md`)."""
 
 FALLBACK = "ntk+finetune"
-"""The method otherwise: the step that retraining would take, then a polish."""
+"""The method otherwise: the step that retraining would take, then fine-tuning."""
 
 TAUGHT = "out-of-fold-distillation"
 """The method if fold models are given, for nothing else can ask them."""
 
 POLISH = 3
-"""Epochs of that polish."""
+"""Epochs of that fine-tuning."""
 
 
 def name_of(kind: type[Scrub]) -> str:
@@ -244,7 +244,7 @@ def _check_fed(case: Case, kinds: tuple[type[Scrub], ...]) -> None:
     """Raise where statistics or fold models are given that no part of the method reads."""
     if case.statistics is not None and not any("statistics" in _fields(kind) for kind in kinds):
         raise NeedError(
-            "--statistics was given, but no part of the method reads one. End it with +fisher, or leave the memory out."
+            "--statistics was given, but no part of the method reads any. End it with +fisher, or leave the flag out."
         )
     if case.fold_models is not None and not any("fold_models" in _fields(kind) for kind in kinds):
         raise NeedError(

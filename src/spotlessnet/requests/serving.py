@@ -331,7 +331,7 @@ def _refuse(place: Folder | Unwritten, plan: Plan, known: Mapping[str, Any], gau
         records = f"; {place.path / REFUSAL} says it for your records."
     raise WornError(
         f"What was kept for requests no longer serves: {why}. Nothing was forgotten. Retrain without these rows, then "
-        f"write a new memory or train new fold models{records}"
+        f"write new statistics or train new fold models{records}"
     )
 
 
@@ -349,8 +349,8 @@ def limits_of(opened: LoadedRequest, gaussian: Gaussian, report: AuditReport | N
         limits.append(f"{copies_in_words(opened.split.request)}. Ask for them too.")
     if opened.statistics is not None:
         limits.append(
-            "The network and the memory that were given to this request know the forgotten rows: destroy both. Whoever "
-            "keeps them can read rows back from what changed."
+            "The network and the statistics that were given to this request know the forgotten rows: destroy both. "
+            "Whoever keeps them can read rows back from what changed."
         )
     if opened.statistics is not None and not opened.may_write_statistics:
         limits.append(opened.no_statistics)

@@ -1,1 +1,1 @@
-"""Safe files: checkpoints, memories, receipts."""
+"""Safe files: checkpoints, statistics, receipts."""
