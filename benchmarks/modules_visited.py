@@ -3,7 +3,7 @@
 python benchmarks/modules_visited.py --docs docs/architecture.md
 
 A file counts as visited when one of its functions runs. Everything is done once before anything is counted, so that
-imports do not count.
+imports do not count. How a request is counted is told in `benchmarks/request_path.py`.
 """
 
 import sys
@@ -21,11 +21,9 @@ import spotlessnet as sn
 # Started as a script, its own folder comes first, not the one that holds it.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.common import Flags, Place
+from benchmarks.request_path import way_of_unlearn
 
 SOURCE = Path(sn.__file__).parent
-MOST = 25
-"""Files that a request without an audit may visit."""
-
 PLACES = {
     name: Place(f"<!-- {name}: written by benchmarks/modules_visited.py -->", f"<!-- end of {name} -->")
     for name in ("request", "step")
@@ -62,19 +60,10 @@ def problem() -> tuple[sn.Trained, torch.Tensor, torch.Tensor]:
     return sn.fit(sn.Trained.of(network, init=network, recipe=recipe), sn.Data.of((x, y))), x, y
 
 
-def request() -> object:
-    """One request without an audit, from a trained network to one that forgot."""
-    trained, x, y = problem()
-    return sn.unlearn(trained, (x, y), forget=[1, 5, 9], progress=False)
-
-
 def step() -> object:
     """One NTK step."""
     trained, x, y = problem()
     return sn.NTK()(trained, sn.rows([1, 5, 9])(sn.Data.of((x, y))))
-
-
-RUNS: dict[str, Callable[[], object]] = {"request": request, "step": step}
 
 
 def picture(files: Iterable[str]) -> str:
@@ -88,17 +77,33 @@ def picture(files: Iterable[str]) -> str:
     return "\n".join([*lines, "```"])
 
 
+def way_of_the_request() -> str:
+    """Markdown: the files between asking and receipt, and those that only the method meets."""
+    trace = way_of_unlearn()
+    inside = ", ".join(f"`{file}`" for file in trace.method)
+    return f"{len(trace.request)} files:\n\n{picture(trace.request)}\n\nInside the method alone, not counted: {inside}."
+
+
+def way_of_the_step() -> str:
+    """Markdown: the files of one NTK step."""
+    files = visited(step)
+    return f"{len(files)} files:\n\n{picture(files)}"
+
+
+WAYS: dict[str, Callable[[], str]] = {"request": way_of_the_request, "step": way_of_the_step}
+
+
 def flags() -> Flags:
     return Flags(__doc__).page()
 
 
 def main() -> None:
     given = flags().parse_args()
-    for name, run in RUNS.items():
-        files = visited(run)
-        print(f"{name}, {len(files)} files: {', '.join(files)}")
+    for name, way in WAYS.items():
+        made = way()
+        print(made)
         if given.docs is not None:
-            PLACES[name].write(given.docs, f"{len(files)} files:\n\n{picture(files)}")
+            PLACES[name].write(given.docs, made)
 
 
 if __name__ == "__main__":

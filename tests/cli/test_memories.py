@@ -52,7 +52,7 @@ def second(asked: tuple[str, ...], **changed: str) -> list[str]:
 @pytest.mark.parametrize("method", ["ntk", "fisher", "ntk+fisher"])
 def test_the_guide_works_as_written_twice_in_a_row(here, method):
     """Rows are taken out of the data in between, and the right ones are found all the same."""
-    assert "Take the rows of earlier requests **out of your data** before that" in re.sub(
+    assert "Remove the examples of earlier requests **from your data** first" in re.sub(
         r"\s+", " ", (ROOT / "docs/forget_a_person.md").read_text()
     )
     ended = spotless("precompute", *ROWS, "--rank", "20", "--out", "memory")
