@@ -56,7 +56,8 @@ def _noise_curves(
     original, retrained, seed = trainings.original[0], trainings.retrained[0], trainings.seeds[0]
     noise = Fisher(strength=1e-8)
     methods = {name: scrub} if scrub.is_noisy else {f"{name}, then noise": chain(scrub, noise), "noise alone": noise}
-    readout, bound = Error("retain" if split.test is None else "test"), WhiteBox()
+    readout = Error("retain" if split.test is None else "test")
+    bound = WhiteBox()
     curves: TradeOffs = {}
     leak: dict[str, list[float]] = {}
     for label, method in methods.items():

@@ -116,7 +116,8 @@ class EquivalenceTest:
         # The audit is checked before it is believed: it must catch the original and let retrained networks pass.
         power = self.outcome(self.checks(original, original, retrained, held_out))
         oracle = self.outcome(self.checks(original, held_out, retrained, held_out))
-        outcome, reason = self.outcome(checks), self.reason(checks)
+        outcome = self.outcome(checks)
+        reason = self.reason(checks)
         if power != "not forgotten":
             outcome = "inconclusive"
             reason = "the untouched original is not caught: these rows leave no trace that this audit could see"
@@ -174,7 +175,8 @@ class EquivalenceTest:
         return Check(SHARE, state if seen else "unclear", *inside, self.share, note)
 
     def _error(self, name: str, ours: Tensor, theirs: Tensor, others: Tensor, *, worse_only: bool = False) -> Check:
-        gaps, spread = ours - theirs, math.sqrt(float(theirs.var() + others.var()) / 2)
+        gaps = ours - theirs
+        spread = math.sqrt(float(theirs.var() + others.var()) / 2)
         one = torch.ones_like(gaps)
         inside, surely = ratio_interval(gaps, one, 2 * self.level - 1), ratio_interval(gaps, one, 1 - self.false_alarm)
         margin = max(self.points, self.deviations * spread)

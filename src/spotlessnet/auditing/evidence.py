@@ -119,7 +119,9 @@ def row_test(
     The mean over rows finds a little everywhere, the 95th percentile much in a few. Networks are shuffled whole, so
     that rows stay tied.
     """
-    both, S, T = torch.cat([candidate, retrained]).double(), len(candidate), candidate.shape[1]
+    both = torch.cat([candidate, retrained]).double()
+    S = len(candidate)
+    T = candidate.shape[1]
     seen = _heights(margin_kl(candidate, retrained).unsqueeze(0))[0]
     generator = torch.Generator().manual_seed(seed)
     orders = torch.rand(permutations, len(both), generator=generator).argsort(dim=1)

@@ -129,7 +129,9 @@ def _ends_in_newline(file: Any) -> bool:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
-        return None if math.isnan(value) else ("inf" if value > 0 else "-inf")
+        if math.isnan(value):
+            return None
+        return "inf" if value > 0 else "-inf"
     return value
 
 

@@ -95,7 +95,8 @@ def attack_shadows(
     """
 
     def of(rows: Int64[Tensor, " T"], at: Float[Tensor, "S P"] | None, *, per_row: bool = True) -> Attack:
-        phi, member = margins_of(shadows.networks(at), shadows.data.select(rows)), shadows.seen[:, rows]
+        phi = margins_of(shadows.networks(at), shadows.data.select(rows))
+        member = shadows.seen[:, rows]
         scores = held_out_scores(phi, member, spread=spread, prior=prior) if per_row else phi
         return attack_over_models(scores, member, together=2, seed=shadows.seed)
 

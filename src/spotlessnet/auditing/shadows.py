@@ -61,7 +61,8 @@ class Shadows:
     def scrubbed(self, scrub: Scrub) -> Float[Tensor, "S P"]:
         """Each shadow after the same scrub, with the same settings and draws of its own, of the targets it saw."""
         first = self.seed * len(self)
-        splits, seeds = [self.split(s) for s in range(len(self))], range(first, first + len(self))
+        splits = [self.split(s) for s in range(len(self))]
+        seeds = range(first, first + len(self))
         found = scrub_every_seed(scrub, list(self.networks()), splits, seeds, "scrubbing shadows")
         return torch.stack([one.network.weights for one in found])
 

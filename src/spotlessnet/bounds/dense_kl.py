@@ -85,7 +85,9 @@ def dense_kl(
     for name, tensor in (("shift", gap), ("covariance", covariance), ("reference covariance", reference)):
         check_finite(f"The {name} of the outputs", tensor, "Lower the noise, or check the network.")
     # Double: the formula subtracts a trace and a log-determinant of nearly the same size.
-    delta, S, S0 = gap.double(), _symmetric(covariance), _symmetric(reference)
+    delta = gap.double()
+    S = _symmetric(covariance)
+    S0 = _symmetric(reference)
     values, vectors = torch.linalg.eigh(S0)
     # The least variance that can be told from zero.
     least = max(float(values.max()), 0.0) * M * rounding
@@ -97,14 +99,17 @@ def dense_kl(
     V, rest = vectors[:, kept], vectors[:, ~kept]
     # Whitening first makes the inverse of the reference the identity; inverting it would square its condition number.
     W = V / values[kept].sqrt()
-    m, A = W.T @ delta, _symmetric(W.T @ S @ W)
-    moved, total = 0.5 * float(m.square().sum()), float(delta.square().sum())
+    m = W.T @ delta
+    A = _symmetric(W.T @ S @ W)
+    moved = 0.5 * float(m.square().sum())
+    total = float(delta.square().sum())
     missed = float((rest.T @ delta).square().sum())
     outside = missed / total if total else 0.0
     # Where the least noise that could be told from none would give more nats than all that lies inside, it is infinite.
     hidden = 0.5 * missed / least
     eps = ROUNDINGS * M * rounding
-    turn, beyond = _turn(S0, V, values[kept], rest, eps), (rest.T @ delta).abs()
+    turn = _turn(S0, V, values[kept], rest, eps)
+    beyond = (rest.T @ delta).abs()
     # A shift outside the support counts only beyond its own error: rounding would else make every answer infinite.
     own = _shift_error(delta, V, rest, turn, eps)
     leaves = bool((beyond > own + gap_error).any()) or _noise_differs(S, S0, V, rest, turn, eps)

@@ -59,7 +59,8 @@ def kl_from_samples(
     def estimate(a: Tensor, b: Tensor) -> float:
         return gaussian_kl(a, b) if how == "gaussian" else neighbour_kl(a, b, neighbours)
 
-    seen, both = estimate(first, second), torch.cat([first, second])
+    seen = estimate(first, second)
+    both = torch.cat([first, second])
     generator = torch.Generator().manual_seed(seed)
     null = []
     for _ in track(range(permutations), "shuffling clouds"):

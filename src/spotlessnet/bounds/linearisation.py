@@ -61,7 +61,8 @@ def linearisation(
     if draws < 2:
         raise SettingError(f"`draws` must be at least 2 to have a covariance, but got {draws}. Usual is 200.")
     here = trained.at(gaussian.mean)
-    J, centre = jacobian_of(here, data), here.predict(data).flatten()
+    J = jacobian_of(here, data)
+    centre = here.predict(data).flatten()
     true, linear = [], []
     for _ in track(range(draws), "drawing noisy weights"):
         w = gaussian.draw(generator)

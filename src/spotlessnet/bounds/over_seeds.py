@@ -21,7 +21,8 @@ def over_seeds(nats: Sequence[float], *, level: float = 0.95) -> Reading:
     """
     if not len(nats):
         raise DataError("The mean over seeds needs at least one divergence, but got none.")
-    mean, largest = sum(nats) / len(nats), max(nats)
+    mean = sum(nats) / len(nats)
+    largest = max(nats)
     high = math.inf if math.isinf(largest) or len(nats) == 1 else upper_limit(list(nats), level)
     note = f"mean of {len(nats)} paired seeds, largest {largest:.3g}; above: {level:.0%} limit".replace("%", " %")
     return Reading(mean, low=0.0, high=high, note=note)

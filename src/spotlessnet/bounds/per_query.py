@@ -30,10 +30,8 @@ def per_query(scrubbed: Gaussian, reference: Gaussian, trained: Trained, data: D
     if scrubbed.is_noiseless or reference.is_noiseless:
         same = (gaps == 0).all(dim=1) & (scrubbed.is_noiseless and reference.is_noiseless)
         return torch.where(same, 0.0, math.inf).cpu()
-    most, covariances = (
-        white_box_nats(scrubbed, reference),
-        (scrubbed.covariance.double(), reference.covariance.double()),
-    )
+    most = white_box_nats(scrubbed, reference)
+    covariances = (scrubbed.covariance.double(), reference.covariance.double())
     nats = []
     for i in track(range(len(data)), "nats per query"):
         one = data.select([i])

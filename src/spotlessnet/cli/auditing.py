@@ -28,7 +28,8 @@ def audit(
     Ends with 0 if forgotten, 1 if not, 6 if that cannot be told. Without --init, --epochs and --lr no network can be
     retrained, and the word is always the last. Your own modules are imported, so their code runs.
     """
-    console, case = Console(json, quiet), wish.case
+    console = Console(json, quiet)
+    case = wish.case
     with no_bars() if quiet or json else nullcontext():
         if wish.dry_run:
             return planned(plan_of(case), console)

@@ -48,7 +48,8 @@ def compare(
     from spotlessnet.readouts import ActivationDistance, Error, MeanLoss
     from spotlessnet.report.page import number
 
-    console, case = Console(json, quiet), replace(wish.case, method=None)
+    console = Console(json, quiet)
+    case = replace(wish.case, method=None)
     scrubs = {name.strip(): named(name, _own(case.settings or {}, name)) for name in methods_now(methods).split(",")}
     if case.init is None or case.recipe() is None:
         raise NeedError("Comparing needs --init, --epochs and --lr, so that networks can be trained again.")

@@ -129,7 +129,8 @@ def _command() -> Any:
 
 def _say_old_names() -> None:
     """One line for each old name that was used; whatever else warns goes on as it did."""
-    show, said = warnings.showwarning, set[str]()
+    show = warnings.showwarning
+    said = set[str]()
     warnings.filterwarnings("always", message=f".*{GOES}", category=DeprecationWarning)
 
     def shown(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:

@@ -75,7 +75,9 @@ def train(
             "`spotless train` trains forgettable models only. Give --forgettable, or train as you always do."
         )
     check_choice("features", features, ("pooled", "tangent", "linearised"))
-    console, folder, began = Console(json, quiet), Folder(out, again=False), datetime.now(UTC)
+    console = Console(json, quiet)
+    folder = Folder(out, again=False)
+    began = datetime.now(UTC)
     folder.check({})
     case = Case(model=model, core=core, data=data)
     user = rows_of(case, "data")
@@ -113,7 +115,9 @@ def forget(
     """
     from spotlessnet.forgettable.files import load_forgettable
 
-    console, folder, began = Console(json, quiet), Folder(out, again=False), datetime.now(UTC)
+    console = Console(json, quiet)
+    folder = Folder(out, again=False)
+    began = datetime.now(UTC)
     if not state.is_file():
         raise DataError(f"There is no file {state} for --state. Give what `spotless train --forgettable` wrote.")
     folder.check({"state": state, "forget": forget})

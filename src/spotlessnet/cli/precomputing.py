@@ -54,7 +54,8 @@ def precompute(
     if repeats > 1 and not folds:
         raise NeedError("--repeats divides the rows among fold models, but none are trained. Give --folds 2 as well.")
     check_choice("diagonal", diagonal, ("exact", "monte carlo", "empirical", "none"))
-    console, case = Console(json, quiet), wish.case
+    console = Console(json, quiet)
+    case = wish.case
     with no_bars() if quiet or json else nullcontext():
         if not wish.dry_run:
             case.need("out")

@@ -28,7 +28,8 @@ def purge(folders: Folders, now: Now = False, json: AsJson = False, quiet: Quiet
     # Late, so that the list of commands does not wait for it.
     from spotlessnet.requests.folder import Private, locked
 
-    console, today = Console(json, quiet), datetime.now(UTC)
+    console = Console(json, quiet)
+    today = datetime.now(UTC)
     told, lines = [], []
     for folder in folders:
         private = Private(folder)

@@ -95,6 +95,8 @@ def _told(served: Unlearned, console: Console, *, audited: bool) -> int:
     if verdict is None:
         console.give(told, lines)
         return 6 if audited else 0
-    word, reason, page = verdict["verdict"], verdict.get("reason", ""), served.folder / REPORT[0]
+    word = verdict["verdict"]
+    reason = verdict.get("reason", "")
+    page = served.folder / REPORT[0]
     console.give({**told, "verdict": word, "reason": reason, "report": page}, [f"{word}: {reason}", *lines, str(page)])
     return EXIT_CODES.get(word, 6)

@@ -67,7 +67,10 @@ def verify(
             raise DataError(f"Checking a list needs {private.path / 'salt'}, which was written with the receipt.")
         _check_list(body["request"]["cohort"], forget, id_column, salt)
         names.append(forget.name)
-    open_ = [UNSIGNED if salt is not None else PURGED if private.is_purged else UNSEALED]
+    if salt is not None:
+        open_ = [UNSIGNED]
+    else:
+        open_ = [PURGED if private.is_purged else UNSEALED]
     if others:
         open_.append(f"files of which the receipt does not speak: {', '.join(others)}")
     console.give(

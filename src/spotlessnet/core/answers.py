@@ -20,7 +20,8 @@ def margin(logits: Float[Tensor, "N C"], y: Int[Tensor, " N"]) -> Float64[Tensor
     >>> margin(torch.tensor([[1000.0, 0.0]]), torch.tensor([0])).tolist()
     [1000.0]
     """
-    z, right = logits.double(), y.long().unsqueeze(1)
+    z = logits.double()
+    right = y.long().unsqueeze(1)
     others = z.scatter(1, right, -torch.inf)
     return z.gather(1, right).squeeze(1) - others.logsumexp(dim=1)
 

@@ -142,7 +142,8 @@ def _still_known(held_out: Data, split: Split) -> Data:
 
 
 def _compared(name: str, before: Trained, after: Trained, data: Data, split: Split) -> list[Utility]:
-    y, answers = data.labels(), (_answers(before, data), _answers(after, data))
+    y = data.labels()
+    answers = (_answers(before, data), _answers(after, data))
     loss = before.loss
     first, then = (_mean(loss.mistakes, out, y) for out in answers)
     if type(loss).mistakes is Loss.mistakes:
@@ -185,7 +186,8 @@ def _constant_loss(y: Tensor) -> float:
 
 def _balanced(network: Trained, data: Data) -> float:
     """The share of wrong answers, class by class and then the mean; of yes-or-no labels, yes and no of each label."""
-    answers, y = _answers(network, data), data.labels().cpu()
+    answers = _answers(network, data)
+    y = data.labels().cpu()
     if not bool(answers.isfinite().all()):
         return float("inf")
     if isinstance(network.loss, CrossEntropy):
@@ -193,7 +195,8 @@ def _balanced(network: Trained, data: Data) -> float:
         groups = [y[:, None] == c for c in y.unique()]
     else:
         truth = y.reshape(answers.shape) > 0.5
-        wrong, groups = ((answers > 0) != truth).double(), [truth, ~truth]
+        wrong = ((answers > 0) != truth).double()
+        groups = [truth, ~truth]
     shares = [_share(wrong, group) for group in groups if bool(group.any())]
     enough = [share for share, rows in shares if rows >= OF_ONE_CLASS] or [share for share, _ in shares]
     return sum(enough) / len(enough)

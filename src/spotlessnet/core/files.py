@@ -206,7 +206,8 @@ def read_rest(stream: BinaryIO, path: Path, what: str = "file") -> bytearray:
         )
     # As many bytes as were checked above, allocated once: a file that grows meanwhile is refused, not followed.
     content = bytearray(size)
-    view, got = memoryview(content), 0
+    view = memoryview(content)
+    got = 0
     while got < size and (piece := stream.readinto(view[got:])):  # type: ignore[attr-defined]  # buffered, so it has it
         got += piece
     if got < size or stream.read(1):

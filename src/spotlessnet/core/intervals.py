@@ -122,8 +122,11 @@ def auc_interval(positives: Numbers, negatives: Numbers, level: float = 0.95) ->
     >>> [round(x, 3) for x in auc_interval([5.0] * 10, [0.0] * 10)]
     [1.0, 0.8, 1.0]
     """
-    area, m, n = auc(positives, negatives), len(positives), len(negatives)
-    z, many = float(stats.norm.ppf((1 + _checked(level)) / 2)), (m + n) / 2 - 1
+    area = auc(positives, negatives)
+    m = len(positives)
+    n = len(negatives)
+    z = float(stats.norm.ppf((1 + _checked(level)) / 2))
+    many = (m + n) / 2 - 1
 
     def deviation(A: float) -> float:
         return math.sqrt(A * (1 - A) * (1 + many * ((1 - A) / (2 - A) + A / (1 + A))) / (m * n))
@@ -179,7 +182,8 @@ def permutation_pvalue(
     - `statistic`: of both groups; larger means more different.
     """
     a, b = _array(first), _array(second)
-    both, seen = np.concatenate([a, b]), statistic(a, b)
+    both = np.concatenate([a, b])
+    seen = statistic(a, b)
     generator = np.random.default_rng(seed)
     # A permutation that only reorders within groups must count as equal despite rounding.
     slack = 1e-12 * max(1.0, abs(seen))

@@ -43,7 +43,8 @@ class Meter:
             torch.cuda.synchronize(self.device)
             torch.cuda.reset_peak_memory_stats(self.device)
         else:
-            self._peak, self._done = self._before, threading.Event()
+            self._peak = self._before
+            self._done = threading.Event()
             self._thread = threading.Thread(target=self._watch, daemon=True)
             self._thread.start()
         self._began = time.perf_counter()
@@ -116,9 +117,11 @@ def budget(device: torch.device) -> float:
     if device.type == "cuda":
         # What the allocator holds but nobody uses is free too.
         idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        free, most = float(torch.cuda.mem_get_info(device)[0] + idle), math.inf
+        free = float(torch.cuda.mem_get_info(device)[0] + idle)
+        most = math.inf
     else:
-        free, most = free_bytes(), ENOUGH
+        free = free_bytes()
+        most = ENOUGH
     limit = _LIMIT.get()
     # A share only, because the network, the data and other programs want memory as well.
     return min(SHARE * free, most) if limit is None else min(limit, free)
@@ -143,7 +146,8 @@ def _from_meminfo() -> float:
 def _from_control_group() -> float:
     group = Path("/sys/fs/cgroup")
     try:
-        limit, used = (group / "memory.max").read_text().strip(), float((group / "memory.current").read_text())
+        limit = (group / "memory.max").read_text().strip()
+        used = float((group / "memory.current").read_text())
         if limit == "max":
             return math.inf
         parts = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())

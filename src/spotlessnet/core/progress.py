@@ -43,7 +43,8 @@ def track(items: Iterable[T], label: str, total: int | None = None) -> Iterator[
 
     if total is None and isinstance(items, Sized):
         total = len(items)
-    token, began = _busy.set(True), time.monotonic()
+    token = _busy.set(True)
+    began = time.monotonic()
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(),

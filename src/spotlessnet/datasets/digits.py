@@ -26,7 +26,8 @@ def load(*, seed: int = 0, test: float = 0.2, normalise: Normalise = NORMALISE) 
 
     bunch = load_digits()
     # Ink runs from 0 to 16 there; as bytes it goes the way of every other image.
-    images, labels = np.rint(bunch.images * (255 / 16)).astype(np.uint8), bunch.target
+    images = np.rint(bunch.images * (255 / 16)).astype(np.uint8)
+    labels = bunch.target
     order = np.random.default_rng(seed).permutation(len(labels))
     held_out = ceil(test * len(labels))
     parts = (np.sort(order[held_out:]), np.sort(order[:held_out]))

@@ -63,7 +63,8 @@ def load(
 
 
 def _load(name: str | Path, folder: Path, seed: int, verify: bool, normalise: Normalise | None) -> DataPair:
-    text, path = str(name), Path(name)
+    text = str(name)
+    path = Path(name)
     if path.suffix == ".npz":
         return arrays.load(path, normalise=normalise)
     usual = normalise or usual_normalise(text)

@@ -66,7 +66,8 @@ def read_shard(path: Path) -> tuple[Array, Array, tuple[str, ...]]:
     if whole or found["blobs"].dtype != np.uint8:
         name, wanted = (whole[0], "whole numbers") if whole else ("blobs", "bytes")
         raise DataError(f"The {name} of the shard {path} must be a list of {wanted}, but are not. Pack it again.")
-    kind, shape = str(found["kind"]), tuple(int(n) for n in found["shape"].reshape(-1))
+    kind = str(found["kind"])
+    shape = tuple(int(n) for n in found["shape"].reshape(-1))
     offsets, labels = found["offsets"], found["labels"]
     per_image = 1 if kind == "jpeg" else PER_MOSAIC
     images = -(-shape[0] // per_image) if shape else 0
@@ -82,7 +83,8 @@ def read_shard(path: Path) -> tuple[Array, Array, tuple[str, ...]]:
             f"{path} must hold {images} images of kind mosaic or jpeg and as many labels as rows, but declares "
             f"kind {kind!r}, shape {shape}, {len(offsets) - 1} images and {len(labels)} labels. Pack it again."
         )
-    raw, out = found["blobs"].tobytes(), np.empty(shape, np.uint8)
+    raw = found["blobs"].tobytes()
+    out = np.empty(shape, np.uint8)
     for i in track(range(images), f"reading {path.name}"):
         start = i * per_image
         out[start : start + per_image] = _tiles(raw[offsets[i] : offsets[i + 1]], path, kind, shape, shape[0] - start)

@@ -116,7 +116,8 @@ class Experiment:
         - `data`: the folder with the data sets and pre-trained weights; `SPOTLESS_DATA` or `data` unless given.
         """
         out = Path(out)
-        began, started = time.perf_counter(), datetime.now(UTC)
+        began = time.perf_counter()
+        started = datetime.now(UTC)
         # Several times faster on a GPU, and less exact: so the record says which it was.
         exactness = "tf32" if settings.place.type == "cuda" else "float32"
         with matmul(exactness):
@@ -152,7 +153,8 @@ class Experiment:
 
 def command(name: str, settings: Any) -> str:
     """The command line that repeats a run."""
-    size, seeds = {"toy": "", "full": " --full", "tiny": " --tiny"}[settings.size], list(settings.seeds)
+    size = {"toy": "", "full": " --full", "tiny": " --tiny"}[settings.size]
+    seeds = list(settings.seeds)
     which = f"--seeds {len(seeds)}" if seeds == [*range(len(seeds))] else " ".join(f"--seed {seed}" for seed in seeds)
     return f"python -m spotlessnet.experiments {name}{size} --data DATA --out OUT {which}"
 

@@ -85,9 +85,11 @@ class FromFew(Scrub):
         return self.scrub.is_noisy
 
     def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
-        m, N_r = min(self.kept or len(split.retain), len(split.retain)), len(split.retain)
+        m = min(self.kept or len(split.retain), len(split.retain))
+        N_r = len(split.retain)
         forget = max(1, round(len(split.forget) * m / N_r)) if self.thin else None
-        w, small = trained.weights, fewer(split, m, forget)
+        w = trained.weights
+        small = fewer(split, m, forget)
         step = self.scrub.shift(trained, small, notes) - w
         return w + step if self.thin else w + (m / N_r) * step
 

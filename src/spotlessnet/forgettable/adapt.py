@@ -101,7 +101,9 @@ def adapt(network: nn.Module, data: Data, how: Adaptation, *, seed: int = 0) -> 
     draw = torch.Generator(device).manual_seed(seed + 1)
     optimiser = _optimiser(network, how)
     mean = copy.deepcopy(network) if how.ema else None
-    step, loss, replay = 0, torch.zeros((), device=device), None
+    step = 0
+    loss = torch.zeros((), device=device)
+    replay = None
     network.train()
     for _ in range(how.epochs):
         for rows in data.rows[torch.randperm(len(data), generator=order)].split(size):

@@ -64,7 +64,8 @@ def load_forgettable(path: str | Path, network: nn.Module) -> ForgettableModel:
 
     - `network`: the bare backbone, or a feature map of the kind that was fitted; it gets the weights in the file.
     """
-    about, tensors = read_metadata(Path(path)), read_weights(path)
+    about = read_metadata(Path(path))
+    tensors = read_weights(path)
     if about.get("format") != FORMAT:
         raise DataError(f"{path} is not a forgettable model. Give a file that `save_forgettable` wrote.")
     description = json.loads(about["features"])
@@ -100,6 +101,7 @@ def load_forgettable(path: str | Path, network: nn.Module) -> ForgettableModel:
     model = ForgettableModel(
         encoder, moments, ridge, examples, inverse(moments.gram, ridge), tensors["weights"].to(device)
     )
-    model.core_examples, model.ridge_from = int(about["core_examples"]), about["ridge_from"]
+    model.core_examples = int(about["core_examples"])
+    model.ridge_from = about["ridge_from"]
     model.refresh()
     return model

@@ -222,7 +222,8 @@ def _features(
         torch.manual_seed(seed)
         trained = adapt(WithHead(base, pool, width, classes).to(device), core, replace(how), seed=seed)
         assert isinstance(trained, WithHead)
-        base, head = trained.backbone, trained.head.weight.detach()
+        base = trained.backbone
+        head = trained.head.weight.detach()
     if choice == "pooled":
         return Pooled(base)
     if head is None:

@@ -161,7 +161,8 @@ class ForgettableModel:
                 codes, targets = self.encoder(batch.x, batch.y)
                 moments.add(codes.flatten(0, 1), targets.flatten(0, 1))
         model = empty_model(self.encoder, self.ridge, len(self.weights), self.weights.shape[1])
-        model.moments, model.inverse = moments, inverse(moments.gram, self.ridge)
+        model.moments = moments
+        model.inverse = inverse(moments.gram, self.ridge)
         model._settle("fit", time.perf_counter(), len(Data.of(user)), refactored=True)
         return model
 
@@ -231,7 +232,8 @@ class ForgettableModel:
         start = self.weights if step is None else self.weights + step
         found = refine(self.moments, self.ridge, self.inverse, start, near=step is not None)
         if found.coarse and not refactored:
-            self.inverse, refactored = inverse(self.moments.gram, self.ridge), True
+            self.inverse = inverse(self.moments.gram, self.ridge)
+            refactored = True
             found = refine(self.moments, self.ridge, self.inverse, self.inverse @ self.moments.cross)
         if not found.certificate.bound < 1e-6 * max(found.certificate.size, 1e-300) and found.certificate.bound > 0:
             raise SolveError(

@@ -96,7 +96,8 @@ def residual(
     slices, rest = _slices(W, cut)
     joined = torch.cat([*slices, rest], dim=1)
     pieces = _halves(gram, ridge, joined, cut.shift) if cut.shift else [gram @ joined, ridge * joined]
-    sums, error = cross, torch.zeros_like(cross)
+    sums = cross
+    error = torch.zeros_like(cross)
     for piece in pieces:
         for part in piece.split(C, dim=1):
             sums, lost = _two_sum(sums, -part)
@@ -138,7 +139,8 @@ def _slices(W: Float[Tensor, "d C"], cut: Scheme) -> tuple[list[Float[Tensor, "d
     """The weights as a sum of slices, each a whole number of `bits` bits times a power of two per column."""
     top = W.abs().amax(dim=0, keepdim=True)
     exponent = torch.where(top > 0, torch.frexp(top)[1], torch.zeros_like(top, dtype=torch.int32))
-    rest, made = W.clone(), []
+    rest = W.clone()
+    made = []
     for k in range(1, cut.slices + 1):
         step = torch.ldexp(torch.ones_like(top), exponent - k * cut.bits)
         part = (rest / step).round_() * step

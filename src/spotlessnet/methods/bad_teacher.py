@@ -44,7 +44,8 @@ class BadTeacher(Tuning):
     def cost(self, trained: Trained, split: Split) -> Work:
         # Who teaches answers every row once: the network, and the ignorant one where it is a network.
         teachers = 1 if trained.init is None else 2
-        sizes, N = Sizes.of(trained, split), len(split.whole)
+        sizes = Sizes.of(trained, split)
+        N = len(split.whole)
         return Work.sure(self.epochs * N * sizes.gradient + teachers * N * sizes.answer)
 
     def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:

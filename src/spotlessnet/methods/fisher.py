@@ -127,7 +127,8 @@ class Fisher(Scrub):
         """What is left of the remembered sums when the cohort's own are taken out, at the remembered weights."""
         memory = self.statistics
         assert memory is not None  # the caller looks
-        then, forget = trained.at(memory.weights.to(trained.weights)), split.forget
+        then = trained.at(memory.weights.to(trained.weights))
+        forget = split.forget
         memory.check_holds(forget)
         if not torch.equal(then.weights, trained.weights):
             notes.assume(

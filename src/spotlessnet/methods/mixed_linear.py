@@ -64,7 +64,8 @@ class MixedLinear(Scrub):
     def cost(self, trained: Trained, split: Split) -> Work:
         if split.kept is not None and not len(split.kept):
             return Work(0, 0)
-        sizes, n = Sizes.of(trained, split), len(split.retain)
+        sizes = Sizes.of(trained, split)
+        n = len(split.retain)
         linear = trained.model.core_network() if isinstance(trained.model, UserNetwork) else trained
         each, product = sizes.gradient, PRODUCT * sizes.gradient
         # Gradients before and after, and their norms.

@@ -140,7 +140,8 @@ class Newton(Scrub):
         if self.statistics is not None:
             noisy = Work.sure(sizes.k * sizes.diagonal()) if self.is_noisy else Work(0, 0)
             return step_cost(self.statistics, sizes, tries=1) + noisy
-        cube, written = float(sizes.P) ** 3, self._written(sizes)
+        cube = float(sizes.P) ** 3
+        written = self._written(sizes)
         if self.time is not None:
             step = written + Work.sure((6 * EIGEN + 6) * cube)
         elif self.dense_up_to >= sizes.P:

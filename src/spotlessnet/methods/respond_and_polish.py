@@ -70,7 +70,8 @@ class RespondAndPolish(Tuning):
             check_not_negative(f"RespondAndPolish.{name}", getattr(self, name))
 
     def cost(self, trained: Trained, split: Split) -> Work:
-        n, coreset = len(split.retain), min(self.coreset, len(split.retain))
+        n = len(split.retain)
+        coreset = min(self.coreset, len(split.retain))
         step = len(split.forget) + coreset * (1 + PRODUCT * (self.iterations + 1)) if self.iterations else 0
         return gradients(trained, split, step + self._epochs(trained) * n)
 
@@ -95,7 +96,8 @@ class RespondAndPolish(Tuning):
         n, k = len(split.retain), len(split.forget)
         rows = self._chosen(split.retain)
         scale = n / len(rows)
-        g_f, g_r = gradient(trained, split.forget), scale * gradient(trained, rows)
+        g_f = gradient(trained, split.forget)
+        g_r = scale * gradient(trained, rows)
         b = removal_gradient(g_f, g_f + g_r, k, n + k)
         every = torch.full((len(rows),), scale, dtype=trained.dtype, device=trained.device)
         H = GaussNewton(trained, rows, sample_weights=every, ridge=n * ridge_of(trained, None, notes))

@@ -46,7 +46,8 @@ class SCRUB(Tuning):
             check_not_negative(f"Student.{name}", getattr(self, name))
 
     def cost(self, trained: Trained, split: Split) -> Work:
-        sizes, away = Sizes.of(trained, split), min(self.away, self.epochs)
+        sizes = Sizes.of(trained, split)
+        away = min(self.away, self.epochs)
         visits = away * len(split.forget) + self.epochs * len(split.retain)
         return Work.sure(visits * sizes.gradient + len(split.whole) * sizes.answer)
 

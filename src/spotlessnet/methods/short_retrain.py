@@ -59,7 +59,8 @@ class ShortRetrain(Scrub):
         check_not_negative("ShortRetrain.seed", self.seed)
 
     def cost(self, trained: Trained, split: Split) -> Work:
-        sizes, n = Sizes.of(trained, split), len(split.retain)
+        sizes = Sizes.of(trained, split)
+        n = len(split.retain)
         epochs = trained.recipe.epochs if trained.recipe else 0
         stage = max(1, round(self.epoch_fraction * epochs))
         stages = -(-epochs // stage)
@@ -80,7 +81,9 @@ class ShortRetrain(Scrub):
             # Only weights come back from a scrub, so statistics that moved would be lost.
             freeze_statistics=True,
         )
-        goal, network, epochs = error_rate(trained, split.retain) + self.error_tolerance, trained.at(init), 0
+        goal = error_rate(trained, split.retain) + self.error_tolerance
+        network = trained.at(init)
+        epochs = 0
         error = float("inf")
         while error > goal and epochs < recipe.epochs:
             fitted = fit(network, split.retain, stage, seed=self.seed + epochs, label="retraining in short")

@@ -193,7 +193,9 @@ class _Slopes:
 
     @staticmethod
     def of(slopes: Iterable[Float[Tensor, " P"]]) -> "_Slopes":
-        count, total, squares = 0, torch.zeros(()), torch.zeros(())
+        count = 0
+        total = torch.zeros(())
+        squares = torch.zeros(())
         for slope in slopes:
             count, total, squares = count + 1, total + slope, squares + slope.square()
         mean = total / count

@@ -20,7 +20,8 @@ EIGEN = 9
 
 def products(sizes: Sizes, rows: int, most: int) -> Work:
     """Conjugate gradients; the true residual is looked at once more every fifty products, and at the end."""
-    usual, each = min(EXPECTED_ITERATIONS, most), PRODUCT * rows * sizes.gradient
+    usual = min(EXPECTED_ITERATIONS, most)
+    each = PRODUCT * rows * sizes.gradient
     return Work((1 + 1.02 * usual) * each, (2 + 1.1 * most) * each)
 
 

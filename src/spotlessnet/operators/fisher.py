@@ -108,8 +108,10 @@ def _cotangents(
     trained: Trained, record: Record, one: Batch, kind: str, draw: torch.Generator | None, draws: int
 ) -> Float[Tensor, "n C R"]:
     """The columns whose pulled-back squares add up to the diagonal."""
-    outputs, shape = record.outputs.detach(), record.shape
-    loss, y = flat_loss(trained.loss, shape), one.y
+    outputs = record.outputs.detach()
+    shape = record.shape
+    loss = flat_loss(trained.loss, shape)
+    y = one.y
     if kind == "exact":
         return loss.hessian_root(outputs, y)
     if kind == "empirical":

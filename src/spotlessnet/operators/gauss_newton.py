@@ -81,7 +81,8 @@ class GaussNewton:
         if self._kept:
             yield from self._kept
             return
-        positions, made = counted(self.data, self.sample_weights), []
+        positions = counted(self.data, self.sample_weights)
+        made = []
         weights = torch.ones(len(self.data)) if self.sample_weights is None else self.sample_weights.detach().cpu()
         for one, where in stream(
             self.trained, self.data, positions, batch_size=self.batch_size, label="Gauss-Newton product"
@@ -112,7 +113,8 @@ class GaussNewton:
 
 
 def _linearise(trained: Trained, x: Inputs, y: Tensor, s: Tensor, *, keep: bool) -> Kept:
-    f, w = as_function(trained, x), trained.weights
+    f = as_function(trained, x)
+    w = trained.weights
     # One pass serves the way back of every vector; forward mode runs the network anew unless it is kept.
     outputs, pull = vjp(f, w)[:2]
     return Kept(_push(f, w) if keep else lambda v: jvp(f, (w,), (v,))[1], pull, outputs.detach(), y, s)

@@ -41,10 +41,12 @@ class Hessian:
     def multiply(self, v: Float[Tensor, "*K P"]) -> Float[Tensor, "*K P"]:
         """`H v`, for one vector or rows of vectors, by forward over reverse mode."""
         check_vector("v", v, self.trained)
-        rows, w = v.detach().to(self.trained.dtype).reshape(-1, self.size), self.trained.weights
+        rows = v.detach().to(self.trained.dtype).reshape(-1, self.size)
+        w = self.trained.weights
 
         def piece(one: Batch, s: Tensor) -> Tensor:
-            f, loss = as_function(self.trained, one.x), self.trained.loss
+            f = as_function(self.trained, one.x)
+            loss = self.trained.loss
             # Forward over reverse: the graph of the gradient is never kept, so memory is that of one gradient.
             slope = grad(lambda weights: (s * loss(f(weights), one.y)).sum())
             if len(rows) == 1:

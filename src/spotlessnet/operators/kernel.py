@@ -39,7 +39,8 @@ def kernel(
     - `memory`: GiB that may hold activations and gradients. More rows than fit are done in pairs of blocks, with
       further passes through the network. Unless given, 4 on the CPU and half of what is free on a GPU.
     """
-    batch_size = (16 if trained.device.type == "cpu" else 128) if batch_size is None else batch_size
+    if batch_size is None:
+        batch_size = 16 if trained.device.type == "cpu" else 128
     check_positive("batch_size", batch_size)
     if not len(a) or (b is not None and not len(b)):
         raise DataError("A kernel needs rows on both sides, but one side has none. Give at least one row.")

@@ -120,7 +120,8 @@ class BatchNormLayer(Layer):
     def weight_rows(
         self, entered: Float[Tensor, "n *a"], returned: Float[Tensor, "n R *b"], part: slice
     ) -> Float[Tensor, "n R *w"]:
-        m, x = self.module, entered.reshape(*entered.shape[:2], -1)
+        m = self.module
+        x = entered.reshape(*entered.shape[:2], -1)
         # Statistics are constants here, so that a row does not depend on its batch; only then are there gradients per
         # row.
         x = (x - m.running_mean[:, None]) * (m.running_var[:, None] + m.eps).rsqrt()

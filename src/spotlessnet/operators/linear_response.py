@@ -175,13 +175,15 @@ def _solve_dual(
     batch_size: int,
 ) -> Answer:
     r"""$x = \tfrac1\rho\big(b - J^\top S (S^\top J J^\top S + \rho I)^{-1} S^\top J b\big)$, $\Lambda = S S^\top$."""
-    J, roots = Jacobian(trained, data, batch_size), output_roots(trained, data, output, batch_size)
+    J = Jacobian(trained, data, batch_size)
+    roots = output_roots(trained, data, output, batch_size)
     if known.theta is None:
         known.theta = between_roots(kernel(trained, data).double(), roots)
     tolerance = solver.tolerance
     # The ridge enters inside the factor, so that its jitter, if any, is the only other thing added.
     factored = factor(known.theta, ridge)
-    x, r = torch.zeros_like(b), b
+    x = torch.zeros_like(b)
+    r = b
     # The difference above cancels when the ridge is small; each pass solves for what the last one left.
     passes = 0
     while passes < REFINEMENTS:
@@ -234,7 +236,9 @@ def _operator_name(output: Output) -> Literal["identity", "loss"]:
 def _error_at_most(left: float, b: Float[Tensor, " P"], x: Float[Tensor, " P"], ridge: float) -> float:
     r"""$\|x - x^*\| \le \|r\| / \rho$, as no curvature is below the ridge; as a share of $\|x\|$."""
     size = ridge * float(x.double().norm())
-    return left * float(b.double().norm()) / size if size else math.inf if left else 0.0
+    if size:
+        return left * float(b.double().norm()) / size
+    return math.inf if left else 0.0
 
 
 def _relative(r: Float[Tensor, " P"], b: Float[Tensor, " P"]) -> float:

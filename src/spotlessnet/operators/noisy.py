@@ -30,7 +30,9 @@ class NoisyNetwork:
     """
 
     def __init__(self, trained: Trained, data: Data, draw: torch.Generator) -> None:
-        self.draw, self.side, self.variances = draw, 1.0, dict[str, Tensor]()
+        self.draw = draw
+        self.side = 1.0
+        self.variances = dict[str, Tensor]()
         network = trained.module()
         self.trained = replace(trained, model=network)
         local = _local_layers(self.trained, data)
@@ -64,7 +66,8 @@ class NoisyNetwork:
 
     def _hook(self, name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]:
         def add_noise(layer: nn.Module, entered: tuple[Tensor, ...], answer: Tensor) -> Tensor:
-            weight, bias = self.variances[f"{name}weight"], self.variances.get(f"{name}bias")
+            weight = self.variances[f"{name}weight"]
+            bias = self.variances.get(f"{name}bias")
             variance = _apply(layer, entered[0].square(), weight, bias)
             # The root has no slope at zero, where the input and the bias's variance vanish.
             return answer + (variance + torch.finfo(answer.dtype).tiny).sqrt() * self._noise(answer)

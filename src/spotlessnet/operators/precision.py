@@ -27,7 +27,8 @@ def matmul(exactness: str) -> Iterator[None]:
     'high'
     """
     check_choice("exactness", exactness, tuple(EXACTNESS))
-    products, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    products = torch.get_float32_matmul_precision()
+    convolutions = torch.backends.cudnn.allow_tf32
     try:
         torch.set_float32_matmul_precision(EXACTNESS[exactness])
         torch.backends.cudnn.allow_tf32 = exactness != "float32"

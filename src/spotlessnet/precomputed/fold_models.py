@@ -67,7 +67,8 @@ class FoldModels:
     def without(self, forget: Data) -> "FoldModels":
         """Those that the next request finds: the rows of this one are unknown to them, so none is taught again."""
         self.keys.check_hold(forget, "the fold models")
-        gone, stay = Counter(keyed_digests(forget, self.keys.salt)), []
+        gone = Counter(keyed_digests(forget, self.keys.salt))
+        stay = []
         for i, key in enumerate(self.keys.listed):
             if gone[key]:
                 gone[key] -= 1
@@ -127,7 +128,9 @@ def train_fold_models(
     """
     begun = begin_fold_models(network, data, folds)
     check_positive("divisions", repeats)
-    keys, drawn, weights = RowKeys.of(data, salt), [], []
+    keys = RowKeys.of(data, salt)
+    drawn = []
+    weights = []
     place = keys.find(data)
     for d in range(repeats):
         draw = torch.Generator().manual_seed(seed if not d else mixed(seed, d, "division"))
@@ -135,7 +138,8 @@ def train_fold_models(
         for k in range(d * folds, (d + 1) * folds):
             others = data.select((drawn[d] != k).nonzero().squeeze(1))
             weights.append(_train(begun, others, seed + k, f"fold model {k + 1} of {folds * repeats}"))
-    W, part = torch.stack(weights), torch.zeros(repeats, len(data), dtype=torch.long)
+    W = torch.stack(weights)
+    part = torch.zeros(repeats, len(data), dtype=torch.long)
     part[:, place] = torch.stack(drawn)
     scale = 1.0 if held is None else _scale(network, W.reshape(repeats, folds, -1), held)
     made = FoldModels(W, keys, part, scale, network.weights.clone())

@@ -142,8 +142,10 @@ class Statistics:
             left, right = tensors.get(f"kronecker.{i}.left"), tensors.get(f"kronecker.{i}.right")
             blocks.append(Block(left, right, tensors[f"kronecker.{i}.values"]))
         try:
-            salt, written = bytes.fromhex(text["salt"]), Written(**json.loads(text["written"]))
-            numbers, since = {name: float(text[name]) for name in NUMBERS}, int(text.get("since", 0))
+            salt = bytes.fromhex(text["salt"])
+            written = Written(**json.loads(text["written"]))
+            numbers = {name: float(text[name]) for name in NUMBERS}
+            since = int(text.get("since", 0))
             if tensors["keys"].ndim != 2 or tensors["keys"].shape[1] != WIDTH:
                 raise ValueError("its keys have another shape")
             found = Statistics(

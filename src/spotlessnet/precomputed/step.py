@@ -113,13 +113,16 @@ def faithful_step(
         error = request.drift(found.step)
         if error <= FAITHFUL:
             break
-    moved, own = _moved(request, found, retain), request.own_movement(found.step)
+    moved = _moved(request, found, retain)
+    own = request.own_movement(found.step)
     first_found = (found, error, moved, ridge)
     for more in ridges[ridges.index(ridge) + 1 :]:
         if moved is None or (_stays_put(moved, error) and error <= FAITHFUL):
             break
-        found, ridge = request.answer(more), more
-        error, moved = request.drift(found.step), _moved(request, found, retain)
+        found = request.answer(more)
+        ridge = more
+        error = request.drift(found.step)
+        moved = _moved(request, found, retain)
         if request.own_movement(found.step) < ENOUGH * own:
             found, error, moved, ridge = first_found  # refused, and told as it was
             break
@@ -260,7 +263,8 @@ def own_root(
     outputs = then.predict(rows.select([0]))[0]
     few = max(1, SEEN // outputs.numel())
     drawn = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:few].sort().values
-    seen, scale = rows.select(drawn), (len(rows) / len(drawn)) ** 0.5
+    seen = rows.select(drawn)
+    scale = (len(rows) / len(drawn)) ** 0.5
     loss = flat_loss(then.loss, outputs.shape)
     with torch.no_grad():
         S = [scale * loss.hessian_root(then.outputs(one.x).flatten(1), one.y) for one in then.batches(seen)]
@@ -282,7 +286,8 @@ def own_root(
 def fisher_after(memory: Statistics, trained: Trained, forget: Data) -> Float[Tensor, " P"]:
     """The Fisher diagonal of the retained rows, as a sum: the memory's own less that of the cohort."""
     memory.check_holds(forget)
-    whole, here = memory.need("diagonal").to(trained.weights), trained.at(memory.weights.to(trained.weights))
+    whole = memory.need("diagonal").to(trained.weights)
+    here = trained.at(memory.weights.to(trained.weights))
     kind: Literal["exact", "empirical"] = "empirical" if memory.written.diagonal == "empirical" else "exact"
     # A memory from Monte Carlo may hold less than the cohort's exact share; a sum of squares is never negative.
     return (whole - fisher_diagonal(here, forget, kind=kind)).clamp(min=0)

@@ -20,7 +20,8 @@ from spotlessnet.readouts.parts import PARTS, Part, log_probabilities, part
 
 def distances(network: Trained, reference: Trained, data: Data) -> Float[Tensor, " N"]:
     r"""$\|p_w(x) - p_{w_0}(x)\|_1$ of each row, between 0 and 2."""
-    p, q = log_probabilities(network, data).exp(), log_probabilities(reference, data).exp().to(network.device)
+    p = log_probabilities(network, data).exp()
+    q = log_probabilities(reference, data).exp().to(network.device)
     if p.shape != q.shape:
         raise MismatchError(
             f"The network answers with {p.shape[1]} classes, the reference with {q.shape[1]}. "

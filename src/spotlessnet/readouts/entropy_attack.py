@@ -68,7 +68,8 @@ class EntropyAttack(Readout):
     def __call__(self, network: Trained, split: Split) -> Reading:
         members, others = _feature(network, split.retain), _feature(network, split.tests)
         if self.balanced:
-            generator, size = np.random.default_rng(self.seed), min(len(members), len(others), self.most)
+            generator = np.random.default_rng(self.seed)
+            size = min(len(members), len(others), self.most)
             members = members[generator.permutation(len(members))[:size]]
             others = others[generator.permutation(len(others))[:size]]
         attacker = self._attacker(len(members) + len(others))

@@ -90,7 +90,8 @@ def against_null(
     - `divergence`: `margin_kl` or `klom`.
     - `draws`: number of shuffles; the smallest p-value is `1 / (draws + 1)`.
     """
-    both, size = torch.cat([scrubbed, retrained]), len(scrubbed)
+    both = torch.cat([scrubbed, retrained])
+    size = len(scrubbed)
     seen = divergence(scrubbed, retrained)
     generator = torch.Generator().manual_seed(seed)
     null = []

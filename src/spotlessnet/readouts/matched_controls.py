@@ -53,7 +53,8 @@ class Unseen:
 
 def margins_by_label(logits: Float64[Tensor, "N C"]) -> Float64[Tensor, "N C"]:
     r"""$\log p_c - \log(1 - p_c)$ of every row and label, without cancellation where the network is certain."""
-    top, log_p = logits.argmax(dim=1), logits.log_softmax(dim=1)
+    top = logits.argmax(dim=1)
+    log_p = logits.log_softmax(dim=1)
     found = log_p - torch.log1p(-log_p.exp().clamp(max=0.5))  # no label but the top one has more than half
     return found.scatter(1, top.unsqueeze(1), margin(logits, top).unsqueeze(1))
 
@@ -93,7 +94,8 @@ def matched_controls(networks: Sequence[Trained], split: Split, each: int = EACH
 
     - `networks`: trained without the forgotten rows; they say which test rows are alike.
     """
-    unseen, test = Unseen.of(networks, split), _drawn(split.tests)
+    unseen = Unseen.of(networks, split)
+    test = _drawn(split.tests)
     assert unseen is not None  # `split.tests` has just said that there are some
     pairs = torch.stack(matched(margins_of(networks, split.forget), unseen, each))
     position, label = pairs.flatten(1).unique(dim=1)

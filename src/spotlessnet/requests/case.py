@@ -295,7 +295,8 @@ def raised_by_own(error: BaseException) -> str | None:
     found = None
     ours = os.path.dirname(os.path.dirname(__file__)) + os.sep  # the whole package, not only its requests
     for frame, line in traceback.walk_tb(error.__traceback__):
-        file, module = frame.f_code.co_filename, str(frame.f_globals.get("__name__", ""))
+        file = frame.f_code.co_filename
+        module = str(frame.f_globals.get("__name__", ""))
         if file.startswith(ours):
             found = None
         elif module.partition(".")[0] in OWN or (os.path.dirname(file) in OWN and "site-packages" not in file):

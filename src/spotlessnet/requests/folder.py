@@ -183,7 +183,9 @@ class Folder:
     @contextmanager
     def claimed(self) -> Iterator[None]:
         """Hold the folder while a run writes into it; leftovers of a killed run are swept first."""
-        private, made, begun = self.private.path, not self.path.exists(), self.private.path.exists()
+        private = self.private.path
+        made = not self.path.exists()
+        begun = self.private.path.exists()
         try:
             private.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as e:

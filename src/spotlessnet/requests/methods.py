@@ -298,7 +298,8 @@ def described(scrub: Scrub) -> tuple[str, dict[str, Any]]:
 
 def settings_of(link: Scrub) -> dict[str, Any]:
     """The settings of one method as text has them: a value such as a solver by its word, and its own settings."""
-    kind, found = type(link), dict[str, Any]()
+    kind = type(link)
+    found = dict[str, Any]()
     values = variants(kind)
     parts = {part for setting in values.values() for part in part_hints(setting)}
     for name in settable(kind):

@@ -152,7 +152,8 @@ def seconds_per_row(trained: Trained, split: Split) -> float:
     """Wall time of one row's loss gradient, in batches."""
     w = trained.weights.clone().requires_grad_()
     data = split.whole.select(list(range(min(len(split.whole), TIMED * ROWS))))
-    seconds, rows = math.inf, max(1, min(ROWS, len(data)))
+    seconds = math.inf
+    rows = max(1, min(ROWS, len(data)))
     for batch in trained.batches(data, ROWS):
         began = time.perf_counter()
         trained.losses(batch.x, batch.y, w).sum().backward()

@@ -144,7 +144,8 @@ def serve(
     - `say`: called with each line of the plan.
     """
     need_inputs(case, "forget")
-    began, inputs = datetime.now(UTC), inputs_of(case)
+    began = datetime.now(UTC)
+    inputs = inputs_of(case)
     folder = None if case.out is None else Folder(case.out, resume, case.private_days)
     if folder is not None:
         folder.check(inputs)
@@ -285,7 +286,9 @@ def _for_next_request(
 
 def _receipt(place: Folder | Unwritten, plan: Plan, known: Mapping[str, Any], **told: Any) -> dict[str, Any]:
     """The receipt of a request, served or refused."""
-    opened, split, (name, settings) = plan.opened, plan.opened.split, described(plan.scrub)
+    opened = plan.opened
+    split = plan.opened.split
+    name, settings = described(plan.scrub)
     due = place.private.destroy_after if isinstance(place, Folder) else place.destroy_after
     return statement(
         inputs=known["inputs"],
@@ -309,7 +312,8 @@ def _receipt(place: Folder | Unwritten, plan: Plan, known: Mapping[str, Any], **
 
 def measured_utility(opened: LoadedRequest, weights: Float[Tensor, " P"]) -> dict[str, Any]:
     """What the request cost on rows that stay, for the receipt; a ruined network is refused unless accepted."""
-    case, after = opened.case, opened.trained.at(weights)
+    case = opened.case
+    after = opened.trained.at(weights)
     # Whoever allows noise to cost more has said how much more may be lost.
     limit = max(case.max_damage or MOST, case.max_error_increase or 0.0)
     if case.accept_damage:

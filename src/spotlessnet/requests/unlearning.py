@@ -124,7 +124,11 @@ def unlearn(
         "device": device,
         "memory_limit": memory_limit,
     }
-    how = (Audit() if audit else None) if isinstance(audit, bool) else audit
+    how: Audit | None
+    if isinstance(audit, bool):
+        how = Audit() if audit else None
+    else:
+        how = audit
     with nullcontext() if progress else quiet():
         return serve(Case.of(values), resume=resume, audit=how, say=say)
 

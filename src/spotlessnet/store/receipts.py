@@ -52,7 +52,8 @@ class NoiseSeed:
     def __init__(self, value: int, is_secret: bool, salt: bytes) -> None:
         """Take `secret()` or `for_experiments(value)` instead."""
         self._value, self.is_secret, self.salt = value, is_secret, salt
-        self._streams, self._process = count(), os.getpid()
+        self._streams = count()
+        self._process = os.getpid()
 
     @property
     def value(self) -> int:

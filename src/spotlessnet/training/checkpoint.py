@@ -57,7 +57,8 @@ def write(path: Path, state: State, network: nn.Module, digest: str) -> None:
 def read(path: Path, state: State, network: nn.Module, digest: str) -> State:
     """The state that lies in the file, put into the network's buffers and into `state`, bit by bit."""
     try:
-        about, tensors = read_text(path), read_tensors(path)
+        about = read_text(path)
+        tensors = read_tensors(path)
     except (DataError, OSError) as error:
         raise DataError(
             f"{path} must be a checkpoint of a training, but cannot be read ({error}). "

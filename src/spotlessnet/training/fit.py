@@ -150,8 +150,10 @@ def _start(trained: Trained) -> Float[Tensor, " P"]:
 def _opened(trained: Trained, recipe: Recipe) -> tuple[nn.Module, Float[Tensor, " P"], Float[Tensor, " P"]]:
     """A copy of the network whose parameters and gradients look into two flat vectors, which come with it."""
     network = training_mode(copy.deepcopy(trained.model), recipe)
-    w, g = trained.weights.detach().clone(), torch.zeros_like(trained.weights)
-    parameters, slopes = dict(network.named_parameters()), trained.unflatten(g)
+    w = trained.weights.detach().clone()
+    g = torch.zeros_like(trained.weights)
+    parameters = dict(network.named_parameters())
+    slopes = trained.unflatten(g)
     for name, value in trained.unflatten(w).items():
         parameters[name].data, parameters[name].grad = value, slopes[name]
     return network, w, g

@@ -56,7 +56,8 @@ def fit_many(
     w = trained.weights.repeat(S, 1) if starts is None else starts.detach().to(trained.weights, copy=True)
     pull = trained.weights if trained.init is None else trained.init
     anchors = pull.expand(S, -1) if starts is None else w.clone()
-    rows, slope = Resident.of(trained, data), _slope(trained)
+    rows = Resident.of(trained, data)
+    slope = _slope(trained)
     for group in torch.arange(S).split(at_once):
         one = slice(int(group[0]), int(group[-1]) + 1)
         optimiser = Optimiser.of(trained, recipe, w[one], anchors[one])
@@ -76,7 +77,8 @@ def _train(
     """Train one group in place; a network that has stopped is left out of the program from then on."""
     going = torch.arange(len(weights))
     since = torch.full((len(weights),), -1)
-    recipe, listed = optimiser.recipe, by_number(rows.data)
+    recipe = optimiser.recipe
+    listed = by_number(rows.data)
     for epoch in track(range(recipe.epochs), label):
         order = torch.stack([listed[permutation(keep.shape[1], seeds[s], epoch)] for s in going.tolist()])
         here = going.to(weights.device)
@@ -103,7 +105,9 @@ def _epoch(
     slope: Slope,
 ) -> tuple[Float[Tensor, " s"], Float[Tensor, " s"]]:
     """One epoch of every network, in place; their summed losses and mistakes."""
-    recipe, loss, mistakes = optimiser.recipe, torch.zeros(len(w)).to(w), torch.zeros(len(w)).to(w)
+    recipe = optimiser.recipe
+    loss = torch.zeros(len(w)).to(w)
+    mistakes = torch.zeros(len(w)).to(w)
     batches = _batches(order, keep.gather(1, order), recipe.batch_size)
     for t, (positions, present) in enumerate(batches, start=epoch * len(batches)):
         some = present.any(1)

@@ -188,7 +188,8 @@ def settle(
     # J of the core network is the same matrix, and half the work: no derivative of a derivative.
     linear = trained.model.core_network() if isinstance(trained.model, UserNetwork) else trained
     output: Output = "identity" if linear is not trained else "softmax"
-    form, known = cheaper_form(linear, data), Known()
+    form = cheaper_form(linear, data)
+    known = Known()
     G = gradient(trained, data, ridge=ridge, batch_size=batch_size)
     first = size = float(G.double().norm())
     for _ in range(PASSES):
@@ -207,7 +208,8 @@ def settle(
         )
         moved = trained.at(trained.weights + found.x)
         left = gradient(moved, data, ridge=ridge, batch_size=batch_size)
-        before, after = size, float(left.double().norm())
+        before = size
+        after = float(left.double().norm())
         products, why = products + found.iterations, found.failure
         if after < size:  # a step that leads away is not taken
             trained, G, size = moved, left, after

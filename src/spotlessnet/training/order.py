@@ -82,7 +82,8 @@ def repeatable(device: torch.device, seed: int) -> Iterator[None]:
     cuDNN chooses its sums by a fixed rule meanwhile, so that the same seed gives the same bytes on a GPU too.
     """
     cuda = device.type == "cuda"
-    index = device.index if device.index is not None else (torch.cuda.current_device() if cuda else 0)
+    current = torch.cuda.current_device() if cuda else 0
+    index = device.index if device.index is not None else current
     rules = torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark
     with torch.random.fork_rng([index] if cuda else []):
         torch.default_generator.manual_seed(seed)

@@ -19,7 +19,8 @@ def lr_at(recipe: Recipe, step: int, total: int) -> float:
     >>> [lr_at(Recipe(lr=1.0, schedule="step"), t, 8) for t in (0, 3, 4, 6)]
     [1.0, 1.0, 0.1, 0.01]
     """
-    lr, warm = recipe.lr, round(recipe.warmup_ratio * total)
+    lr = recipe.lr
+    warm = round(recipe.warmup_ratio * total)
     if step < warm:
         return lr * (step + 1) / (warm + 1)
     step, total = step - warm, total - warm
@@ -28,7 +29,9 @@ def lr_at(recipe: Recipe, step: int, total: int) -> float:
     if recipe.schedule == "cosine":
         return _between(lr, 0.0, step / total)
     if recipe.schedule == "step":
-        return lr / 100 if 4 * step >= 3 * total else lr / 10 if 2 * step >= total else lr
+        if 4 * step >= 3 * total:
+            return lr / 100
+        return lr / 10 if 2 * step >= total else lr
     if recipe.schedule == "one-cycle":
         peak = WARM_UP * total - 1
         if step <= peak:

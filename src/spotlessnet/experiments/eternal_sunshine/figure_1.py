@@ -135,7 +135,7 @@ def _measure(settings: Settings, seed: int) -> list[Row]:
         Row(f"{NAME} data", kind, axis, 1000 * seed + i, float(value), unit="", ideal="")
         for i, (point, label, gone) in enumerate(zip(x, y.flatten(), split.forgotten, strict=True))
         for axis, value in zip(("x", "y"), point, strict=True)
-        for kind in ["forgotten" if gone else "class 1" if label else "class 0"]
+        for kind in ["forgotten" if gone else f"class {int(bool(label))}"]
     ]
     return made
 

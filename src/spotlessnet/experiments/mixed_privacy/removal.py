@@ -73,7 +73,8 @@ def run(settings: Settings, data: Path | None, out: Path) -> list[Row]:
 
 def measure(settings: Settings, town: Town, seed: int) -> Iterator[Row]:
     """The network before and after, beside the retrained one and the core."""
-    users, name = town.users(seed), town.community.name
+    users = town.users(seed)
+    name = town.community.name
     everyone = Split(users, users.select([]), town.test)
     split = everyone if settings.who == "all" else whole_class(LABEL)(users, town.test)
     core = town.core_network(seed)
@@ -84,7 +85,8 @@ def measure(settings: Settings, town: Town, seed: int) -> Iterator[Row]:
     with Meter(core.device) as slow:
         # With no user left, there is nothing to train: the user weights stay where they begin.
         retrained = nothing if not len(split.retain) else town.settled(core, split.retain, settings.reference).trained
-    network, found = original.at(scrubbed.mean), scrubbed.diagnostics["mixed_linear"]
+    network = original.at(scrubbed.mean)
+    found = scrubbed.diagnostics["mixed_linear"]
     gap = float((network.weights - retrained.weights).norm())
     note = "the user weights are zero" if found["zeroed"] else f"{found['products']} curvature products"
     for readout, value in (("certified distance", found["distance"]), ("distance to retrained", gap)):

@@ -95,10 +95,12 @@ def groups(users: Data, count: int, each: int, seed: int) -> list[Data]:
 
 def measure(settings: Settings, town: Town, seed: int) -> Iterator[Row]:
     """After each request: the network that forgot, the one that did nothing, the one that was retrained."""
-    users, name = town.users(seed), town.community.name
+    users = town.users(seed)
+    name = town.community.name
     core = town.core_network(seed)
     original = network = town.settled(core, users).trained
-    scrub, split = MixedLinear(noise=settings.noise, tolerance=settings.tolerance), None
+    scrub = MixedLinear(noise=settings.noise, tolerance=settings.tolerance)
+    split = None
     draw = torch.Generator().manual_seed(seed)
     for k, leaving in enumerate(groups(users, settings.requests, settings.each, seed), start=1):
         split = Split(leaving, users.without(leaving), town.test) if split is None else split.next_request(leaving)
@@ -108,7 +110,8 @@ def measure(settings: Settings, town: Town, seed: int) -> Iterator[Row]:
             retrained = town.settled(core, split.retain, settings.reference)
         # The noise is for whoever gets this network; the next request goes on from the mean.
         network, released = network.at(scrubbed.mean), network.at(scrubbed.draw(draw))
-        found, gap = scrubbed.diagnostics["mixed_linear"], (scrubbed.mean - retrained.trained.weights).norm()
+        found = scrubbed.diagnostics["mixed_linear"]
+        gap = (scrubbed.mean - retrained.trained.weights).norm()
         last = k == settings.requests  # a table shows the last request, a figure all
         certain = f"request {k}; full float32; retrained within {retrained.distance:.2g}"
         for readout, value, unit in (

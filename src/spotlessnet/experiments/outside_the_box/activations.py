@@ -76,7 +76,8 @@ def run(settings: Settings, data: Path | None, out: Path) -> list[Row]:
 
 def measure(settings: Settings, stage: Stage, seed: int) -> Iterator[Row]:
     """Distances along the way of each method, and those of a second retrained network: the floor."""
-    split, original = stage.split(seed), stage.original(seed)
+    split = stage.split(seed)
+    original = stage.original(seed)
     context = Context(original, retrained_of(original, split, seed), split, seed)
     unit = ActivationDistance.unit
     for method, made in methods(1.0).items():

@@ -136,7 +136,8 @@ def readouts(cap: int) -> dict[str, ReadoutOf]:
 
 def missing_attacks(rows: list[Row]) -> list[Row]:
     """Rows without a value that say why there are no attacks; none where there are."""
-    measured, methods = {row.readout for row in rows}, dict.fromkeys(row.method for row in rows)
+    measured = {row.readout for row in rows}
+    methods = dict.fromkeys(row.method for row in rows)
     return [
         Row(rows[0].experiment, method, attack.name, rows[0].seed, math.nan, unit=attack.unit, note=why)
         for attack in ATTACKS

@@ -113,7 +113,9 @@ def run(settings: Settings, data: Path | None, out: Path) -> list[Row]:
 
 def measure(settings: Settings, stage: Stage, seed: int) -> Iterator[Row]:
     """The rows of one seed."""
-    split, original, unit = stage.split(seed), stage.original(seed), noise(1.0)
+    split = stage.split(seed)
+    original = stage.original(seed)
+    unit = noise(1.0)
     retrained = retrained_of(original, split, seed)
     reference = Gaussian(retrained.weights, unit.spread(retrained, split, Notes()))
     scrubs: Mapping[str, Scrub] = {
@@ -129,7 +131,8 @@ def measure(settings: Settings, stage: Stage, seed: int) -> Iterator[Row]:
         ) -> Row:
             return Row(stage.scene.name, method, readout, seed, value, low, high, unit, "low", note=note)
 
-        errors, nats = (Error("test"), Error("retain")), WhiteBox()
+        errors = (Error("test"), Error("retain"))
+        nats = WhiteBox()
         found = trade_off(
             scrubbed, reference, original, split, readouts=errors, bounds=(nats,),
             scales=settings.strengths, draws=settings.draws, seed=seed,
@@ -185,7 +188,8 @@ def one_query(
 
 def linear_note(noisy: Gaussian, trained: Trained, split: Split, draws: int) -> str:
     """Whether the network is linear as far as this noise reaches, by a few draws and queries."""
-    data, generator = chosen(split.tests, 2), torch.Generator().manual_seed(0)
+    data = chosen(split.tests, 2)
+    generator = torch.Generator().manual_seed(0)
     return linearisation(noisy, trained, data, generator=generator, draws=max(4 * draws, 4)).note
 
 

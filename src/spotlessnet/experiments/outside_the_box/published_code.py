@@ -113,7 +113,8 @@ def measure(settings: Settings, opened: tuple[Stage, Data], seed: int) -> Iterat
     for method in (PUBLISHED, OURS, POLISHED, FLOOR):
         made = methods(1.0)[method]
         gaussian = (made if isinstance(made, Scrub) else made(context))(original, split)
-        networks[method], notes[method] = original.at(gaussian.mean), gaussian.diagnostics.get("ntk", {})
+        networks[method] = original.at(gaussian.mean)
+        notes[method] = gaussian.diagnostics.get("ntk", {})
     # Not the seed itself: seed 0 drew the slice from this pool, and would draw the very same rows again.
     leaky = replace(split, test=of_each_class(pool, settings.tests, OTHER_ORDER + seed))
     overlap = overlapping(leaky, split)

@@ -119,7 +119,8 @@ class Stage:
 
 def of_each_class(data: Data, count: int, seed: int = 0) -> Data:
     """At most `count` rows of each class, drawn by the seed."""
-    labels, draw = data.labels(), torch.Generator().manual_seed(seed)
+    labels = data.labels()
+    draw = torch.Generator().manual_seed(seed)
     groups = [(labels == label).nonzero().squeeze(1) for label in labels.unique()]
     return data.select(torch.cat([g[torch.randperm(len(g), generator=draw)[:count]] for g in groups]).sort().values)
 

@@ -120,7 +120,9 @@ def run(settings: Settings, data: Path | None, out: Path) -> list[Row]:
 
 def measure(settings: Settings, stage: Stage, seed: int) -> Iterator[Row]:
     """The rows of one seed."""
-    split, start, name = stage.split(seed), stage.start(seed), stage.scene.name
+    split = stage.split(seed)
+    start = stage.start(seed)
+    name = stage.scene.name
     original, path = stage.follow(seed, split.whole)
     recipe = stage.scene.setting.recipe.but(epochs=len(path), patience=None)
     original, path_r = replace(original, recipe=recipe), []
@@ -151,13 +153,16 @@ def clouds(
     settings: Settings, name: str, seed: int, plane: Plane, split: Split, ends: Mapping[str, Trained]
 ) -> Iterator[Row]:
     """Where scrubs lead, how much noise the same nats cost them, and the loss on the lines between networks."""
-    original, retrained, unit = ends["original"], ends["retrained"], noise(1.0)
+    original = ends["original"]
+    retrained = ends["retrained"]
+    unit = noise(1.0)
     reference = Gaussian(retrained.weights, unit.spread(retrained, split, Notes()))
     for method, scrub in {"Fisher": unit, "NTK and Fisher": chain(NTK(), unit)}.items():
         scrubbed = scrub(original, split)
         moved, _ = parts(scrubbed, reference, scrubbed.kl(reference))
         strength = moved / settings.nats
-        noisy, draw = scaled(scrubbed, strength), torch.Generator().manual_seed(seed)
+        noisy = scaled(scrubbed, strength)
+        draw = torch.Generator().manual_seed(seed)
         drawn = [noisy.draw(draw) for _ in range(settings.cloud)]
         yield from placed(name, f"{method}, mean", seed, plane, [scrubbed.mean])
         yield from placed(name, f"{method}, cloud", seed, plane, drawn)

@@ -104,7 +104,8 @@ def _measure(settings: Settings, original: Trained, retrained: Trained, split: S
             noisy = original.at(here.draw(torch.Generator().manual_seed(seed)))
             test = Error("test")(noisy, split)
             nats = WhiteBox()(here, there, original, split)
-            label, variance = f"{method} at {s:g}", here.covariance.diagonal().double()
+            label = f"{method} at {s:g}"
+            variance = here.covariance.diagonal().double()
             ratio = lagrangian(B, variance, s) / lagrangian(B, (s / B).sqrt(), s)
             made += [
                 Row(NAME, label, LAGRANGIAN, seed, ratio, unit="ratio", ideal="low"),

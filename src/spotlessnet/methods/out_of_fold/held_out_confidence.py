@@ -19,7 +19,8 @@ def match_held_out_confidence(
     """Answers with the margins of held-out rows of the same label, in the same order of sureness."""
     known, answers = held.labels().cpu(), answers.clone()
     for c in labels[ordinary].unique():
-        mine, alike = ordinary & (labels == c), (known == c).nonzero().squeeze(1)
+        mine = ordinary & (labels == c)
+        alike = (known == c).nonzero().squeeze(1)
         if not len(alike):
             raise NeedError(
                 f"`OutOfFoldDistillation` needs held-out rows of every forgotten class, but none has class {int(c)}."

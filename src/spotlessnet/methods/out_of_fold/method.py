@@ -181,7 +181,10 @@ class OutOfFoldDistillation(Tuning):
         known[:, gone] = NEVER
         taught = self._untold(trained, D_f, gone, split, notes)
         leaving = gone & torch.isin(torch.arange(len(gone)), D_f.labels().cpu())
-        usual = WHOLE_CLASS if bool(leaving.any()) else MISLABELLED if split.request.mislabelled else ORDINARY
+        if bool(leaving.any()):
+            usual = WHOLE_CLASS
+        else:
+            usual = MISLABELLED if split.request.mislabelled else ORDINARY
         beta, T, lift = self._touch(usual, heaviest=HEAVIEST * len(f) / (len(f) + len(r)))
         held = known.scatter_add(1, D_r.labels().cpu().long().unsqueeze(1), torch.full_like(known[:, :1], lift))
         begun = trained.weights
@@ -196,7 +199,8 @@ class OutOfFoldDistillation(Tuning):
         notes.fact(forget_weight=beta, temperature=T, label_boost=lift)
         notes.fact(forgotten_read=len(D_f), retained_read=len(D_r), visits=len(f) + len(r))
         pupil = replace(trained, loss=WeightedDistillation(T), weights=begun)
-        visits, recipe = told.select(torch.cat([f, len(D_f) + r])), self.recipe(trained, notes).but(epochs=1)
+        visits = told.select(torch.cat([f, len(D_f) + r]))
+        recipe = self.recipe(trained, notes).but(epochs=1)
         weights = fit(pupil, visits, recipe, seed=self.seed, label="unlabelling").weights
         most = self._stretch(bool(leaving.any()))
         if most > 1:
@@ -213,7 +217,9 @@ class OutOfFoldDistillation(Tuning):
         if self.fold_models is None or leaving:
             return 1.0
         few = self.examples_per_epoch is not None or self.compute_budget is not None
-        return self.max_step_scale if self.max_step_scale is not None else STRETCH if few else 1.0
+        if self.max_step_scale is not None:
+            return self.max_step_scale
+        return STRETCH if few else 1.0
 
     def _touch(self, usual: Touch, heaviest: float) -> Touch:
         """Share, temperature and lift: as the caller says, or as this kind of request is best served."""
@@ -247,7 +253,10 @@ class OutOfFoldDistillation(Tuning):
         D_f, D_r, asked, wrong = split.forget, split.retain, self.fold_models, split.request.mislabelled
         leaving = not bool(torch.isin(D_f.labels().cpu(), D_r.labels().cpu()).all())
         readings = 1 if asked is None else len(asked.part) + int(wrong and self.self_weight > 0)
-        others = min(WATCHED, len(D_r)) if asked is not None else 0 if wrong else len(split.validation or ())
+        if asked is not None:
+            others = min(WATCHED, len(D_r))
+        else:
+            others = 0 if wrong else len(split.validation or ())
         others += 2 * min(ASKED, len(D_f)) * leaving + LENGTHS * min(TRIED, len(D_f)) * (self._stretch(leaving) > 1)
         return Price(self.epochs, len(D_f), len(D_r), readings, others)
 

@@ -39,7 +39,8 @@ class Price:
 
     def rows_for(self, cost: float, epochs: int) -> int:
         """The most rows of a round that such a share of a training pays for."""
-        low, high = 0, max(self.forgotten, self.retained)
+        low = 0
+        high = max(self.forgotten, self.retained)
         while low < high:
             middle = (low + high + 1) // 2
             low, high = (middle, high) if self.in_trainings(middle, epochs) <= cost else (low, middle - 1)

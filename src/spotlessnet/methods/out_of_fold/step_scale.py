@@ -28,7 +28,8 @@ def extend_step(
     over some of the rows, on the parabola through three lengths. Where it bends down, the best of the three is taken.
     """
     at = evenly(len(data), ASKED)
-    some, t = data.select(at), taught[at]
+    some = data.select(at)
+    t = taught[at]
     lengths = torch.linspace(1, most, LENGTHS, dtype=torch.float64).tolist()
     answers = (trained.at(trained.weights + a * step).predict(some).cpu() for a in lengths)
     off = [float(Distillation()(f, t.to(f)).mean()) for f in answers]

@@ -117,7 +117,9 @@ class WithinBudget(Scrub):
         return replace(self, scrub=self.scrub.reseeded(by), seed=self.seed + by)
 
     def cost(self, trained: Trained, split: Split) -> Work:
-        sizes, n, N = Sizes.of(trained, split), len(split.retain), len(split.whole)
+        sizes = Sizes.of(trained, split)
+        n = len(split.retain)
+        N = len(split.whole)
         rows = n if split.validation is None else len(split.validation)
         # The curve, on all rows; on half of them each, levels that are tried, and fresh draws that confirm.
         curve, confirmed = len(GRID) * (self.draws + 1), (CONFIRMING + 1) / 2
@@ -159,11 +161,14 @@ class WithinBudget(Scrub):
         mean = self.scrub.shift(trained, split, notes).detach().clone()
         if self.reference is None:
             covariance = self.scrub.spread(trained.at(mean), split, notes)
-            unit_nats, (low, high) = _estimated_nats(trained, split, mean, covariance, notes), ESTIMATE_RANGE
+            unit_nats = _estimated_nats(trained, split, mean, covariance, notes)
+            low, high = ESTIMATE_RANGE
         else:
             goal = trained.vector(self.reference)
             covariance = self.scrub.reference_spread(trained.at(goal), split, notes)
-            unit_nats, low, high = _nats(mean - goal, covariance), 1.0, 1.0
+            unit_nats = _nats(mean - goal, covariance)
+            low = 1.0
+            high = 1.0
         costs = NoiseCost(trained.at(mean), covariance, _judging_rows(split, notes), self.draws, self.seed)
         alpha, cost = self._level(unit_nats, costs)
         nats = unit_nats / alpha
@@ -220,7 +225,8 @@ def _estimated_nats(
         f"the nats are an estimate, not a bound: in trials they were {low:g} to {high:g} times as many",
     )
     n, N = len(split.retain), len(split.whole)
-    weight_decay, ridge = trained.known_weight_decay, ridge_of(trained, None, notes)
+    weight_decay = trained.known_weight_decay
+    ridge = ridge_of(trained, None, notes)
     left_undone = gradient(trained, split.whole, ridge=N * weight_decay) * (n / N)
 
     def missed(weights: Tensor) -> tuple[float, float]:

@@ -107,7 +107,8 @@ class NoiseCost:
 
     def _increases(self, alpha: float, rows: Data, draws: int, generator: torch.Generator) -> Float[Tensor, "S N"]:
         """For each draw and row, the mistake with noise less the one without."""
-        covariance, w = self.covariance.scaled(alpha), self.network.weights
+        covariance = self.covariance.scaled(alpha)
+        w = self.network.weights
         clean = mistakes(self.network, rows)
         noisy = [mistakes(self.network.at(w + covariance.draw(generator).to(w)), rows) for _ in range(draws)]
         return torch.stack(noisy) - clean
