@@ -1,6 +1,7 @@
 """The public names: all there, sorted, documented, and cheap to import."""
 
 import ast
+import importlib
 import pkgutil
 import subprocess
 import sys
@@ -61,6 +62,14 @@ def test_no_public_name_is_also_a_module_so_nothing_depends_on_what_was_imported
     inside = {module.name for module in pkgutil.iter_modules(sn.__path__)}
     assert not inside & set(sn.__all__)
     assert type(sn) is ModuleType  # no class swapped under `sys.modules`
+
+
+def test_no_function_of_the_audit_bears_the_name_of_its_module():
+    from spotlessnet import auditing
+
+    for found in pkgutil.iter_modules(auditing.__path__, "spotlessnet.auditing."):
+        module = importlib.import_module(found.name)
+        assert not hasattr(module, found.name.rpartition(".")[2]), found.name
 
 
 def test_importing_costs_less_than_a_second_beyond_torch_and_draws_no_pictures():

@@ -27,7 +27,7 @@ DELIVERED = "as delivered"
 RELEARN_CAP = 20
 
 
-def battery(trainings: Trainings, split: Split, controls: Data | None, i: int) -> list[Readout]:
+def readouts_of_seed(trainings: Trainings, split: Split, controls: Data | None, i: int) -> list[Readout]:
     """The readouts of one seed; references are the retrained partner and the held-out networks."""
     readouts: list[Readout] = [Error("retain"), Error("forget"), MeanLoss("forget"), Margin("forget")]
     if split.test is not None:
@@ -46,7 +46,7 @@ def battery_rows(networks: Networks, split: Split, controls: Data | None, meters
     trainings = networks.trainings
     by_method = {method: networks.by(method) for method in (ORIGINAL, *networks.scrubbed, RETRAINED)}
     for i, seed in enumerate(trainings.seeds):
-        for readout in battery(trainings, split, controls, i):
+        for readout in readouts_of_seed(trainings, split, controls, i):
             for method, group in by_method.items():
                 network = group[i]
                 if method == RETRAINED and isinstance(readout, ActivationDistance):
@@ -59,7 +59,7 @@ def battery_rows(networks: Networks, split: Split, controls: Data | None, meters
 
 def delivered_rows(delivered: Trained, trainings: Trainings, split: Split, controls: Data | None) -> list[Row]:
     """What the battery of the first seed says of the network that is taken away."""
-    readouts = battery(trainings, split, controls, 0)
+    readouts = readouts_of_seed(trainings, split, controls, 0)
     return [row_of(DELIVERED, readout, 0, delivered, split, Meter()) for readout in readouts]
 
 
