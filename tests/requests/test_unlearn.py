@@ -15,13 +15,22 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
 
 import spotlessnet as sn
-from spotlessnet.core.errors import DamageError, DataError, MismatchError, NeedError, SettingError, SpotlessError
+from spotlessnet.core.errors import (
+    DamageError,
+    DataError,
+    IntegrityError,
+    MismatchError,
+    NeedError,
+    SettingError,
+    SpotlessError,
+)
 from spotlessnet.core.scrub import Notes, Scrub
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.requests.case import Case
 from spotlessnet.requests.methods import BEST, FALLBACK, TAUGHT, default
 from spotlessnet.requests.serving import serve
+from spotlessnet.requests.verifying import verify_request
 from spotlessnet.store.receipts import verify
 from spotlessnet.store.schema import mistakes
 from tests.cli.workshop import BASE, spotless
@@ -407,3 +416,15 @@ def test_serving_is_what_both_call(monkeypatch):
     monkeypatch.setattr("spotlessnet.requests.unlearning.serve", note)
     sn.unlearn(model, (x, y), forget=FORGET, method="ntk")
     assert len(served) == 1
+
+
+def test_what_was_written_is_verified_without_the_command(tmp_path):
+    model, _, x, y = problem()
+    sn.unlearn(model, (x, y), forget=FORGET, method="ntk", out=tmp_path / "run")
+    (tmp_path / "rows.txt").write_text("3\n14\n15\n")
+    found = verify_request(tmp_path / "run", tmp_path / "rows.txt", "row")
+    assert found.is_sealed
+    assert found.files == ("scrubbed.safetensors", "rows.txt")
+    (tmp_path / "rows.txt").write_text("3\n14\n")
+    with pytest.raises(IntegrityError, match="is not the list that the receipt was written for"):
+        verify_request(tmp_path / "run", tmp_path / "rows.txt", "row")

@@ -1,0 +1,137 @@
+"""Verifying a request after the fact: everything that its receipt says, against what lies beside it."""
+
+import html
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from spotlessnet.core.cohorts import read_list
+from spotlessnet.core.errors import DataError, IntegrityError
+from spotlessnet.requests.audits import REPORT, VERDICT
+from spotlessnet.requests.folder import PRIVATE, RECEIPT, Private
+from spotlessnet.requests.folder import PURGED as PURGED_FILE
+from spotlessnet.requests.inputs import identity_of
+from spotlessnet.requests.loading import listed_ids
+from spotlessnet.requests.serving import REFUSAL, SCRUBBED, STATISTICS
+from spotlessnet.store.receipts import COMMITMENT, commit_to, read_receipt, verify
+from spotlessnet.store.schema import agrees, verdict_mistakes
+
+UNSIGNED = "who wrote the receipt: it is not signed, and whoever holds `private` could write another"
+UNSEALED = "that nobody rewrote the receipt whole: that needs the folder `private`, which lies with the asker"
+PURGED = "the list, and that nobody rewrote the receipt: the folder `private` was purged"
+
+
+@dataclass(frozen=True)
+class Verified:
+    """What was checked, and what could not be.
+
+    **Arguments:**
+
+    - `receipt`: the file that was checked.
+    - `files`: what it speaks of and agrees with, by name.
+    - `is_sealed`: whether it was seen to be word for word the one that was written.
+    """
+
+    receipt: Path
+    files: tuple[str, ...]
+    is_sealed: bool
+    not_checked: tuple[str, ...]
+
+
+def verify_request(path: Path, forget: Path | None = None, id_column: str = "id") -> Verified:
+    """Check a receipt and the files beside it; an `IntegrityError` says where they do not agree.
+
+    **Arguments:**
+
+    - `path`: the receipt, or the folder that holds it.
+    - `forget`: a list that must be the one that the receipt was written for; `id_column` is its column of ids.
+    """
+    file = _file(path)
+    private = Private(file.parent)
+    if private.path.is_dir() and not private.has_salt:
+        raise IntegrityError(
+            f"{private.path} must hold the salt that the receipt was sealed with, but it is gone, and no purged.json "
+            "says that it was destroyed: neither seal nor list was checked. Bring it back, or look into who removed it."
+        )
+    salt = private.salt if private.has_salt else None
+    names = verify(file, salt)
+    receipt = read_receipt(file)
+    body = receipt["predicate"]
+    _check_report(body["audit"], file.parent, names)
+    others = _others(file, names)
+    if salt is not None:
+        private.due(receipt)
+        _check_request(body["request"], private.request(), salt)
+    if forget is not None:
+        if salt is None:
+            raise DataError(f"Checking a list needs {private.path / 'salt'}, which was written with the receipt.")
+        _check_list(body["request"]["cohort"], forget, id_column, salt)
+        names.append(forget.name)
+    unsealed = PURGED if private.is_purged else UNSEALED
+    left = [UNSIGNED if salt is not None else unsealed]
+    if others:
+        left.append(f"files of which the receipt does not speak: {', '.join(others)}")
+    return Verified(file, tuple(names), salt is not None, tuple(left))
+
+
+def _file(path: Path) -> Path:
+    if not path.is_dir():
+        return path
+    names = [name for name in (RECEIPT, REFUSAL) if (path / name).is_file()]
+    return path / (names[0] if names else RECEIPT)
+
+
+def _others(file: Path, names: list[str]) -> list[str]:
+    """Files beside the receipt of which it does not speak; under a name that this tool gives, one was planted."""
+    beside = {p.name for p in file.parent.iterdir()} - {*names, file.name, PRIVATE, PURGED_FILE}
+    # A refused request that was asked again and served leaves both.
+    planted = sorted(beside & {*REPORT, SCRUBBED, STATISTICS})
+    if planted:
+        raise IntegrityError(
+            f"{', '.join(planted)} lies beside {file.name}, which does not speak of it: this run did not write it. "
+            "Remove it, or find out who put it there."
+        )
+    return sorted(beside - {RECEIPT, REFUSAL, *(f"{name}.next" for name in names)})
+
+
+def _check_report(audit: list[Any], folder: Path, names: list[str]) -> None:
+    """The receipt's verdict and figures must be those of the files that it binds."""
+    if bool(audit) != any(name in REPORT for name in names) or (audit and not set(REPORT) <= set(names)):
+        raise IntegrityError("The receipt tells of an audit without its report, or binds a report without an audit.")
+    if not audit:
+        return
+    try:
+        told = json.loads((folder / VERDICT).read_bytes())
+        page, card = ((folder / name).read_text(encoding="utf-8") for name in ("report.html", "model-card.md"))
+    except (OSError, ValueError, RecursionError) as e:
+        raise IntegrityError(f"The report beside the receipt cannot be read ({type(e).__name__}).") from e
+    wrong = verdict_mistakes(told)
+    if wrong:
+        raise IntegrityError(f"{VERDICT} is not a verdict that this version can read: {'; '.join(wrong)}.")
+    word = str(audit[0]["verdict"])
+    shown = re.search(r'<p class="word">([^<]*)</p>', page)
+    on_page = html.unescape(shown[1]).split(maxsplit=1)[-1].lower() if shown else ""
+    on_card = re.search(r"\*\*([^*]*)\.\*\*", card)
+    if not agrees(told, audit) or on_page != word or on_card is None or on_card[1].lower() != word:
+        raise IntegrityError("The receipt does not say what the report beside it says: verdict or figures differ.")
+
+
+def _check_request(told: Mapping[str, Any], kept: Any, salt: bytes) -> None:
+    if not isinstance(kept, dict) or identity_of(kept, salt) != told["identity"]:
+        raise IntegrityError("The request kept in `private` is not the one that the receipt was written for.")
+
+
+def _check_list(cohort: Mapping[str, Any], forget: Path, column: str, salt: bytes) -> None:
+    if cohort.get("algorithm") != COMMITMENT:
+        raise DataError(
+            f"The receipt commits to its list in a way that this version does not know; it knows {COMMITMENT!r}."
+        )
+    listed = [listed_ids(forget, column)]
+    if read_list(forget, column).may_have_header:
+        # Only the data told whether the first line of such a file was an id.
+        listed.append(listed[0][1:])
+    if cohort["commitment"] not in [commit_to(names, salt) for names in listed]:
+        raise IntegrityError(f"{forget} is not the list that the receipt was written for.")
