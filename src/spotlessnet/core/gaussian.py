@@ -76,6 +76,8 @@ class Gaussian(metaclass=AcceptsOldNames):
         gap = self.mean - other.mean
         if self.is_noiseless or other.is_noiseless:
             return 0.0 if self.is_noiseless and other.is_noiseless and not gap.any() else math.inf
+        # Each term in float64: they are of the size of P, and their difference may be a fraction of one nat.
         moved = float((gap.double() * other.covariance.solve(gap).double()).sum())
         spread = trace_of_product(other.covariance.inverse(), self.covariance)
+        # OB Prop. 1 with the signs that the integral gives; the paper prints + log.
         return 0.5 * (moved + spread - self.covariance.logdet() + other.covariance.logdet() - gap.numel())

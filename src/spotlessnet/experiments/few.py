@@ -87,6 +87,7 @@ class FromFew(Scrub):
     def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
         m = min(self.kept or len(split.retain), len(split.retain))
         N_r = len(split.retain)
+        # One row at least: a request for nothing would be a step of zero.
         forget = max(1, round(len(split.forget) * m / N_r)) if self.thin else None
         w = trained.weights
         small = fewer(split, m, forget)

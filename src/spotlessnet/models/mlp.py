@@ -42,6 +42,7 @@ class MLP(nn.Module):
         with seeded(seed):
             for a, b in pairwise(widths):
                 layers += [nn.Linear(a, b), ACTIVATIONS[activation]()]
+                # Left out where it would do nothing, so that names of layers stay those of a plain MLP.
                 layers += [nn.Dropout(dropout)] if dropout else []
             self.features = nn.Sequential(*layers)
             self.head = nn.Linear(widths[-1], classes)

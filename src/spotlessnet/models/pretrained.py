@@ -82,6 +82,7 @@ def replace_head(model: nn.Module, classes: int, *, head: str = "head", seed: in
     with seeded(seed):
         fresh = nn.Linear(old.in_features, classes, bias=old.bias is not None)
     parent, _, last = head.rpartition(".")
+    # In the format and on the device of the layer it replaces, which `nn.Linear` does not know.
     setattr(network.get_submodule(parent), last, fresh.to(old.weight))
     return network
 

@@ -47,6 +47,7 @@ class _Block(nn.Module):
         super().__init__()
         self.conv1, self.norm1 = _normed(inputs, outputs, 3, stride)
         self.conv2, self.norm2 = _normed(outputs, outputs, 3)
+        # Nothing to learn where the shape stays: the identity of the paper, option B elsewhere.
         same = stride == 1 and inputs == outputs
         self.shortcut = nn.Sequential(*(() if same else _normed(inputs, outputs, 1, stride)))
 
@@ -56,5 +57,6 @@ class _Block(nn.Module):
 
 
 def _normed(inputs: int, outputs: int, kernel: int, stride: int = 1) -> tuple[nn.Conv2d, nn.BatchNorm2d]:
+    # BatchNorm's shift takes the place of the convolution's bias.
     convolution = nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
     return convolution, nn.BatchNorm2d(outputs)
