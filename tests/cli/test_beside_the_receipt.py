@@ -6,7 +6,7 @@ from importlib import import_module
 import pytest
 
 from spotlessnet.core.covariance import Diagonal
-from spotlessnet.core.gaussian import Gaussian
+from spotlessnet.core.gaussian import Diagnostics, Gaussian
 from spotlessnet.methods import Fisher
 from tests.cli.test_commands import report
 from tests.cli.workshop import BASE, QUICK, spotless
@@ -61,9 +61,8 @@ def test_a_date_that_was_changed_is_found(run, date):
 
 def test_a_true_refusal_verifies_and_a_forged_one_does_not(here, monkeypatch):
     def worn(self, trained, split):
-        return Gaussian(
-            trained.weights, Diagonal(0 * trained.weights), diagnostics={"retrain_now": True, "assumed": ["it is worn"]}
-        )
+        told = Diagnostics(assumed=("it is worn",), lost=("all",), others={"retrain_now": True})
+        return Gaussian(trained.weights, Diagonal(0 * trained.weights), diagnostics=told)
 
     monkeypatch.setattr(Fisher, "__call__", worn)
     assert spotless("scrub", *BASE, *QUICK, "--out", "run").code == 8

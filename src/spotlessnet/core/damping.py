@@ -1,10 +1,20 @@
 """What keeps a curvature invertible: the decay that training had, and a damping where that is not enough."""
 
+from dataclasses import dataclass
+
+from spotlessnet.core.gaussian import Measured
 from spotlessnet.core.scrub import Notes
 from spotlessnet.core.trained import Trained
 
 DEFAULT_DAMPING = 1e-3
 """Stands in where the decay is zero or not known; per row, like the decay."""
+
+
+@dataclass(frozen=True)
+class Damped(Measured):
+    """What was added to the decay."""
+
+    damping: float | None = None
 
 
 def ridge_of(trained: Trained, damping: float | None, notes: Notes) -> float:
@@ -24,7 +34,7 @@ def ridge_of(trained: Trained, damping: float | None, notes: Notes) -> float:
             f"the decay {why} and was taken as zero; the damping stands in for it",
             "the answer is that of a network trained with the damping as its decay",
         )
-    notes.fact(damping=damping)
+    notes.measure(Damped, damping=damping)
     return trained.known_weight_decay + damping
 
 

@@ -1,9 +1,9 @@
-"""`Gaussian`: the distribution of scrubbed weights."""
+"""`Gaussian`: the distribution of scrubbed weights, with `Diagnostics` of how it came about."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -14,6 +14,71 @@ from spotlessnet.core.deprecated import AcceptsOldNames, OldName
 from spotlessnet.core.errors import MismatchError, check_finite
 from spotlessnet.core.noise import NoiseSource, as_source, snapped
 
+M = TypeVar("M", bound="Measured")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one method measures: a frozen dataclass of its own, whose fields are `None` until they are known."""
+
+    under: ClassVar[str] = ""
+    """The key under which receipts have it; its fields stand beside the others' where there is none."""
+
+    def known(self) -> dict[str, Any]:
+        """The fields that were measured, as plain values."""
+        every = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {name: value for name, value in every.items() if value is not None}
+
+    def record(self) -> dict[str, Any]:
+        """As receipts have it."""
+        return {self.under: self.known()} if self.under else self.known()
+
+
+@dataclass(frozen=True)
+class Diagnostics(Mapping[str, Any]):
+    """What a method did, in types: `diagnostics.of(NTKFacts).damping`. As a mapping, it is what receipts keep.
+
+    >>> found = Diagnostics(assumed=("no decay",), lost=("nothing",), others={"lr": 0.1})
+    >>> found.assumed, found["lr"], sorted(found)
+    (('no decay',), 0.1, ['assumed', 'lost', 'lr'])
+
+    **Arguments:**
+
+    - `assumed`, `lost`: stand-ins for what was not given, and the guarantee that went with each.
+    - `measured`: what each method has measured, in the order in which they ran.
+    - `others`: facts of methods that have no type for them.
+    """
+
+    assumed: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
+    measured: tuple[Measured, ...] = ()
+    others: Mapping[str, Any] = field(default_factory=dict)
+
+    def of(self, kind: type[M]) -> M:
+        """What a method of this kind has measured; nothing but `None` where none ran."""
+        return next((one for one in self.measured if type(one) is kind), None) or kind()
+
+    @property
+    def retrain_now(self) -> bool:
+        """Whether what was kept for requests no longer serves, so that the network must be trained anew."""
+        return bool(self.record().get("retrain_now", False))
+
+    def record(self) -> dict[str, Any]:
+        """Everything as plain values, as reports and receipts have it."""
+        found = dict(self.others)
+        for one in self.measured:
+            found |= one.record()
+        return {**found, "assumed": list(self.assumed), "lost": list(self.lost)}
+
+    def __getitem__(self, name: str) -> Any:
+        return self.record()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.record())
+
+    def __len__(self) -> int:
+        return len(self.record())
+
 
 @dataclass(frozen=True, eq=False)
 class Gaussian(metaclass=AcceptsOldNames):
@@ -23,12 +88,12 @@ class Gaussian(metaclass=AcceptsOldNames):
 
     - `mean`: $\mu = h(w)$.
     - `covariance`: $\Sigma$; `NoNoise` where there is no noise.
-    - `about`: what the scrub did, assumed and could not promise; ends up in the report and the receipt.
+    - `diagnostics`: what the scrub did, assumed and could not promise; ends up in the report and the receipt.
     """
 
     mean: Float[Tensor, " P"]
     covariance: Covariance
-    diagnostics: Mapping[str, Any] = field(default_factory=dict)
+    diagnostics: Diagnostics = field(default_factory=Diagnostics)
 
     about = OldName("diagnostics")
     is_still = OldName("is_noiseless")

@@ -3,7 +3,7 @@
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -13,10 +13,12 @@ from torch.utils.flop_counter import FlopCounterMode
 from spotlessnet.core.covariance import Covariance, NoNoise
 from spotlessnet.core.deprecated import AcceptsOldNames
 from spotlessnet.core.errors import DataError, SettingError
-from spotlessnet.core.gaussian import Gaussian
+from spotlessnet.core.gaussian import Diagnostics, Gaussian, Measured
 from spotlessnet.core.registry import Registry
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
+
+M = TypeVar("M", bound=Measured)
 
 BACK_AND_FORTH = 3
 """A gradient in units of an answer, where the counter sees neither: once through the network, and twice back."""
@@ -109,18 +111,36 @@ def gradients(trained: Trained, split: Split, count: float) -> Work:
 
 @dataclass
 class Notes:
-    """What a scrub measured on the way, what it assumed, and which promise that cost.
+    """What a scrub measures on the way, what it assumes, and which promise that costs.
 
-    Handed to `shift` and `spread`; comes back as `Gaussian.about`.
+    Handed to `shift` and `spread`; comes back as `Gaussian.diagnostics`.
     """
 
-    facts: dict[str, Any] = field(default_factory=dict)
     assumed: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
+    measured: dict[type[Measured], Measured] = field(default_factory=dict)
+    others: dict[str, Any] = field(default_factory=dict)
+
+    def measure(self, kind: type[M], **values: Any) -> M:
+        """Record what was measured in the type that a method has for it: `notes.measure(NTKFacts, damping=0.1)`."""
+        found = replace(self.of(kind), **values)
+        self.measured[kind] = found
+        return found
+
+    def of(self, kind: type[M]) -> M:
+        """What was measured so far in this type; nothing but `None` if nothing was."""
+        found = self.measured.get(kind)
+        return found if isinstance(found, kind) else kind()
 
     def fact(self, **values: Any) -> None:
-        """Record numbers: residual, iterations, scale, seconds."""
-        self.facts.update(values)
+        """Record numbers by name: for a method that has no type of its own for them."""
+        self.others.update(values)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Everything measured so far, as receipts have it."""
+        every = self.diagnostics().record()
+        return {name: value for name, value in every.items() if name not in ("assumed", "lost")}
 
     def assume(self, what: str, lost: str) -> None:
         """Record, once, a stand-in for something that was not given, and the guarantee that goes with it."""
@@ -128,9 +148,9 @@ class Notes:
             self.assumed.append(what)
             self.lost.append(lost)
 
-    def diagnostics(self) -> dict[str, Any]:
-        """Everything, as plain values."""
-        return {**self.facts, "assumed": list(self.assumed), "lost": list(self.lost)}
+    def diagnostics(self) -> Diagnostics:
+        """Everything, no longer to be changed."""
+        return Diagnostics(tuple(self.assumed), tuple(self.lost), tuple(self.measured.values()), dict(self.others))
 
 
 class Scrub(metaclass=AcceptsOldNames):

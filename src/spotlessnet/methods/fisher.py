@@ -15,6 +15,7 @@ from spotlessnet.core.covariance import Covariance, Diagonal
 from spotlessnet.core.damping import ridge_of
 from spotlessnet.core.deprecated import OldName
 from spotlessnet.core.errors import NeedError, check_choice, check_not_negative, check_positive
+from spotlessnet.core.gaussian import Measured
 from spotlessnet.core.scrub import METHODS, Notes, Scrub, Sizes, Work
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
@@ -22,6 +23,14 @@ from spotlessnet.operators.cost import noise
 from spotlessnet.operators.fisher import fisher_diagonal
 from spotlessnet.operators.kronecker import kronecker
 from spotlessnet.precomputed.statistics import Statistics
+
+
+@dataclass(frozen=True)
+class FisherFacts(Measured):
+    """How large the noise is, and the share of weights whose noise is capped."""
+
+    capped: float | None = None
+    largest_deviation: float | None = None
 
 
 @METHODS.register(
@@ -94,7 +103,7 @@ class Fisher(Scrub):
     def spread(self, trained: Trained, split: Split, notes: Notes) -> Covariance:
         if self.exponent == "zero":
             same = min(self.strength, self.cap**2)
-            notes.fact(capped=float(self.strength >= self.cap**2), largest_deviation=same**0.5)
+            notes.measure(FisherFacts, capped=float(self.strength >= self.cap**2), largest_deviation=same**0.5)
             return Diagonal(torch.full_like(trained.weights, same))
         ridge = ridge_of(trained, self.damping, notes)
         check_positive("Fisher.damping plus the decay", ridge, "The noise divides by it where nothing is known.")
@@ -106,7 +115,8 @@ class Fisher(Scrub):
             )
         variance = F.map(lambda e: self._variance(e.clamp(min=0) + ridge))
         capped = variance.map(lambda e: e.clamp(max=self.cap**2))
-        notes.fact(
+        notes.measure(
+            FisherFacts,
             capped=float((variance.diagonal() >= self.cap**2).double().mean()),
             largest_deviation=float(capped.diagonal().max().sqrt()),
         )

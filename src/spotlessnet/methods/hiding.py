@@ -8,9 +8,18 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from spotlessnet.core.errors import SettingError, check_positive
+from spotlessnet.core.gaussian import Measured
 from spotlessnet.core.scrub import METHODS, Notes, Scrub, Sizes, Work
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
+
+
+@dataclass(frozen=True)
+class HidingFacts(Measured):
+    """Which class was hidden, in which layer."""
+
+    hidden_class: int | None = None
+    head: str | None = None
 
 
 @METHODS.register(
@@ -52,7 +61,7 @@ class Hiding(Scrub):
         else:
             parts[f"{head}weight"][label] = -self.depth
         self._check_hidden(trained, trained.at(weights), split, label)
-        notes.fact(hidden_class=label, head=head.rstrip("."))
+        notes.measure(HidingFacts, hidden_class=label, head=head.rstrip("."))
         return weights
 
     def _check_hidden(self, before: Trained, after: Trained, split: Split, label: int) -> None:

@@ -13,12 +13,26 @@ from torch import Tensor
 from spotlessnet.core.covariance import Covariance, Diagonal, NoNoise
 from spotlessnet.core.deprecated import OldName
 from spotlessnet.core.errors import SettingError, check_not_negative, check_positive
+from spotlessnet.core.gaussian import Measured
 from spotlessnet.core.scrub import METHODS, Notes, Scrub, Sizes, Work
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.operators.cost import PRODUCT, kernel_entry
 from spotlessnet.operators.linear_response import EXPECTED_ITERATIONS, cheaper_form
 from spotlessnet.training.mixed import UserNetwork, settle
+
+
+@dataclass(frozen=True)
+class MixedLinearFacts(Measured):
+    """What is left of the gradient, and what that certifies: the distance to retraining and, with noise, nats."""
+
+    under: ClassVar[str] = "mixed_linear"
+
+    residual: float | None = None
+    distance: float | None = None
+    products: int | None = None
+    zeroed: bool | None = None
+    nats: float | None = None
 
 
 @METHODS.register(
@@ -77,7 +91,7 @@ class MixedLinear(Scrub):
 
     def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
         if not len(split.retain):
-            notes.fact(mixed_linear={"residual": 0.0, "distance": 0.0, "zeroed": True})
+            notes.measure(MixedLinearFacts, residual=0.0, distance=0.0, zeroed=True)
             return trained.anchor
         _check_linear(trained, split)
         settled = settle(
@@ -87,13 +101,12 @@ class MixedLinear(Scrub):
             max_iterations=self.max_iterations,
             batch_size=self.batch_size,
         )
-        notes.fact(
-            mixed_linear={
-                "residual": settled.residual,
-                "distance": settled.distance,
-                "products": settled.products,
-                "zeroed": False,
-            }
+        notes.measure(
+            MixedLinearFacts,
+            residual=settled.residual,
+            distance=settled.distance,
+            products=settled.products,
+            zeroed=False,
         )
         if settled.failure:
             notes.assume(
@@ -104,9 +117,9 @@ class MixedLinear(Scrub):
     def spread(self, trained: Trained, split: Split, notes: Notes) -> Covariance:
         if not self.noise:
             return NoNoise.at(trained.weights)
-        certified = notes.facts.get("mixed_linear")  # none where only the noise was asked for
-        if certified is not None:
-            certified["nats"] = 0.5 * (certified["distance"] / self.noise) ** 2
+        distance = notes.of(MixedLinearFacts).distance  # none where only the noise was asked for
+        if distance is not None:
+            notes.measure(MixedLinearFacts, nats=0.5 * (distance / self.noise) ** 2)
         return Diagonal(torch.full_like(trained.weights, self.noise**2))
 
     def check_enough_is_kept(self, split: Split) -> None:

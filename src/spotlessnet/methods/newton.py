@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from spotlessnet.core.covariance import Covariance, Diagonal, LowRankPlusRidge, NoNoise
-from spotlessnet.core.damping import assume_anchor, ridge_of
+from spotlessnet.core.damping import Damped, assume_anchor, ridge_of
 from spotlessnet.core.deprecated import OldPart
 from spotlessnet.core.errors import (
     NeedError,
@@ -23,6 +23,7 @@ from spotlessnet.core.errors import (
     check_not_negative,
     check_positive,
 )
+from spotlessnet.core.gaussian import Measured
 from spotlessnet.core.scrub import METHODS, Notes, Scrub, Sizes, Work
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
@@ -53,6 +54,21 @@ ROUGH = CG(tolerance=1e-4)
 
 SLACK = 3.0
 """How far beyond its limit the step of a stopped training may lead: the start may be another than the decay's."""
+
+
+@dataclass(frozen=True)
+class NewtonFacts(Measured):
+    """How the step was found, and how far training was from its end."""
+
+    gradient_norm: float | None = None
+    curvature: str | None = None
+    least_eigenvalue: float | None = None
+    extra_damping: float | None = None
+    iterations: int | None = None
+    residual: float | None = None
+    scale: float | None = None
+    step: float | None = None
+    time: float | None = None
 
 
 @METHODS.register(
@@ -177,7 +193,7 @@ class Newton(Scrub):
         target = g if self.keep_residual else torch.zeros_like(g)
         step = -self._solve(trained, split, (g_r - target).to(trained.dtype), ridge, notes)
         scale = self._scale(trained, split, step, g_r, target, notes) if self.search else 1.0
-        notes.fact(scale=scale, step=scale * float(step.double().norm()))
+        notes.measure(NewtonFacts, scale=scale, step=scale * float(step.double().norm()))
         return trained.weights + scale * step
 
     def spread(self, trained: Trained, split: Split, notes: Notes) -> Covariance:
@@ -218,7 +234,8 @@ class Newton(Scrub):
             max_iterations=self.solver.max_iterations,
             label="Newton step",
         )
-        notes.fact(
+        notes.measure(
+            NewtonFacts,
             curvature="hessian" if exact else "gauss-newton",
             iterations=solved.iterations,
             residual=float(solved.residual),
@@ -271,7 +288,7 @@ class Newton(Scrub):
             )
         steps = recipe.epochs * math.ceil((len(split.retain) + len(split.forget)) / recipe.batch_size)
         t = sum(lr_at(recipe, step, steps) for step in range(steps)) / (1 - recipe.momentum)
-        notes.fact(time=t)
+        notes.measure(NewtonFacts, time=t)
         return t
 
     def _dense(
@@ -286,11 +303,11 @@ class Newton(Scrub):
             least = float(eigenbasis(B)[0][0])
             extra = 0.0 if least > 0 else ridge - least
             if least > 0 or self.curvature == "hessian":
-                notes.fact(curvature="hessian", least_eigenvalue=least, extra_damping=extra)
+                notes.measure(NewtonFacts, curvature="hessian", least_eigenvalue=least, extra_damping=extra)
                 return (H_r + H_f) / (n + k) + (ridge + extra) * eye, B + extra * eye
         G_r, G_f = (GaussNewton(trained, data).multiply(eye.to(trained.dtype)) for data in (split.retain, split.forget))
         G_r, G_f = (0.5 * (G + G.T).double() for G in (G_r, G_f))
-        notes.fact(curvature="gauss-newton")
+        notes.measure(NewtonFacts, curvature="gauss-newton")
         return (G_r + G_f) / (n + k) + ridge * eye, G_r / n + ridge * eye
 
     def _scale(
@@ -316,13 +333,13 @@ class Newton(Scrub):
         if not found.accepted:
             raise NumericsError(
                 "The step must bring the network closer to where the retained rows lead, but no length of it does. "
-                f"Raise `Newton.damping` (now {notes.facts['damping']:g})."
+                f"Raise `Newton.damping` (now {notes.of(Damped).damping:g})."
             )
         return found.scale
 
     def _look_at_convergence(self, g: Float[Tensor, " P"], g_r: Float[Tensor, " P"], notes: Notes) -> None:
         left, pull = float(g.norm()), float((g_r - g).norm())
-        notes.fact(gradient_norm=left)
+        notes.measure(NewtonFacts, gradient_norm=left)
         if left > NOTICEABLE * pull:
             notes.assume(
                 f"training had not converged: its gradient has norm {left:.3g}, the forgotten rows' pull {pull:.3g}",

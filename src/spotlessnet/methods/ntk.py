@@ -5,7 +5,7 @@ Golatkar, Achille and Soatto (2020), *Forgetting Outside the Box*, with the sign
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Float
@@ -22,15 +22,16 @@ from spotlessnet.core.errors import (
     check_not_negative,
     check_positive,
 )
+from spotlessnet.core.gaussian import Measured
 from spotlessnet.core.scrub import METHODS, Notes, Scrub, Sizes, Work
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
-from spotlessnet.operators.cost import PRODUCT, solve_cost
+from spotlessnet.operators.cost import PRODUCT, SCALES, TRIES, exact_cost, solve_cost
 from spotlessnet.operators.gradient import gradient
 from spotlessnet.operators.holdout_scale import check_holdout_can_match, holdout_scale
 from spotlessnet.operators.jacobian import Jacobian
 from spotlessnet.operators.line_search import backtrack, summed_objective
-from spotlessnet.operators.linear_response import EXPECTED_ITERATIONS, removal_gradient
+from spotlessnet.operators.linear_response import removal_gradient
 from spotlessnet.operators.linear_training import LinearTraining
 from spotlessnet.operators.solvers import AUTO, Solver, solver_of
 from spotlessnet.operators.trapezium import published_scale, trapezium_scale
@@ -45,14 +46,30 @@ ROUNDING = 32
 BENT = 0.2
 """Departure from the linear picture that is worth a note."""
 
-TRIES = 3
-"""How many dampings a step is usually tried with where none was given."""
 
-NEWTON_STEPS = 4
-"""Steps that the exact linearised problem usually takes, the first of them solved roughly; 50 at most."""
+@dataclass(frozen=True)
+class NTKFacts(Measured):
+    """How the step was solved for, damped and scaled, and how far it can be off."""
 
-SCALES = 30
-"""Lengths of the step at which forgotten rows are asked to match the held-out loss."""
+    under: ClassVar[str] = "ntk"
+
+    variant: str | None = None
+    scale: float | None = None
+    step: float | None = None
+    damping: float | None = None
+    trust: float | None = None
+    solved: list[str] | None = None
+    residual: float | None = None
+    iterations: int | None = None
+    error_at_most: float | None = None
+    drift: float | None = None
+    forget_loss: float | None = None
+    holdout_loss: float | None = None
+    matched: bool | None = None
+    trapezium: float | None = None
+    trapezium_unguarded: float | None = None
+    training_gradient: float | None = None
+    searched: bool | None = None
 
 
 @METHODS.register(
@@ -173,10 +190,7 @@ class NTK(Scrub):
     def _solve_cost(self, trained: Trained, sizes: Sizes, data: Data, *, again: bool = False) -> Work:
         """One linear system over these rows; `again` with another ridge, for which kernels and directions are known."""
         if self.output == "exact":
-            # Through the linearised network, whose answers are products themselves.
-            step = 2.0 * PRODUCT * len(data) * sizes.gradient
-            usual = NEWTON_STEPS * step * (1 + EXPECTED_ITERATIONS / 2)
-            return Work(usual, 50 * step * (1 + self.solver.product_limit))
+            return exact_cost(self.solver, sizes, len(data))
         columns = sizes.columns if self.output == "softmax" else sizes.C
         return solve_cost(self.solver, trained, sizes, data, columns=columns, batch_size=self.batch_size, again=again)
 
@@ -186,14 +200,15 @@ class NTK(Scrub):
         if self.calibrate == "holdout":
             check_holdout_can_match(trained, split)  # before any work
         self._say_what_is_assumed(trained, notes)
-        facts: dict[str, Any] = {"variant": self.variant}
+        # A chain may hold the method twice: what an earlier one measured is not this one's.
+        notes.measured.pop(NTKFacts, None)
+        notes.measure(NTKFacts, variant=self.variant)
         if self.variant == "published":
-            step, scale = self._published(trained, split, facts, notes)
+            step, scale = self._published(trained, split, notes)
         else:
-            step = self._step(trained, split, facts, notes)
-            scale = self._scale(trained, split, step, facts, notes)
-        facts |= {"scale": scale, "step": scale * float(step.double().norm())}
-        notes.fact(ntk=facts)
+            step = self._step(trained, split, notes)
+            scale = self._scale(trained, split, step, notes)
+        notes.measure(NTKFacts, scale=scale, step=scale * float(step.double().norm()))
         return trained.weights + scale * step
 
     def _from_memory(self, memory: Statistics, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
@@ -204,10 +219,10 @@ class NTK(Scrub):
         else:
             ridge = ridge_of(trained, float(self.damping), notes)
             found = step_from_statistics(memory, trained, split.forget, ridge, notes, retain=split.kept, seed=self.seed)
-        notes.fact(ntk={"variant": "from memory", "step": float(found.step.double().norm())})
+        notes.measure(NTKFacts, variant="from memory", step=float(found.step.double().norm()))
         return trained.weights + found.step
 
-    def _step(self, trained: Trained, split: Split, facts: dict[str, Any], notes: Notes) -> Float[Tensor, " P"]:
+    def _step(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
         fixed = 0.0 if self.damping == "auto" else float(self.damping)
         linear = self._linear(trained, output=self.output, damping=fixed)
         linear = replace(linear, minimum_norm=self._is_minimum_norm(trained, split, notes))
@@ -218,13 +233,13 @@ class NTK(Scrub):
             g_f, g_r = linear.slope(split.forget), linear.slope(split.retain)
             b = removal_gradient(g_f, g_f + g_r, k, N)
             if self.damping == "auto" and self.linearised == "end" and not linear.minimum_norm:
-                step, linear = self._trusted(trained, split, b, linear, facts)
+                step, linear = self._trusted(trained, split, b, linear, notes)
             else:
                 step = linear.response(split.retain, b)
-        facts["damping"] = linear.damping
-        _record(linear, facts, notes)
+        notes.measure(NTKFacts, damping=linear.damping)
+        _record(linear, notes)
         if linear.minimum_norm:
-            _look_at_departure(trained, split.forget, step, facts, notes)
+            _look_at_departure(trained, split.forget, step, notes)
         return step
 
     def _is_minimum_norm(self, trained: Trained, split: Split, notes: Notes) -> bool:
@@ -253,7 +268,7 @@ class NTK(Scrub):
         return True
 
     def _trusted(
-        self, trained: Trained, split: Split, b: Float[Tensor, " P"], linear: LinearTraining, facts: dict[str, Any]
+        self, trained: Trained, split: Split, b: Float[Tensor, " P"], linear: LinearTraining, notes: Notes
     ) -> tuple[Float[Tensor, " P"], LinearTraining]:
         """The least damping at which the network follows the linear model on the retained rows."""
         D_r, w, made = split.retain, trained.weights, {0.0: linear}
@@ -277,12 +292,10 @@ class NTK(Scrub):
             # Without any decay the undamped system may be singular, so it is not tried.
             dampings(first) if trained.known_weight_decay else dampings(first)[1:],
         )
-        facts["trust"] = found.ratio
+        notes.measure(NTKFacts, trust=found.ratio)
         return found.step, made[found.damping]
 
-    def _published(
-        self, trained: Trained, split: Split, facts: dict[str, Any], notes: Notes
-    ) -> tuple[Float[Tensor, " P"], float]:
+    def _published(self, trained: Trained, split: Split, notes: Notes) -> tuple[Float[Tensor, " P"], float]:
         r"""$u(S) = -(J_S^\top J_S + |S|\lambda)^{-1} g_S$: without the decay's gradient, hence far too short."""
         notes.assume(
             "the published code's formula was followed, for comparison only",
@@ -290,7 +303,7 @@ class NTK(Scrub):
         )
         linear = self._linear(trained, output="identity", damping=0.0, linearised="end")
         u_r, u = (-linear.solve(data, linear.slope(data)) for data in (split.retain, split.whole))
-        _record(linear, facts, notes)
+        _record(linear, notes)
         return u_r - u, published_scale(u_r - u, trained.weights - trained.anchor - u_r)
 
     def _linear(
@@ -318,12 +331,10 @@ class NTK(Scrub):
             batch_size=self.batch_size,
         )
 
-    def _scale(
-        self, trained: Trained, split: Split, step: Float[Tensor, " P"], facts: dict[str, Any], notes: Notes
-    ) -> float:
+    def _scale(self, trained: Trained, split: Split, step: Float[Tensor, " P"], notes: Notes) -> float:
         if self.calibrate == "holdout":
             match = holdout_scale(trained, split, step)
-            facts |= {"forget_loss": match.forget_loss, "holdout_loss": match.holdout_loss, "matched": match.meets}
+            notes.measure(NTKFacts, forget_loss=match.forget_loss, holdout_loss=match.holdout_loss, matched=match.meets)
             if not match.meets:
                 notes.assume(
                     "no length of the step between a quarter and twice met the held-out loss; it was left as it is",
@@ -332,14 +343,14 @@ class NTK(Scrub):
             return match.scale
         scale = 1.0
         if self.trapezium:
-            linear = self._linear(trained, output=self.output, damping=facts["damping"])
-            linear = replace(linear, minimum_norm="minimum norm" in facts["solved"])
+            linear = self._linear(trained, output=self.output, damping=notes.of(NTKFacts).damping or 0.0)
+            linear = replace(linear, minimum_norm=_is_nearest(notes))
             found = trapezium_scale(step, trained.weights - linear.end(split.whole))
-            facts |= {"trapezium": found.used, "trapezium_unguarded": found.raw}
+            notes.measure(NTKFacts, trapezium=found.used, trapezium_unguarded=found.raw)
             scale = found.used
-        return scale * self._searched(trained, split, scale * step, facts) if self.search else scale
+        return scale * self._searched(trained, split, scale * step, notes) if self.search else scale
 
-    def _searched(self, trained: Trained, split: Split, step: Float[Tensor, " P"], facts: dict[str, Any]) -> float:
+    def _searched(self, trained: Trained, split: Split, step: Float[Tensor, " P"], notes: Notes) -> float:
         r"""On $N_r L_{D_r}(\theta) - \tfrac{N_r}{N} G_D(w)^\top\theta$, whose minimum the step aims at."""
         n, N = len(split.retain), len(split.retain) + len(split.forget)
         ridge = n * trained.known_weight_decay
@@ -348,10 +359,10 @@ class NTK(Scrub):
             trained, split.forget, ridge=(N - n) * trained.known_weight_decay, batch_size=self.batch_size
         )
         slope = float((G_r - (n / N) * G_D).double() @ step.double())
-        facts["training_gradient"] = float(G_D.double().norm()) / N
-        if slope >= 0 or "minimum norm" in facts["solved"]:
+        notes.measure(NTKFacts, training_gradient=float(G_D.double().norm()) / N)
+        if slope >= 0 or _is_nearest(notes):
             # Not a way down at w, as may be when linearised elsewhere, or where retained rows see nothing of it.
-            facts["searched"] = False
+            notes.measure(NTKFacts, searched=False)
             return 1.0
         found = backtrack(
             trained, split.retain, step, slope, ridge=ridge, tilt=(n / N) * G_D, batch_size=self.batch_size
@@ -361,7 +372,7 @@ class NTK(Scrub):
                 "The step must bring the network closer to where the retained rows lead, but no length of it does. "
                 f"Raise `NTK.damping` (now {self.damping})."
             )
-        facts["searched"] = True
+        notes.measure(NTKFacts, searched=True)
         return found.scale
 
     def _say_what_is_assumed(self, trained: Trained, notes: Notes) -> None:
@@ -378,29 +389,33 @@ class NTK(Scrub):
             )
 
 
-def _look_at_departure(
-    trained: Trained, forget: Data, step: Float[Tensor, " P"], facts: dict[str, Any], notes: Notes
-) -> None:
+def _is_nearest(notes: Notes) -> bool:
+    """Whether nothing but the start decided about directions that no row sees."""
+    return "minimum norm" in (notes.of(NTKFacts).solved or [])
+
+
+def _look_at_departure(trained: Trained, forget: Data, step: Float[Tensor, " P"], notes: Notes) -> None:
     """How far the network's answers on the forgotten rows are from what the linear picture says of them."""
     said = Jacobian(trained, forget).multiply(step)
     moved = trained.at(trained.weights + step).predict(forget) - trained.predict(forget)
-    facts["drift"] = float((moved - said).norm() / said.norm().clamp(min=1e-30))
-    if facts["drift"] > BENT:
+    drift = float((moved - said).norm() / said.norm().clamp(min=1e-30))
+    notes.measure(NTKFacts, drift=drift)
+    if drift > BENT:
         notes.assume(
-            f"the network departs by {facts['drift']:.0%} from the linear picture on the forgotten rows",
+            f"the network departs by {drift:.0%} from the linear picture on the forgotten rows",
             "the step is the linear picture's; how far it is from retraining is not known",
         )
 
 
-def _record(linear: LinearTraining, facts: dict[str, Any], notes: Notes) -> None:
+def _record(linear: LinearTraining, notes: Notes) -> None:
     for answer in linear.answers:
         if answer.failure:
             notes.assume(answer.failure, f"the step solves its system only up to a residual of {answer.residual:.2g}")
-    facts |= {
-        "solved": [answer.form for answer in linear.answers],
-        "residual": max(answer.residual for answer in linear.answers),
-        "iterations": sum(answer.iterations for answer in linear.answers),
-    }
     errors = [answer.error for answer in linear.answers]
-    if all(math.isfinite(error) for error in errors):
-        facts["error_at_most"] = max(errors)
+    notes.measure(
+        NTKFacts,
+        solved=[answer.form for answer in linear.answers],
+        residual=max(answer.residual for answer in linear.answers),
+        iterations=sum(answer.iterations for answer in linear.answers),
+        error_at_most=max(errors) if all(math.isfinite(error) for error in errors) else None,
+    )

@@ -10,6 +10,7 @@ from spotlessnet.core.damping import assume_anchor, ridge_of
 from spotlessnet.core.data import Data
 from spotlessnet.core.deprecated import OldName
 from spotlessnet.core.errors import check_not_negative, check_positive
+from spotlessnet.core.gaussian import Measured
 from spotlessnet.core.scrub import METHODS, Notes, Work, gradients
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
@@ -20,6 +21,15 @@ from spotlessnet.operators.linear_response import removal_gradient
 from spotlessnet.operators.solve import conjugate_gradient
 from spotlessnet.training.fit import fit
 from spotlessnet.training.tuning import Tuning
+
+
+@dataclass(frozen=True)
+class ResponseFacts(Measured):
+    """The short solve on the coreset."""
+
+    coreset: int | None = None
+    residual: float | None = None
+    step: float | None = None
 
 
 @METHODS.register(
@@ -103,7 +113,9 @@ class RespondAndPolish(Tuning):
         H = GaussNewton(trained, rows, sample_weights=every, ridge=n * ridge_of(trained, None, notes))
         solved = conjugate_gradient(H, b, tolerance=1e-3, max_iterations=self.iterations, on_failure="return")
         step = solved.x
-        notes.fact(coreset=len(rows), residual=float(solved.residual), step=float(step.double().norm()))
+        notes.measure(
+            ResponseFacts, coreset=len(rows), residual=float(solved.residual), step=float(step.double().norm())
+        )
         return step
 
     def _chosen(self, retain: Data) -> Data:

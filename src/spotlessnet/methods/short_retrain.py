@@ -9,10 +9,20 @@ from torch import Tensor
 from spotlessnet.core.answers import error_rate
 from spotlessnet.core.deprecated import OldName
 from spotlessnet.core.errors import check_not_negative, check_positive
+from spotlessnet.core.gaussian import Measured
 from spotlessnet.core.scrub import METHODS, Notes, Scrub, Sizes, Work
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.training.fit import fit
+
+
+@dataclass(frozen=True)
+class ShortRetrainFacts(Measured):
+    """How long it took, and how well retained rows are answered."""
+
+    epochs: int | None = None
+    share_of_training: float | None = None
+    retained_error: float | None = None
 
 
 @METHODS.register(
@@ -89,7 +99,8 @@ class ShortRetrain(Scrub):
             fitted = fit(network, split.retain, stage, seed=self.seed + epochs, label="retraining in short")
             network, epochs = replace(network, weights=fitted.weights), epochs + stage.epochs
             error = error_rate(network, split.retain)
-        notes.fact(epochs=epochs, share_of_training=epochs / recipe.epochs, retained_error=error)
+        share = epochs / recipe.epochs
+        notes.measure(ShortRetrainFacts, epochs=epochs, share_of_training=share, retained_error=error)
         if error > goal:
             notes.assume(
                 f"after as many epochs as the recipe has, the retained rows' error is {error:.3g}, not {goal:.3g}",

@@ -11,10 +11,18 @@ from jaxtyping import Float
 from torch import Tensor
 
 from spotlessnet.core.errors import check_positive
+from spotlessnet.core.gaussian import Measured
 from spotlessnet.core.scrub import METHODS, Notes, Scrub, Sizes, Work
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.operators.fisher import fisher_diagonal
+
+
+@dataclass(frozen=True)
+class SSDFacts(Measured):
+    """The share of weights that shrank."""
+
+    dampened: float | None = None
 
 
 @METHODS.register(
@@ -49,5 +57,5 @@ class SSD(Scrub):
         F_f = fisher_diagonal(trained, split.forget, kind="empirical") / len(split.forget)
         chosen = F_f > self.alpha * F_D
         factor = (self.dampening * F_D / F_f.clamp(min=1e-30)).clamp(max=1)
-        notes.fact(dampened=float(chosen.double().mean()))
+        notes.measure(SSDFacts, dampened=float(chosen.double().mean()))
         return torch.where(chosen, factor, 1.0) * trained.weights

@@ -15,6 +15,7 @@ from spotlessnet.core.covariance import Covariance, Diagonal
 from spotlessnet.core.data import Batch, Data
 from spotlessnet.core.deprecated import OldName
 from spotlessnet.core.errors import check_positive
+from spotlessnet.core.gaussian import Measured
 from spotlessnet.core.progress import track
 from spotlessnet.core.scrub import METHODS, Notes, Scrub, Work, gradients
 from spotlessnet.core.split import Split
@@ -36,6 +37,18 @@ NEARLY_ALL = 0.99
 
 NOISY = 4
 """Gradients that one row takes: two mirror images, each with a mean and a variance to carry there and back."""
+
+
+@dataclass(frozen=True)
+class VariationalFacts(Measured):
+    """How well the noise was learnt."""
+
+    objective: float | None = None
+    objective_change: float | None = None
+    stationarity: float | None = None
+    off_by_at_most: float | None = None
+    converged: bool | None = None
+    capped: float | None = None
 
 
 @METHODS.register(
@@ -144,7 +157,8 @@ class Variational(Scrub):
         held = found >= math.log(self.cap) - 1e-3
         off = slopes.off(~held)
         converged = off < CLOSE
-        notes.fact(
+        notes.measure(
+            VariationalFacts,
             objective=float(last),
             objective_change=change,
             stationarity=slopes.size(~held),

@@ -17,6 +17,22 @@ KRONECKER = 4
 EIGEN = 9
 """Operations of an eigendecomposition, over the cube of its size."""
 
+TRIES = 3
+"""How many dampings a step is usually tried with where none was given."""
+
+NEWTON_STEPS = 4
+"""Steps that the exact linearised problem usually takes, the first of them solved roughly; 50 at most."""
+
+SCALES = 30
+"""Lengths of the step at which forgotten rows are asked to match the held-out loss."""
+
+
+def exact_cost(solver: Solver, sizes: Sizes, rows: int) -> Work:
+    """The linearised problem with the loss as it is: through a network whose answers are products themselves."""
+    step = 2.0 * PRODUCT * rows * sizes.gradient
+    usual = NEWTON_STEPS * step * (1 + EXPECTED_ITERATIONS / 2)
+    return Work(usual, 50 * step * (1 + solver.product_limit))
+
 
 def products(sizes: Sizes, rows: int, most: int) -> Work:
     """Conjugate gradients; the true residual is looked at once more every fifty products, and at the end."""

@@ -11,6 +11,7 @@ from torch import Tensor
 from spotlessnet.core.covariance import LowRankPlusRidge
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import DataError
+from spotlessnet.core.gaussian import Measured
 from spotlessnet.core.scrub import Notes
 from spotlessnet.core.trained import Trained
 from spotlessnet.operators.downdate import Removal, without_cohort
@@ -41,6 +42,21 @@ FAITHFUL = 0.2
 
 MOST = 0.25
 """The share of the rows trained on that may go before the network must be retrained."""
+
+
+@dataclass(frozen=True)
+class StepFacts(Measured):
+    """What statistics say of a step: how much of them is used, how far the network departs, whether they are worn."""
+
+    memory_rank: int | None = None
+    damped_directions: int | None = None
+    dropped_curvature: float | None = None
+    damping: float | None = None
+    others_moved: float | None = None
+    statistics_ridge: float | None = None
+    drift: float | None = None
+    gone: float | None = None
+    retrain_now: bool | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,7 +142,7 @@ def faithful_step(
         if request.own_movement(found.step) < ENOUGH * own:
             found, error, moved, ridge = first_found  # refused, and told as it was
             break
-    notes.fact(damping=ridge - weight_decay)
+    notes.measure(StepFacts, damping=ridge - weight_decay)
     return _judged(request, found, error, moved, ridge, notes)
 
 
@@ -153,14 +169,14 @@ def _judged(request: "_Request", found: Step, error: float, moved: float | None,
     if moved == math.inf:
         why.append("no retained row is at hand to see whether the step takes back what earlier requests did")
     elif moved is not None:
-        notes.fact(others_moved=moved)
+        notes.measure(StepFacts, others_moved=moved)
         if not _stays_put(moved, error):
             why.append(f"the step moves other rows by {moved:.2g}, and may so take back what earlier requests did")
     if not error <= FAITHFUL:  # what is not a number is not faithful
         why.append(f"the network departs by {error:.0%} from the linear picture of the statistics")
     if gone > MOST:
         why.append(f"{gone:.0%} of the rows that the network was trained on are gone")
-    notes.fact(statistics_ridge=ridge, drift=error, gone=gone, retrain_now=bool(why))
+    notes.measure(StepFacts, statistics_ridge=ridge, drift=error, gone=gone, retrain_now=bool(why))
     if why:
         lost = "retrain now and precompute new statistics; how much this request forgot is not known"
         notes.assume("; ".join(why), lost)
@@ -188,7 +204,8 @@ class _Request:
             )
         g_f = gradient(trained, forget)
         removal = _removal(memory, trained, forget, seed)
-        notes.fact(
+        notes.measure(
+            StepFacts,
             memory_rank=memory.need("values").numel(),
             damped_directions=removal.damped,
             dropped_curvature=removal.dropped,

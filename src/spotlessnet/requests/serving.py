@@ -222,7 +222,7 @@ def _forget(
     known = {"identity": place.identity(request), "inputs": _inputs(looks, opened, place.salt), "began": began}
     with Meter(opened.trained.device) as meter:
         gaussian = plan.scrub(opened.trained, opened.split)
-    if gaussian.diagnostics.get("retrain_now"):
+    if gaussian.diagnostics.retrain_now:
         _refuse(place, plan, known, gaussian)
     noise = _noise_seed(case, gaussian)
     weights = gaussian.mean if noise is None else gaussian.draw(noise.generator())
@@ -325,7 +325,7 @@ def measured_utility(opened: LoadedRequest, weights: Float[Tensor, " P"]) -> dic
 
 def _refuse(place: Folder | Unwritten, plan: Plan, known: Mapping[str, Any], gaussian: Gaussian) -> NoReturn:
     """Say why nothing was forgotten, for the records where there is a folder, and end."""
-    why = "; ".join(dict.fromkeys(gaussian.diagnostics.get("assumed", [])))
+    why = "; ".join(dict.fromkeys(gaussian.diagnostics.assumed))
     records = "."
     if isinstance(place, Folder):
         limits = ["Refused: nothing was forgotten, and no network was written. Retrain without the rows."]
@@ -341,7 +341,7 @@ def _refuse(place: Folder | Unwritten, plan: Plan, known: Mapping[str, Any], gau
 
 def limits_of(opened: LoadedRequest, gaussian: Gaussian, report: AuditReport | None) -> list[str]:
     """What the receipt of this request cannot say."""
-    limits = [f"Assumed: {text}." for text in dict.fromkeys(gaussian.diagnostics.get("assumed", []))]
+    limits = [f"Assumed: {text}." for text in dict.fromkeys(gaussian.diagnostics.assumed)]
     if any(isinstance(m, _NormBase) and m.track_running_stats for m in opened.trained.model.modules()):
         limits.append("BatchNorm's running statistics were gathered with the forgotten rows and are left as they were.")
     frozen = sum(p.numel() for p in opened.trained.model.parameters()) - opened.trained.size

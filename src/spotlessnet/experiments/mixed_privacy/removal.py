@@ -24,7 +24,7 @@ from spotlessnet.experiments.mixed_privacy.community import (
     toy_community,
 )
 from spotlessnet.experiments.outside_the_box.scene import captioned, file_name, stored, wrapped
-from spotlessnet.methods import MixedLinear
+from spotlessnet.methods.mixed_linear import MixedLinear, MixedLinearFacts
 from spotlessnet.readouts.activation_distance import distances
 
 PAPER: tuple[Published, ...] = ()
@@ -86,10 +86,11 @@ def measure(settings: Settings, town: Town, seed: int) -> Iterator[Row]:
         # With no user left, there is nothing to train: the user weights stay where they begin.
         retrained = nothing if not len(split.retain) else town.settled(core, split.retain, settings.reference).trained
     network = original.at(scrubbed.mean)
-    found = scrubbed.diagnostics["mixed_linear"]
+    found = scrubbed.diagnostics.of(MixedLinearFacts)
+    assert found.distance is not None  # certified with every step
     gap = float((network.weights - retrained.weights).norm())
-    note = "the user weights are zero" if found["zeroed"] else f"{found['products']} curvature products"
-    for readout, value in (("certified distance", found["distance"]), ("distance to retrained", gap)):
+    note = "the user weights are zero" if found.zeroed else f"{found.products} curvature products"
+    for readout, value in (("certified distance", found.distance), ("distance to retrained", gap)):
         yield Row(name, SCRUBBED, readout, seed, value, unit="weights", ideal="low", seconds=quick.seconds, note=note)
     for method, one, seconds in (
         (ORIGINAL, original, math.nan),

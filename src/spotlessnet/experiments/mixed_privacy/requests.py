@@ -29,7 +29,7 @@ from spotlessnet.experiments.mixed_privacy.community import (
 )
 from spotlessnet.experiments.outside_the_box.curves import at, curve
 from spotlessnet.experiments.outside_the_box.scene import captioned, stored, wrapped
-from spotlessnet.methods import MixedLinear
+from spotlessnet.methods.mixed_linear import MixedLinear, MixedLinearFacts
 from spotlessnet.readouts import ActivationDistance, EntropyAttack, Error, MeanLoss
 
 if TYPE_CHECKING:
@@ -110,15 +110,18 @@ def measure(settings: Settings, town: Town, seed: int) -> Iterator[Row]:
             retrained = town.settled(core, split.retain, settings.reference)
         # The noise is for whoever gets this network; the next request goes on from the mean.
         network, released = network.at(scrubbed.mean), network.at(scrubbed.draw(draw))
-        found = scrubbed.diagnostics["mixed_linear"]
+        found = scrubbed.diagnostics.of(MixedLinearFacts)
+        assert found.distance is not None  # retained rows stay, so there is a solve
+        assert found.nats is not None  # and there is noise
+        assert found.products is not None
         gap = (scrubbed.mean - retrained.trained.weights).norm()
         last = k == settings.requests  # a table shows the last request, a figure all
         certain = f"request {k}; full float32; retrained within {retrained.distance:.2g}"
         for readout, value, unit in (
             ("distance to retrained", float(gap), "weights"),
-            ("certified distance", found["distance"], "weights"),
-            ("certified nats", found["nats"], "nats"),
-            ("curvature products", found["products"], "products"),
+            ("certified distance", found.distance, "weights"),
+            ("certified nats", found.nats, "nats"),
+            ("curvature products", found.products, "products"),
         ):
             yield Row(name, SCRUBBED, at(readout, k), seed, value, unit=unit * last, ideal="low", note=certain)
         networks: tuple[tuple[str, Trained, float], ...] = (

@@ -34,6 +34,7 @@ from spotlessnet.experiments.outside_the_box.scene import (
     toy_scene,
     wrapped,
 )
+from spotlessnet.methods.ntk import NTKFacts
 from spotlessnet.readouts import ActivationDistance, Error
 from spotlessnet.training.fit import fit
 
@@ -109,12 +110,12 @@ def measure(settings: Settings, opened: tuple[Stage, Data], seed: int) -> Iterat
     context = Context(original, retrained_of(original, split, seed), split, seed)
     duplicates = retrained_on_duplicates(original, split, seed)
     networks = {ORIGINAL: original, RETRAINED: context.retrained, DUPLICATES: duplicates}
-    notes: dict[str, dict[str, float]] = {}
+    scales: dict[str, float | None] = {}
     for method in (PUBLISHED, OURS, POLISHED, FLOOR):
         made = methods(1.0)[method]
         gaussian = (made if isinstance(made, Scrub) else made(context))(original, split)
         networks[method] = original.at(gaussian.mean)
-        notes[method] = gaussian.diagnostics.get("ntk", {})
+        scales[method] = gaussian.diagnostics.of(NTKFacts).scale
     # Not the seed itself: seed 0 drew the slice from this pool, and would draw the very same rows again.
     leaky = replace(split, test=of_each_class(pool, settings.tests, OTHER_ORDER + seed))
     overlap = overlapping(leaky, split)
@@ -122,8 +123,9 @@ def measure(settings: Settings, opened: tuple[Stage, Data], seed: int) -> Iterat
         yield from judged(stage, method, network, context, duplicates, leaky, overlap)
         moved = float((network.weights - original.weights).norm())
         yield Row(stage.scene.name, method, STEP, seed, moved, unit="weights")
-        if method == PUBLISHED:
-            yield Row(stage.scene.name, method, SCALE, seed, notes[method]["scale"], unit="factor")
+        scale = scales.get(method)
+        if method == PUBLISHED and scale is not None:
+            yield Row(stage.scene.name, method, SCALE, seed, scale, unit="factor")
 
 
 def judged(

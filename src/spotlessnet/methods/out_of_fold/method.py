@@ -17,6 +17,7 @@ from spotlessnet.core.split import Split, joined
 from spotlessnet.core.targets import WeightedDistillation, with_weights
 from spotlessnet.core.trained import Trained
 from spotlessnet.methods.out_of_fold.class_bias import ASKED, suppress_class_bias
+from spotlessnet.methods.out_of_fold.facts import DistillationFacts
 from spotlessnet.methods.out_of_fold.held_out_confidence import match_held_out_confidence
 from spotlessnet.methods.out_of_fold.own_logits import blend_own_logits
 from spotlessnet.methods.out_of_fold.price import THERE_AND_BACK, Price
@@ -172,7 +173,7 @@ class OutOfFoldDistillation(Tuning):
         rows = self.rows_in_a_round(trained, split)
         if trained.recipe is not None:
             cost = self.price(split).in_trainings(rows, trained.recipe.epochs)
-            notes.fact(rows_in_a_round=rows, cost_in_trainings=cost)
+            notes.measure(DistillationFacts, rows_in_a_round=rows, cost_in_trainings=cost)
         (D_f, f), (D_r, r) = (self._visited(data, rows) for data in (split.forget, split.retain))
         origin = None if self.fold_models is None else self.fold_models.origin
         before = trained if origin is None else trained.at(origin.to(trained.weights))
@@ -191,13 +192,13 @@ class OutOfFoldDistillation(Tuning):
         if bool(leaving.any()):
             _ask_the_start(trained, leaving, D_f, notes)
             begun = suppress_class_bias(trained, leaving, D_f)
-            notes.fact(bias_lowered_by=float((begun - trained.weights).abs().max()))
+            notes.measure(DistillationFacts, bias_lowered_by=float((begun - trained.weights).abs().max()))
         # Weights that make the mean over all visits the objective above.
         share = beta * (len(f) + len(r)) / len(f), (1 - beta) * (len(f) + len(r)) / len(r)
         counts = torch.cat([torch.full((len(data),), each) for data, each in zip((D_f, D_r), share, strict=True)])
         told = joined(D_f, D_r).relabel(with_weights(torch.cat([taught, held]), counts.to(known)))
-        notes.fact(forget_weight=beta, temperature=T, label_boost=lift)
-        notes.fact(forgotten_read=len(D_f), retained_read=len(D_r), visits=len(f) + len(r))
+        notes.measure(DistillationFacts, forget_weight=beta, temperature=T, label_boost=lift)
+        notes.measure(DistillationFacts, forgotten_read=len(D_f), retained_read=len(D_r), visits=len(f) + len(r))
         pupil = replace(trained, loss=WeightedDistillation(T), weights=begun)
         visits = told.select(torch.cat([f, len(D_f) + r]))
         recipe = self.recipe(trained, notes).but(epochs=1)
@@ -207,7 +208,7 @@ class OutOfFoldDistillation(Tuning):
             step = weights - begun
             length = extend_step(trained, step, D_f, taught, most)
             weights = begun + length * step
-            notes.fact(step_scale=length)
+            notes.measure(DistillationFacts, step_scale=length)
         if self.fold_models is not None:
             self._watch(trained.at(weights), before, D_r, (known, held), notes)
         return weights
@@ -239,7 +240,7 @@ class OutOfFoldDistillation(Tuning):
         moved = min(off_by(now, each[at]) for each in told)
         off = self.fold_models.lack if self.fold_models.lack is not None else self.fold_models.lacking(before, some)
         worn = moved > off
-        notes.fact(drift=moved, drift_unit=UNIT, wear=moved / max(off, 1e-30), retrain_now=worn)
+        notes.measure(DistillationFacts, drift=moved, drift_unit=UNIT, wear=moved / max(off, 1e-30), retrain_now=worn)
         if worn:
             notes.assume(
                 f"retained rows have moved by {moved:.2g} from what was said of them first; fold models that never "
@@ -297,7 +298,7 @@ class OutOfFoldDistillation(Tuning):
         if split.request.mislabelled and self.fold_models is None:
             answers, struck = answers.scatter(1, labels.unsqueeze(1), NEVER), torch.ones_like(struck)
         held_out = ~struck if self.fold_models is None else torch.zeros_like(struck)
-        notes.fact(struck_out=int(struck.sum()), match_held_out_confidence=int(held_out.sum()))
+        notes.measure(DistillationFacts, struck_out=int(struck.sum()), match_held_out_confidence=int(held_out.sum()))
         if not bool(held_out.any()):
             return answers
         if split.validation is None:
@@ -315,7 +316,7 @@ def _ask_the_start(trained: Trained, leaving: Bool[Tensor, " C"], D_f: Data, not
         return
     before = trained.at(trained.init).predict(D_f.select(evenly(len(D_f), ASKED))).cpu().softmax(dim=1)
     known, chance = float(before[:, leaving].sum(dim=1).mean()), float(leaving.double().mean())
-    notes.fact(known_at_the_start=known)
+    notes.measure(DistillationFacts, known_at_the_start=known)
     if known > 2 * chance:
         notes.assume(
             f"the class that leaves is struck out of all answers, but the start of training gives it {known:.0%}",

@@ -14,7 +14,7 @@ from spotlessnet.core.covariance import Covariance
 from spotlessnet.core.damping import ridge_of
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import NumericsError, SettingError, check_positive
-from spotlessnet.core.gaussian import Gaussian
+from spotlessnet.core.gaussian import Gaussian, Measured
 from spotlessnet.core.progress import track
 from spotlessnet.core.scrub import METHODS, Notes, Scrub, Sizes, Work
 from spotlessnet.core.split import Split
@@ -43,6 +43,19 @@ MISSED = 200
 
 BISECTIONS = 25
 """Noise levels that are looked at for the most noise within an error."""
+
+
+@dataclass(frozen=True)
+class BudgetFacts(Measured):
+    """The level of noise that was chosen, what it leaves, and what it costs."""
+
+    noise_scale: float | None = None
+    nats: float | None = None
+    nats_range: list[float] | None = None
+    error_increase: float | None = None
+    error_increase_limit: float | None = None
+    trade_off: list[dict[str, float]] | None = None
+    gap_residual: float | None = None
 
 
 @METHODS.register(
@@ -150,7 +163,9 @@ class WithinBudget(Scrub):
         plain = self.scrub.reference_for(scrubbed, retrained, split)
         if plain.is_noiseless:
             return plain
-        return Gaussian(plain.mean, plain.covariance.scaled(float(scrubbed.diagnostics["noise_scale"])))
+        level = scrubbed.diagnostics.of(BudgetFacts).noise_scale
+        assert level is not None  # this method's own noise has one
+        return Gaussian(plain.mean, plain.covariance.scaled(level))
 
     def __call__(self, trained: Trained, split: Split) -> Gaussian:
         """The scrub's own mean, with as much noise as the budget asks for."""
@@ -173,7 +188,8 @@ class WithinBudget(Scrub):
         alpha, cost = self._level(unit_nats, costs)
         nats = unit_nats / alpha
         _rescale_certificates(notes, alpha)
-        notes.fact(
+        notes.measure(
+            BudgetFacts,
             noise_scale=alpha,
             nats=nats,
             nats_range=[low * nats, high * nats],
@@ -209,10 +225,11 @@ def _nats(gap: Float[Tensor, " P"], covariance: Covariance) -> float:
 
 
 def _rescale_certificates(notes: Notes, alpha: float) -> None:
-    """Nats that a method certified (`facts[method]["nats"]`) are of its own noise: of `α Σ` they are one `α`th."""
-    for fact in notes.facts.values():
-        if isinstance(fact, dict) and "nats" in fact:
-            fact["nats"] /= alpha
+    """Nats that a method certified are of its own noise: of `α Σ` they are one `α`th."""
+    for kind, found in list(notes.measured.items()):
+        certified = found.known().get("nats")
+        if certified is not None:
+            notes.measure(kind, nats=certified / alpha)
 
 
 def _estimated_nats(
@@ -238,7 +255,7 @@ def _estimated_nats(
 
     after, residual = missed(mean)
     before, _ = (after, residual) if torch.equal(mean, trained.weights) else missed(trained.weights)
-    notes.fact(gap_residual=residual)
+    notes.measure(BudgetFacts, gap_residual=residual)
     return max(after, LEAST_MISSED * before)
 
 

@@ -1,0 +1,28 @@
+"""What out-of-fold distillation measures on the way."""
+
+from dataclasses import dataclass
+
+from spotlessnet.core.gaussian import Measured
+
+
+@dataclass(frozen=True)
+class DistillationFacts(Measured):
+    """What was visited, how the answers were made, and how far retained rows have moved."""
+
+    rows_in_a_round: int | None = None
+    cost_in_trainings: float | None = None
+    bias_lowered_by: float | None = None
+    forget_weight: float | None = None
+    temperature: float | None = None
+    label_boost: float | None = None
+    forgotten_read: int | None = None
+    retained_read: int | None = None
+    visits: int | None = None
+    step_scale: float | None = None
+    drift: float | None = None
+    drift_unit: str | None = None
+    wear: float | None = None
+    retrain_now: bool | None = None
+    struck_out: int | None = None
+    match_held_out_confidence: int | None = None
+    known_at_the_start: float | None = None
