@@ -223,8 +223,8 @@ PLANTED = (
     Planted(
         "stages begin at the trained weights",
         "methods/short_retrain.py",
-        "trained.at(init), 0",
-        "trained, 0",
+        "network = trained.at(init)",
+        "network = trained",
         "methods/test_short_retrain.py::test_the_forgotten_rows_never_touch_the_weights",
     ),
     Planted(

@@ -97,8 +97,8 @@ PLANTED = (
     Planted(
         "shadows forget nothing",
         "auditing/shadows.py",
-        "splits, seeds = [self.split(s) for s in range(len(self))]",
-        "splits, seeds = [self.split(0) for s in range(len(self))]",
+        "splits = [self.split(s) for s in range(len(self))]",
+        "splits = [self.split(0) for s in range(len(self))]",
         "auditing/test_shadow_attack.py::test_scrubs_get_the_shadow_its_own_split_and_its_recipe",
     ),
     Planted(

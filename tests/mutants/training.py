@@ -12,9 +12,9 @@ PLANTED = (
     ),
     Planted(
         "weight_decay to zero in training",
-        "training/fit.py",
-        "g.add_(w - w0, alpha=recipe.weight_decay)",
-        "g.add_(w, alpha=recipe.weight_decay)",
+        "training/optimiser.py",
+        "g.add_(w - self.anchor, alpha=self.decay)",
+        "g.add_(w, alpha=self.decay)",
         "training/test_fit.py::test_decay_pulls_to_the_start_in_closed_form",
     ),
     Planted(
