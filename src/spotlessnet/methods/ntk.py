@@ -201,8 +201,7 @@ class NTK(Scrub):
             check_holdout_can_match(trained, split)  # before any work
         self._say_what_is_assumed(trained, notes)
         # A chain may hold the method twice: what an earlier one measured is not this one's.
-        notes.measured.pop(NTKFacts, None)
-        notes.measure(NTKFacts, variant=self.variant)
+        notes.measured[NTKFacts] = NTKFacts(variant=self.variant)
         if self.variant == "published":
             step, scale = self._published(trained, split, notes)
         else:
