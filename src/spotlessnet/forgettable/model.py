@@ -19,6 +19,7 @@ from spotlessnet.forgettable.examples import Examples, digests_of
 from spotlessnet.forgettable.inverse import inverse, update_, worth_updating
 from spotlessnet.forgettable.module import ForgettableNetwork
 from spotlessnet.forgettable.moments import Moments
+from spotlessnet.forgettable.traced import traced
 
 Kind = Literal["fit", "forget", "add", "relabel", "refresh"]
 
@@ -166,9 +167,16 @@ class ForgettableModel:
         model._settle("fit", time.perf_counter(), len(Data.of(user)), refactored=True)
         return model
 
-    def module(self) -> nn.Module:
-        """An ordinary network with the present weights, sharing nothing with this model."""
-        return copy.deepcopy(ForgettableNetwork(self.encoder, self.weights)).eval()
+    def module(self, example: Tensor | None = None) -> nn.Module:
+        """An ordinary network with the present weights, sharing nothing with this model.
+
+        **Arguments:**
+
+        - `example`: a batch of inputs, for `torch.export` and ONNX. The gradients that tangent features take while they
+          answer are then written down as ordinary operations, for batches of this shape.
+        """
+        network = copy.deepcopy(ForgettableNetwork(self.encoder, self.weights)).eval()
+        return network if example is None else traced(network, example)
 
     @torch.no_grad()
     def predict(self, data: Data | Inputs) -> Float[Tensor, "N C"]:
