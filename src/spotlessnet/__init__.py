@@ -51,6 +51,7 @@ _PLACES = {
     "requests.serving": ("Unlearned",),
     # evidence
     "auditing.run_audit": ("audit",),
+    "auditing.forgettable_models": ("audit_forgettable",),
     "auditing.comparison": ("compare",),
     "auditing.shadow_attack": ("u_lira",),
     "auditing.summary": ("summarise",),
@@ -75,6 +76,7 @@ if TYPE_CHECKING:
     # For editors and type checkers, which do not run registries. A registered name that is not here is public too.
     from spotlessnet.auditing.audit_report import AuditReport as AuditReport
     from spotlessnet.auditing.comparison import compare as compare
+    from spotlessnet.auditing.forgettable_models import audit_forgettable as audit_forgettable
     from spotlessnet.auditing.rows import Row as Row
     from spotlessnet.auditing.run_audit import audit as audit
     from spotlessnet.auditing.shadow_attack import u_lira as u_lira

@@ -81,7 +81,7 @@ def audit(
         method=name,
         rows=tuple(rows),
         verdict=judge_networks(networks.by(name), trainings, split, extra=extra),
-        request=_request(split),
+        request=request_of(split),
         settings=_settings(scrub),
         assumed=list(diagnostics.assumed),
         lost=list(diagnostics.lost),
@@ -89,7 +89,7 @@ def audit(
         costs=_costs(meters, name),
         limits=(*NOT_SHOWN, *LIMITS),
         rerun_command=rerun_command,
-        made=_made(),
+        made=environment_of(),
     )
 
 
@@ -127,18 +127,19 @@ def _without_retraining(
         title=title,
         method=name,
         rows=tuple(rows),
-        request=_request(split),
+        request=request_of(split),
         settings=_settings(scrub),
         assumed=list(found.gaussian.diagnostics.assumed),
         lost=list(found.gaussian.diagnostics.lost),
         curves=Curves(confidence={m: label_probabilities(network, split) for m, network in networks.items()}),
         limits=(missing, *NOT_SHOWN, *LIMITS),
         rerun_command=rerun_command,
-        made=_made(),
+        made=environment_of(),
     )
 
 
-def _request(split: Split) -> dict[str, object]:
+def request_of(split: Split) -> dict[str, object]:
+    """What was asked for, as a report shows it: counts and words, never ids."""
     asked = split.request
     found: dict[str, object] = {"asked for": asked.text, "rows to forget": len(split.forget)}
     if split.kept is not None:
@@ -152,7 +153,8 @@ def _settings(scrub: Scrub) -> dict[str, str]:
     return {"settings": repr(scrub)}
 
 
-def _made() -> dict[str, object]:
+def environment_of() -> dict[str, object]:
+    """Versions, machine and date, for the foot of a report."""
     where = environment()
     return {
         **where["packages"],

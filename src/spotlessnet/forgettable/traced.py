@@ -30,7 +30,9 @@ def traced(network: nn.Module, example: Tensor) -> nn.Module:
     graph = make_fx(network, decomposition_table=table)(example)
     answer, same = graph(example), network(example)
     if not torch.allclose(answer, same, rtol=1e-3, atol=1e-4 * float(same.abs().max())):
-        raise MismatchError("The traced network answers otherwise than the network itself. Please report this backbone.")
+        raise MismatchError(
+            "The traced network answers otherwise than the network itself. Please report this backbone."
+        )
     return graph.eval()
 
 
