@@ -27,6 +27,8 @@ def model():
     ).eval()
     for layer in net:
         if isinstance(layer, nn.BatchNorm2d):
+            assert layer.running_mean is not None
+            assert layer.running_var is not None
             nn.init.normal_(layer.running_mean)
             nn.init.uniform_(layer.running_var, 0.5, 2)
     x, y = torch.randn(40, 2, 6, 6), torch.arange(40) % 3
@@ -58,7 +60,9 @@ def test_tangent_features_pass_onnx(model, tmp_path):
     x, network = torch.randn(4, 2, 6, 6), model.module()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        torch.onnx.export(model.module(x), (x,), dynamo=True, verbose=False).save(tmp_path / "network.onnx")
+        program = torch.onnx.export(model.module(x), (x,), dynamo=True, verbose=False)
+    assert program is not None
+    program.save(tmp_path / "network.onnx")
     session = runtime.InferenceSession(tmp_path / "network.onnx")
     other = torch.randn(4, 2, 6, 6)
     (found,) = session.run(None, {session.get_inputs()[0].name: other.numpy()})

@@ -3,6 +3,7 @@
 Tangent features take gradients while they answer. Tracing writes these down as the operations that they consist of.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ def traced(network: nn.Module, example: Tensor) -> nn.Module:
 
     - `example`: a batch; what comes later must have its shape.
     """
-    table = {
+    table: dict[Any, Callable[..., Any]] = {
         torch.ops.aten.convolution_backward.default: _convolution_backward,
         torch.ops.aten.native_batch_norm.default: _batch_norm,
         torch.ops.aten.native_batch_norm_backward.default: _batch_norm_backward,
@@ -30,9 +31,7 @@ def traced(network: nn.Module, example: Tensor) -> nn.Module:
     graph = make_fx(network, decomposition_table=table)(example)
     answer, same = graph(example), network(example)
     if not torch.allclose(answer, same, rtol=1e-3, atol=1e-4 * float(same.abs().max())):
-        raise MismatchError(
-            "The traced network answers otherwise than the network itself. Please report this backbone."
-        )
+        raise MismatchError("The traced network answers otherwise than the network itself. Report this backbone.")
     return graph.eval()
 
 
