@@ -42,7 +42,7 @@ from spotlessnet.datasets import load
 from spotlessnet.experiments.few import some
 from spotlessnet.experiments.setting import on_device
 from spotlessnet.methods import NTK, Finetune, NegGradPlus, OutOfFoldDistillation, ShortRetrain
-from spotlessnet.methods.out_of_fold.method import NEVER
+from spotlessnet.methods.out_of_fold.lesson import NEVER
 from spotlessnet.models.all_cnn import AllCNN
 from spotlessnet.models.pretrained import RESNET_NAMES, load_pretrained
 from spotlessnet.models.resnet import ResNet

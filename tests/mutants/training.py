@@ -152,7 +152,7 @@ PLANTED = (
     ),
     Planted(
         "weights of forgotten and retained rows swapped",
-        "methods/out_of_fold/method.py",
+        "methods/out_of_fold/lesson.py",
         "share = beta * (len(f) + len(r)) / len(f), (1 - beta) * (len(f) + len(r)) / len(r)",
         "share = (1 - beta) * (len(f) + len(r)) / len(f), beta * (len(f) + len(r)) / len(r)",
         "methods/out_of_fold/test_method.py::test_one_epoch_is_one_step_toward_the_untold_answers",

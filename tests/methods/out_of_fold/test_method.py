@@ -16,8 +16,9 @@ from spotlessnet.core.split import Request, Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.methods import OutOfFoldDistillation
 from spotlessnet.methods.out_of_fold.class_bias import suppress_class_bias
-from spotlessnet.methods.out_of_fold.method import HEAVIEST, MISLABELLED, NEVER, ORDINARY, WHOLE_CLASS, Touch
+from spotlessnet.methods.out_of_fold.lesson import NEVER
 from spotlessnet.methods.out_of_fold.own_logits import blend_own_logits
+from spotlessnet.methods.out_of_fold.presets import HEAVIEST, MISLABELLED, ORDINARY, WHOLE_CLASS, Preset
 from spotlessnet.methods.out_of_fold.step_scale import extend_step
 from spotlessnet.precomputed.fold_models import train_fold_models
 from spotlessnet.readouts.margin import margins
@@ -194,7 +195,7 @@ def test_a_network_that_has_lost_more_than_tutors_lack_must_be_retrained():
     ("mislabelled", "whole", "usual"),
     [(False, False, ORDINARY), (True, False, MISLABELLED), (False, True, WHOLE_CLASS)],
 )
-def test_each_kind_of_request_is_served_in_its_own_way(mislabelled: bool, whole: bool, usual: Touch) -> None:
+def test_each_kind_of_request_is_served_in_its_own_way(mislabelled: bool, whole: bool, usual: Preset) -> None:
     trained, split = problem(mislabelled, whole)
     told, untold = (
         OutOfFoldDistillation(epochs=3, **usual._asdict())(trained, split),

@@ -2,55 +2,31 @@
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
-from spotlessnet.core.data import Data, evenly
 from spotlessnet.core.deprecated import OldName
 from spotlessnet.core.errors import NeedError, SettingError, check_not_negative, check_positive
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.scrub import METHODS, Notes, Work, gradients
-from spotlessnet.core.split import Split, joined
-from spotlessnet.core.targets import WeightedDistillation, with_weights
+from spotlessnet.core.split import Split
+from spotlessnet.core.targets import WeightedDistillation
 from spotlessnet.core.trained import Trained
+from spotlessnet.methods.out_of_fold.answers import ask_the_start, untold
 from spotlessnet.methods.out_of_fold.class_bias import ASKED, suppress_class_bias
+from spotlessnet.methods.out_of_fold.drift import watch
 from spotlessnet.methods.out_of_fold.facts import DistillationFacts
-from spotlessnet.methods.out_of_fold.held_out_confidence import match_held_out_confidence
-from spotlessnet.methods.out_of_fold.own_logits import blend_own_logits
+from spotlessnet.methods.out_of_fold.lesson import NEVER, Lesson, Visits
+from spotlessnet.methods.out_of_fold.presets import HEAVIEST, STRETCH, Preset, preset_for
 from spotlessnet.methods.out_of_fold.price import THERE_AND_BACK, Price
 from spotlessnet.methods.out_of_fold.step_scale import ASKED as TRIED
 from spotlessnet.methods.out_of_fold.step_scale import LENGTHS, extend_step
-from spotlessnet.precomputed.fold_models import READ, WATCHED, FoldModels, off_by
+from spotlessnet.precomputed.fold_models import READ, WATCHED, FoldModels
 from spotlessnet.training.fit import fit
 from spotlessnet.training.tuning import Tuning
-
-
-class Touch(NamedTuple):
-    """How a kind of request is served where the caller does not say."""
-
-    forget_weight: float
-    temperature: float
-    label_boost: float
-
-
-ORDINARY, MISLABELLED = Touch(0.5, 3.0, 0.0), Touch(0.25, 3.0, 0.0)
-WHOLE_CLASS = Touch(0.1, 1.0, 1.0)
-"""Retained rows teach the same, for no answer names the class; and what is left is an easier task, better learnt."""
-
-HEAVIEST = 7.0
-"""Times that a visit to a forgotten row may count where the share is not said; few rows would else throw all others."""
-
-STRETCH = 1.5
-"""What the step of a request that may not visit all rows is at most multiplied by in the end."""
-
-UNIT = "L1 distance of probabilities, of at most 2"
-"""What the departure of answers is counted in; that of a memory is a share of its linear picture."""
-
-NEVER = -1e4
-"""The logit of an answer that is struck out."""
 
 
 @METHODS.register(
@@ -128,31 +104,27 @@ class OutOfFoldDistillation(Tuning):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive("OutOfFoldDistillation.lr_scale", self.lr_scale)
-        if self.temperature is not None:
-            check_positive("OutOfFoldDistillation.temperature", self.temperature)
+        name = type(self).__name__
+        check_positive(f"{name}.lr_scale", self.lr_scale)
+        for setting in ("temperature", "examples_per_epoch", "compute_budget"):
+            if getattr(self, setting) is not None:
+                check_positive(f"{name}.{setting}", getattr(self, setting))
         if self.label_boost is not None:
-            check_not_negative("OutOfFoldDistillation.label_boost", self.label_boost)
+            check_not_negative(f"{name}.label_boost", self.label_boost)
+        self._check_shares(name)
+        if self.compute_budget is not None and self.examples_per_epoch is not None:
+            raise SettingError(
+                f"`{name}.compute_budget` says how many rows are visited, but `examples_per_epoch` does too. "
+                "Give one of them."
+            )
+
+    def _check_shares(self, name: str) -> None:
         if self.forget_weight is not None and not 0 < self.forget_weight < 1:
-            raise SettingError(
-                f"`OutOfFoldDistillation.forget_weight` must lie between 0 and 1, but got {self.forget_weight}."
-            )
+            raise SettingError(f"`{name}.forget_weight` must lie between 0 and 1, but got {self.forget_weight}.")
         if not 0 <= self.self_weight < 1:
-            raise SettingError(f"`OutOfFoldDistillation.self_weight` must be in [0, 1), but got {self.self_weight}.")
+            raise SettingError(f"`{name}.self_weight` must be in [0, 1), but got {self.self_weight}.")
         if self.max_step_scale is not None and not 1 <= self.max_step_scale < math.inf:
-            raise SettingError(
-                f"`OutOfFoldDistillation.max_step_scale` must be a number from 1 on, but got {self.max_step_scale}."
-            )
-        if self.examples_per_epoch is not None:
-            check_positive("OutOfFoldDistillation.examples_per_epoch", self.examples_per_epoch)
-        if self.compute_budget is not None:
-            check_positive("OutOfFoldDistillation.compute_budget", self.compute_budget)
-            if self.examples_per_epoch is not None:
-                raise SettingError(
-                    "`OutOfFoldDistillation.compute_budget` says how many rows are visited, but "
-                    "`examples_per_epoch` does too. "
-                    "Give one of them."
-                )
+            raise SettingError(f"`{name}.max_step_scale` must be a number from 1 on, but got {self.max_step_scale}.")
 
     def recipe(self, trained: Trained, notes: Notes) -> Recipe:
         known = super().recipe(replace(trained, weight_decay=0.0), notes)
@@ -170,84 +142,82 @@ class OutOfFoldDistillation(Tuning):
             )
         if not self.epochs:
             return trained.weights
+        # Later requests are held to what the network said when its fold models were trained, not to its last change.
+        origin = None if self.fold_models is None else self.fold_models.origin
+        before = trained if origin is None else trained.at(origin.to(trained.weights))
+        lesson = self._lesson(trained, before, split, notes)
+        preset = self._preset(lesson, split)
+        begun = self._begun(trained, lesson, notes)
+        weights = self._distilled(trained, begun, lesson, preset, notes)
+        weights = self._extended(trained, begun, weights, lesson, notes)
+        if self.fold_models is not None:
+            watch(trained.at(weights), before, lesson, preset.label_boost, self.fold_models, notes)
+        return weights
+
+    def _lesson(self, trained: Trained, before: Trained, split: Split, notes: Notes) -> Lesson:
+        """Who is visited, and which answers they are held to."""
         rows = self.rows_in_a_round(trained, split)
         if trained.recipe is not None:
             cost = self.price(split).in_trainings(rows, trained.recipe.epochs)
             notes.measure(DistillationFacts, rows_in_a_round=rows, cost_in_trainings=cost)
-        (D_f, f), (D_r, r) = (self._visited(data, rows) for data in (split.forget, split.retain))
-        origin = None if self.fold_models is None else self.fold_models.origin
-        before = trained if origin is None else trained.at(origin.to(trained.weights))
-        known = before.predict(D_r, READ).cpu()
+        forget, retain = (Visits.of(data, self.epochs, rows, self.seed) for data in (split.forget, split.retain))
+        known = before.predict(retain.rows, READ).cpu()
         gone = ~torch.isin(torch.arange(known.shape[1]), split.retain.labels().cpu().unique())
         known[:, gone] = NEVER
-        taught = self._untold(trained, D_f, gone, split, notes)
-        leaving = gone & torch.isin(torch.arange(len(gone)), D_f.labels().cpu())
-        if bool(leaving.any()):
-            usual = WHOLE_CLASS
-        else:
-            usual = MISLABELLED if split.request.mislabelled else ORDINARY
-        beta, T, lift = self._touch(usual, heaviest=HEAVIEST * len(f) / (len(f) + len(r)))
-        held = known.scatter_add(1, D_r.labels().cpu().long().unsqueeze(1), torch.full_like(known[:, :1], lift))
-        begun = trained.weights
-        if bool(leaving.any()):
-            _ask_the_start(trained, leaving, D_f, notes)
-            begun = suppress_class_bias(trained, leaving, D_f)
-            notes.measure(DistillationFacts, bias_lowered_by=float((begun - trained.weights).abs().max()))
-        # Weights that make the mean over all visits the objective above.
-        share = beta * (len(f) + len(r)) / len(f), (1 - beta) * (len(f) + len(r)) / len(r)
-        counts = torch.cat([torch.full((len(data),), each) for data, each in zip((D_f, D_r), share, strict=True)])
-        told = joined(D_f, D_r).relabel(with_weights(torch.cat([taught, held]), counts.to(known)))
-        notes.measure(DistillationFacts, forget_weight=beta, temperature=T, label_boost=lift)
-        notes.measure(DistillationFacts, forgotten_read=len(D_f), retained_read=len(D_r), visits=len(f) + len(r))
-        pupil = replace(trained, loss=WeightedDistillation(T), weights=begun)
-        visits = told.select(torch.cat([f, len(D_f) + r]))
+        asked, own = self.fold_models, self.self_weight
+        taught = untold(trained, forget.rows, gone, split, notes, fold_models=asked, self_weight=own)
+        leaving = gone & torch.isin(torch.arange(len(gone)), forget.rows.labels().cpu())
+        return Lesson(forget, retain, taught, known, leaving)
+
+    def _preset(self, lesson: Lesson, split: Split) -> Preset:
+        """Weight, temperature and boost: as the caller says, or as this kind of request is best served."""
+        usual = preset_for(leaving=lesson.is_of_a_class, mislabelled=split.request.mislabelled)
+        heaviest = HEAVIEST * len(lesson.forget) / lesson.visits
+        usual = usual._replace(forget_weight=min(usual.forget_weight, heaviest))
+        given = (self.forget_weight, self.temperature, self.label_boost)
+        return Preset(*(best if said is None else said for said, best in zip(given, usual, strict=True)))
+
+    def _begun(self, trained: Trained, lesson: Lesson, notes: Notes) -> Float[Tensor, " P"]:
+        """Where distilling begins: at the weights, with the bias of classes that leave lowered."""
+        if not lesson.is_of_a_class:
+            return trained.weights
+        ask_the_start(trained, lesson.leaving, lesson.forget.rows, notes)
+        begun = suppress_class_bias(trained, lesson.leaving, lesson.forget.rows)
+        notes.measure(DistillationFacts, bias_lowered_by=float((begun - trained.weights).abs().max()))
+        return begun
+
+    def _distilled(
+        self, trained: Trained, begun: Float[Tensor, " P"], lesson: Lesson, preset: Preset, notes: Notes
+    ) -> Float[Tensor, " P"]:
+        """One sweep over all visits."""
+        notes.measure(DistillationFacts, **preset._asdict())
+        read = len(lesson.forget.rows), len(lesson.retain.rows)
+        notes.measure(DistillationFacts, forgotten_read=read[0], retained_read=read[1], visits=lesson.visits)
+        pupil = replace(trained, loss=WeightedDistillation(preset.temperature), weights=begun)
+        told = lesson.told(preset.forget_weight, preset.label_boost)
+        # The rounds are in the visits, so the rate falls to zero over all of them and not in each.
         recipe = self.recipe(trained, notes).but(epochs=1)
-        weights = fit(pupil, visits, recipe, seed=self.seed, label="unlabelling").weights
-        most = self._stretch(bool(leaving.any()))
-        if most > 1:
-            step = weights - begun
-            length = extend_step(trained, step, D_f, taught, most)
-            weights = begun + length * step
-            notes.measure(DistillationFacts, step_scale=length)
-        if self.fold_models is not None:
-            self._watch(trained.at(weights), before, D_r, (known, held), notes)
-        return weights
+        return fit(pupil, told, recipe, seed=self.seed, label="unlabelling").weights
+
+    def _extended(
+        self, trained: Trained, begun: Float[Tensor, " P"], ended: Float[Tensor, " P"], lesson: Lesson, notes: Notes
+    ) -> Float[Tensor, " P"]:
+        """The end of the step, moved on where few visits have stopped it short."""
+        most = self._stretch(lesson.is_of_a_class)
+        if most <= 1:
+            return ended
+        length = extend_step(trained, ended - begun, lesson.forget.rows, lesson.taught, most)
+        notes.measure(DistillationFacts, step_scale=length)
+        return begun + length * (ended - begun)
 
     def _stretch(self, leaving: bool) -> float:
         """How much longer the step may become: only fold models' answers are ones to be met, others may be passed."""
         if self.fold_models is None or leaving:
             return 1.0
-        few = self.examples_per_epoch is not None or self.compute_budget is not None
         if self.max_step_scale is not None:
             return self.max_step_scale
-        return STRETCH if few else 1.0
-
-    def _touch(self, usual: Touch, heaviest: float) -> Touch:
-        """Share, temperature and lift: as the caller says, or as this kind of request is best served."""
-        given = (self.forget_weight, self.temperature, self.label_boost)
-        usual = usual._replace(forget_weight=min(usual.forget_weight, heaviest))
-        return Touch(*(best if said is None else said for said, best in zip(given, usual, strict=True)))
-
-    def _watch(self, after: Trained, before: Trained, D_r: Data, told: tuple[Tensor, Tensor], notes: Notes) -> None:
-        """How far retained rows have gone from what was said of them at first, beside how far off fold models are.
-
-        Or from what they were held to, whichever is nearer: a lift is meant to move them.
-        """
-        assert self.fold_models is not None  # looked at by the caller
-        at = evenly(len(D_r), WATCHED)
-        some = D_r.select(at)
-        now = after.predict(some).cpu()
-        moved = min(off_by(now, each[at]) for each in told)
-        off = self.fold_models.lack if self.fold_models.lack is not None else self.fold_models.lacking(before, some)
-        worn = moved > off
-        notes.measure(DistillationFacts, drift=moved, drift_unit=UNIT, wear=moved / max(off, 1e-30), retrain_now=worn)
-        if worn:
-            notes.assume(
-                f"retained rows have moved by {moved:.2g} from what was said of them first; fold models that never "
-                f"saw them "
-                f"are off by {off:.2g}",
-                "retrain now and train new fold models: the network has lost more than a part of its rows is worth",
-            )
+        is_limited = self.examples_per_epoch is not None or self.compute_budget is not None
+        return STRETCH if is_limited else 1.0
 
     def price(self, split: Split) -> Price:
         """What such a request takes, by count."""
@@ -263,62 +233,13 @@ class OutOfFoldDistillation(Tuning):
 
     def rows_in_a_round(self, trained: Trained, split: Split) -> int:
         """The most rows of either kind that are visited in a round."""
+        if self.examples_per_epoch is not None:
+            return self.examples_per_epoch
         if self.compute_budget is None:
-            return (
-                max(len(split.forget), len(split.retain))
-                if self.examples_per_epoch is None
-                else self.examples_per_epoch
-            )
+            return max(len(split.forget), len(split.retain))
         if trained.recipe is None:
             raise NeedError(
                 "`OutOfFoldDistillation.compute_budget` is in trainings, but the recipe is not known. Give "
                 "`examples_per_epoch`, or a recipe."
             )
         return self.price(split).rows_for(self.compute_budget, trained.recipe.epochs)
-
-    def _visited(self, data: Data, rows: int) -> tuple[Data, Int[Tensor, " V"]]:
-        """The rows of all rounds, each once, and for every visit which of them it is to."""
-        drawn = torch.randperm(len(data), generator=torch.Generator().manual_seed(self.seed))
-        visits = self.epochs * min(len(data), rows)
-        seen, which = drawn.repeat(-(-visits // len(data)))[:visits].unique(return_inverse=True)
-        return data.select(seen), which
-
-    def _untold(
-        self, trained: Trained, D_f: Data, gone: Bool[Tensor, " C"], split: Split, notes: Notes
-    ) -> Float[Tensor, "k C"]:
-        """Logits for the forgotten rows that do not rest on their labels."""
-        labels = D_f.labels().cpu().long()
-        if self.fold_models is None:
-            answers = trained.predict(D_f, READ).cpu()
-        else:
-            answers = self.fold_models.answers(trained, D_f)
-            if split.request.mislabelled and self.self_weight:
-                answers = blend_own_logits(answers, trained.predict(D_f, READ).cpu(), labels, self.self_weight)
-        answers[:, gone], struck = NEVER, gone[labels]
-        if split.request.mislabelled and self.fold_models is None:
-            answers, struck = answers.scatter(1, labels.unsqueeze(1), NEVER), torch.ones_like(struck)
-        held_out = ~struck if self.fold_models is None else torch.zeros_like(struck)
-        notes.measure(DistillationFacts, struck_out=int(struck.sum()), match_held_out_confidence=int(held_out.sum()))
-        if not bool(held_out.any()):
-            return answers
-        if split.validation is None:
-            raise NeedError(
-                "`OutOfFoldDistillation` learns from fold models or from held-out rows how sure it may be of "
-                "ordinary rows, but there are "
-                "neither. Give the split `validation`, or the method `fold_models=train_fold_models(...)`."
-            )
-        return match_held_out_confidence(trained, answers, labels, held_out, split.validation)
-
-
-def _ask_the_start(trained: Trained, leaving: Bool[Tensor, " C"], D_f: Data, notes: Notes) -> None:
-    """Say so if the network knew the class before it was trained: retraining would not take it away."""
-    if trained.init is None:
-        return
-    before = trained.at(trained.init).predict(D_f.select(evenly(len(D_f), ASKED))).cpu().softmax(dim=1)
-    known, chance = float(before[:, leaving].sum(dim=1).mean()), float(leaving.double().mean())
-    notes.measure(DistillationFacts, known_at_the_start=known)
-    if known > 2 * chance:
-        notes.assume(
-            f"the class that leaves is struck out of all answers, but the start of training gives it {known:.0%}",
-            "it goes further than retraining, which would begin at a start that knows the class",
-        )

@@ -1,0 +1,79 @@
+"""Answers for the forgotten rows that do not rest on their labels."""
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+
+from spotlessnet.core.data import Data, evenly
+from spotlessnet.core.errors import NeedError
+from spotlessnet.core.scrub import Notes
+from spotlessnet.core.split import Split
+from spotlessnet.core.trained import Trained
+from spotlessnet.methods.out_of_fold.class_bias import ASKED
+from spotlessnet.methods.out_of_fold.facts import DistillationFacts
+from spotlessnet.methods.out_of_fold.held_out_confidence import match_held_out_confidence
+from spotlessnet.methods.out_of_fold.lesson import NEVER
+from spotlessnet.methods.out_of_fold.own_logits import blend_own_logits
+from spotlessnet.precomputed.fold_models import READ, FoldModels
+
+
+def untold(
+    trained: Trained,
+    D_f: Data,
+    gone: Bool[Tensor, " C"],
+    split: Split,
+    notes: Notes,
+    *,
+    fold_models: FoldModels | None,
+    self_weight: float,
+) -> Float[Tensor, "k C"]:
+    """Those of fold models that never saw each row, or without them the network's own with its label taken out."""
+    labels = D_f.labels().cpu().long()
+    wrong = split.request.mislabelled
+    if fold_models is not None:
+        answers = _from_fold_models(fold_models, trained, D_f, labels, self_weight if wrong else 0.0)
+    else:
+        answers = trained.predict(D_f, READ).cpu()
+    answers[:, gone] = NEVER
+    struck = gone[labels]
+    if wrong and fold_models is None:
+        answers, struck = answers.scatter(1, labels.unsqueeze(1), NEVER), torch.ones_like(struck)
+    # Fold models were never told the label; only the network's own answers must be made as sure as held-out ones.
+    held_out = ~struck if fold_models is None else torch.zeros_like(struck)
+    notes.measure(DistillationFacts, struck_out=int(struck.sum()), match_held_out_confidence=int(held_out.sum()))
+    if not bool(held_out.any()):
+        return answers
+    return match_held_out_confidence(trained, answers, labels, held_out, _held_out_rows(split))
+
+
+def _from_fold_models(
+    fold_models: FoldModels, trained: Trained, D_f: Data, labels: Int64[Tensor, " k"], self_weight: float
+) -> Float[Tensor, "k C"]:
+    answers = fold_models.answers(trained, D_f)
+    if not self_weight:
+        return answers
+    return blend_own_logits(answers, trained.predict(D_f, READ).cpu(), labels, self_weight)
+
+
+def _held_out_rows(split: Split) -> Data:
+    if split.validation is None:
+        raise NeedError(
+            "`OutOfFoldDistillation` learns from fold models or from held-out rows how sure it may be of "
+            "ordinary rows, but there are "
+            "neither. Give the split `validation`, or the method `fold_models=train_fold_models(...)`."
+        )
+    return split.validation
+
+
+def ask_the_start(trained: Trained, leaving: Bool[Tensor, " C"], D_f: Data, notes: Notes) -> None:
+    """Say so if the network knew the class before it was trained: retraining would not take it away."""
+    if trained.init is None:
+        return
+    before = trained.at(trained.init).predict(D_f.select(evenly(len(D_f), ASKED))).cpu().softmax(dim=1)
+    known, chance = float(before[:, leaving].sum(dim=1).mean()), float(leaving.double().mean())
+    notes.measure(DistillationFacts, known_at_the_start=known)
+    if known > 2 * chance:
+        notes.assume(
+            f"the class that leaves is struck out of all answers, but the start of training gives it {known:.0%}",
+            "it goes further than retraining, which would begin at a start that knows the class",
+        )
