@@ -2,13 +2,15 @@
 
     python benchmarks/sequences.py --out results/sequences.jsonl --docs results/requests.md
 
-Small networks on scikit-learn's digits, five settings, twenty seeds each; a request removes one to twenty rows. After
-every request all cohorts that went before are looked at: their mean loss, and a U-LiRA score (how much likelier their
-margins are among networks that were trained on the rows than among networks that were not). Either moves a little with
-every request, for rows are alike; how much is seen on groups of as many **strangers**, rows that nobody was trained on.
-A cohort counts as *taken back* if a later network is nearer to the original by more than half of what the cohort's own
-request did, and by more than any of a hundred groups of strangers moved the same way between the same two networks.
-Where the tool says *retrain now* a sequence ends, as the command then refuses.
+Small networks on scikit-learn's digits, six settings, twenty seeds each; a request removes one to twenty rows, in the
+last setting one. After every request all cohorts that went before are looked at: their mean loss, and a U-LiRA score
+(how much likelier their margins are among networks that were trained on the rows than among networks that were not).
+A cohort that its own request moved by more than `NOISE` is *looked at again* after each later one, and counts as *taken
+back* if then it is nearer to the original by more than half of what its own request did. Some of that is no memory of
+the rows: rows are alike, so every request moves all a little. How much is seen on **retraining**, coupled and each time
+without all rows gone so far, by the same count; and on groups of as many **strangers**, rows that nobody was trained
+on: *beyond strangers* are those taken back by more than any of a hundred such groups moved the same way between the
+same two networks. Where the tool says *retrain now* a sequence ends, as the command then refuses.
 """
 
 import argparse
@@ -36,6 +38,7 @@ from spotlessnet.datasets import load
 from spotlessnet.methods import NTK, OutOfFoldDistillation
 from spotlessnet.models.mlp import MLP
 from spotlessnet.precomputed.after_request import after_request
+from spotlessnet.precomputed.effect import Effect
 from spotlessnet.precomputed.fold_models import train_fold_models
 from spotlessnet.precomputed.precompute import precompute
 from spotlessnet.precomputed.step import step_from_statistics
@@ -49,11 +52,16 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.labels import in_the_fields_words
 
 ROWS, STRANGERS, REQUESTS, SHADOWS, RANK, LARGEST, GROUPS, SOME = 500, 150, 10, 16, 40, 20, 100, 150
+NOISE = 0.05
+"""Less than this, in nats, is no effect that could be taken back."""
+
 RECIPE = Recipe(epochs=15, lr=0.1, batch_size=50, schedule="cosine")
 AT_HAND, SAMPLE, FOLD_MODELS = "memory, all rows at hand", "memory, 150 rows at hand", "fold models"
 JOINT = "planted fault: everything asked for again"
-METHODS = (AT_HAND, SAMPLE, FOLD_MODELS)
-LOSS, SCORE, SERVED, PAIRS = "loss taken back", "score taken back", "requests served", "cohorts looked at again"
+RETRAINED = "retrained each time"
+METHODS = (AT_HAND, SAMPLE, FOLD_MODELS, RETRAINED)
+LOSS, SCORE, SERVED = "loss taken back", "score taken back", "requests served"
+LOOKED, BEYOND = {LOSS: "losses looked at again", SCORE: "scores looked at again"}, ", beyond strangers"
 FURTHEST = "largest share of the loss taken back"
 BEGIN, END = "<!-- written by benchmarks/sequences.py -->", "<!-- end of sequences -->"
 
@@ -67,6 +75,9 @@ class Setting:
     weight_decay: float = 1e-2
     wrong: bool = False
     squared: bool = False
+    rows: int = ROWS
+    largest: int = LARGEST
+    epochs: int = RECIPE.epochs
 
 
 SETTINGS = (
@@ -75,6 +86,8 @@ SETTINGS = (
     Setting("hidden layer, strong decay", hidden=(16,)),
     Setting("hidden layer, weak decay", hidden=(16,), weight_decay=1e-3),
     Setting("hidden layer, wrong labels", hidden=(16,), weight_decay=1e-3, wrong=True),
+    # Trained until every wrong label is learnt by heart: requests differ most in how far they reach.
+    Setting("one wrong label at a time", (8,), weight_decay=1e-3, wrong=True, rows=300, largest=1, epochs=150),
 )
 
 
@@ -82,18 +95,19 @@ def problem(setting: Setting, seed: int) -> tuple[Trained, Data, list[list[int]]
     """A start, all rows (those to train on, then strangers), and the numbers of those that go, request by request."""
     draw = torch.Generator().manual_seed(seed)
     pair = load("digits")
-    chosen = torch.randperm(len(pair.train), generator=draw)[: ROWS + STRANGERS]
+    chosen = torch.randperm(len(pair.train), generator=draw)[: setting.rows + STRANGERS]
     batch = next(iter(pair.train.select(chosen).batches(len(chosen))))
     assert isinstance(batch.x, Tensor)
     x, y = batch.x.flatten(1), batch.y.clone()
-    sizes = torch.randint(1, LARGEST + 1, (REQUESTS,), generator=draw).tolist()
-    order = torch.randperm(ROWS, generator=draw)[: sum(sizes)]
+    sizes = torch.randint(1, setting.largest + 1, (REQUESTS,), generator=draw).tolist()
+    order = torch.randperm(setting.rows, generator=draw)[: sum(sizes)]
     if setting.wrong:
-        wrong = torch.cat([order, torch.arange(ROWS, len(y))])  # strangers too, so that the two can be compared
+        wrong = torch.cat([order, torch.arange(setting.rows, len(y))])  # strangers too, so that the two can be compared
         y[wrong] = (y[wrong] + torch.randint(1, 10, (len(wrong),), generator=draw)) % 10
     loss = SquaredError() if setting.squared else None
     told = torch.nn.functional.one_hot(y, 10).to(x) if setting.squared else y
-    recipe = RECIPE.but(weight_decay=setting.weight_decay, lr=0.02 if setting.squared else RECIPE.lr)
+    lr = 0.02 if setting.squared else RECIPE.lr
+    recipe = RECIPE.but(weight_decay=setting.weight_decay, lr=lr, epochs=setting.epochs)
     fresh = Trained.of(
         MLP(x.shape[1], 10, hidden=setting.hidden, seed=seed), loss, recipe=recipe, weight_decay=setting.weight_decay
     )
@@ -103,6 +117,9 @@ def problem(setting: Setting, seed: int) -> tuple[Trained, Data, list[list[int]]
 
 def networks(method: str, original: Trained, data: Data, cohorts: list[list[int]]) -> Iterator[Trained]:
     """The network after each request, until the tool refuses."""
+    if method == RETRAINED:
+        yield from _retrained(original, data, cohorts)
+        return
     fold_models = train_fold_models(original, data) if method == FOLD_MODELS else None
     memory = written = None if method == FOLD_MODELS else precompute(original, data, rank=RANK, diagonal=None)
     network, kept, ridge = original, data, 0.0
@@ -125,10 +142,21 @@ def networks(method: str, original: Trained, data: Data, cohorts: list[list[int]
             network = original.at(
                 original.weights + step_from_statistics(written, original, together, ridge, Notes()).step
             )
+        if fold_models is not None:
+            fold_models = fold_models.without(forget, Effect.of(before, network, forget))
         if memory is not None:
             rest = kept.select(range(SOME)) if method == SAMPLE else kept
             memory = after_request(memory, before, forget, network.weights, retain=rest)
         yield network
+
+
+def _retrained(original: Trained, data: Data, cohorts: list[list[int]]) -> Iterator[Trained]:
+    """Without all rows gone so far, each time from the start, in the order of the first training."""
+    assert original.init is not None  # as `problem` made it
+    kept = data
+    for cohort in cohorts:
+        kept = kept.without(rows(cohort)(data).forget)
+        yield fit(original.at(original.init), kept, order_of=data)
 
 
 class Shadows:
@@ -163,11 +191,11 @@ def _log_density(m: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
 def measure(setting: Setting, seed: int, methods: Sequence[str] = METHODS) -> Iterator[Row]:
     """One sequence by every method: how many cohorts were taken back."""
     start, everything, cohorts = problem(setting, seed)
-    data = everything.select(range(ROWS))
+    data = everything.select(range(setting.rows))
     original = fit(start, data)
     shadows = None if setting.squared else Shadows(start, everything, seed)
     draw = torch.Generator().manual_seed(seed + 20_000)
-    order = torch.stack([torch.randperm(STRANGERS, generator=draw) for _ in range(GROUPS)]) + ROWS
+    groups = torch.stack([torch.randperm(STRANGERS, generator=draw) for _ in range(GROUPS)]) + setting.rows
 
     def look(network: Trained) -> dict[str, Tensor]:
         """What forgetting raises, for every row."""
@@ -180,24 +208,39 @@ def measure(setting: Setting, seed: int, methods: Sequence[str] = METHODS) -> It
             continue
         path = [look(network) for network in (original, *networks(method, original, data, cohorts))]
         yield Row(setting.name, method, SERVED, seed, float(len(path) - 1))
-        counts, furthest = {PAIRS: 0.0} | dict.fromkeys(path[0], 0.0), 0.0
-        for i, cohort in enumerate(cohorts[: max(0, len(path) - 2)]):
-            counts[PAIRS] += len(path) - i - 2
-            for name in path[0]:
-                a, b = (path[at][name][cohort].mean() for at in (0, i + 1))
-                for later in path[i + 2 :]:
-                    back = b - later[name][cohort].mean()
-                    moves = (path[i + 1][name] - later[name])[order[:, : len(cohort)]].mean(dim=1)
-                    over = bool(b > a and back > 0.5 * (b - a) and back > moves.max())
-                    counts[name] += over
-                    furthest = max(furthest, float(back / (b - a))) if over and name == LOSS else furthest
-        yield from (Row(setting.name, method, name, seed, count) for name, count in counts.items())
-        yield Row(setting.name, method, FURTHEST, seed, furthest)
+        for name in path[0]:
+            counts = taken_back([seen[name] for seen in path], cohorts, groups)
+            readouts = (LOOKED[name], name, name + BEYOND, *([FURTHEST] if name == LOSS else []))
+            for readout, count in zip(readouts, counts, strict=False):
+                yield Row(setting.name, method, readout, seed, count)
+
+
+def taken_back(path: Sequence[Tensor], cohorts: list[list[int]], groups: Tensor) -> tuple[float, float, float, float]:
+    """Cohorts looked at again, those taken back, those of them beyond strangers, and the largest share taken back.
+
+    **Arguments:**
+
+    - `path`: what forgetting raises, for every row, at first and after each request.
+    - `groups`: rows of strangers, as many groups as there are lines.
+    """
+    looked = taken = beyond = furthest = 0.0
+    for i, cohort in enumerate(cohorts[: max(0, len(path) - 2)]):
+        own = path[i + 1][cohort].mean()
+        did = float(own - path[0][cohort].mean())
+        if did <= NOISE:
+            continue
+        for later in path[i + 2 :]:
+            back = float(own - later[cohort].mean())
+            strangers = (path[i + 1] - later)[groups[:, : len(cohort)]].mean(dim=1)
+            looked, furthest = looked + 1, max(furthest, back / did)
+            taken += back > 0.5 * did
+            beyond += back > max(0.5 * did, float(strangers.max()))
+    return looked, taken, beyond, furthest
 
 
 def table(all_rows: Sequence[Row]) -> str:
     """Markdown: how many cohorts were taken back, of those looked at after later requests."""
-    lines = ["| setting | from | sequences | requests served | looked at again | loss taken back | score taken back |"]
+    lines = ["| setting | from | sequences | requests served | loss taken back | score taken back | beyond strangers |"]
     lines.append("|---|---|---:|---:|---:|---:|---:|")
     for setting in dict.fromkeys(row.experiment for row in all_rows):
         for method in METHODS:
@@ -206,7 +249,9 @@ def table(all_rows: Sequence[Row]) -> str:
                 continue
             total = {r.readout: sum(o.value for o in mine if o.readout == r.readout) for r in mine}
             seeds = len({r.seed for r in mine})
-            cells = [f"{total[name]:.0f}" if name in total else "none" for name in (PAIRS, LOSS, SCORE)]
+            told = [name for name in (LOSS, SCORE) if name in total]
+            cells = [f"{total[name]:.0f} of {total[LOOKED[name]]:.0f}" for name in told] + ["none"] * (2 - len(told))
+            cells.append(", ".join(f"{total[name + BEYOND]:.0f}" for name in told))
             served = f"{total[SERVED]:.0f} of {seeds * REQUESTS}"
             lines.append(f"| {setting} | {method} | {seeds} | {served} | {' | '.join(cells)} |")
     return in_the_fields_words("\n".join(lines) + "\n")
@@ -215,20 +260,24 @@ def table(all_rows: Sequence[Row]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=list(range(20)))
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    parser.add_argument("--add", action="store_true", help="keep the rows in --out of other seeds and methods")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--table", action="store_true", help="measure nothing: the table of the rows in --out")
     parser.add_argument("--docs", type=Path, help="the page whose table is renewed")
     given = parser.parse_args()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    seeds = f"--seeds {' '.join(map(str, given.seeds))}; " if len(given.seeds) < 10 else ""
     note = (
-        f"python benchmarks/sequences.py {seeds}{platform.system()} {platform.machine()}, "
+        f"python benchmarks/sequences.py {platform.system()} {platform.machine()}, "
         f"{torch.get_num_threads()} threads, torch {torch.__version__}"
     )
     all_rows: list[Row] = read_rows(given.out) if given.table else []
+    if given.add and not given.table:
+        asked = {(seed, method) for seed in given.seeds for method in given.methods}
+        all_rows = [row for row in read_rows(given.out) if (row.seed, row.method) not in asked]
     for seed in () if given.table else track(given.seeds, "sequences"):
         for setting in SETTINGS:
-            all_rows += (replace(row, note=note) for row in measure(setting, seed))
+            all_rows += (replace(row, note=note) for row in measure(setting, seed, given.methods))
             if given.out:  # after each sequence: what was measured is not lost to one interruption
                 write_whole(given.out, as_json_lines(all_rows).encode(), replace=True)
     made = table(all_rows)

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from safetensors.torch import load_file, save_file
 
 import spotlessnet as sn
 from spotlessnet.core.row_keys import RowKeys
+from spotlessnet.precomputed.effect import Effect
 from tests.cli.workshop import BASE, DATA, RECIPE, spotless
 from tests.docs.blocks import ROOT
 
@@ -70,7 +72,12 @@ def test_the_guide_works_as_written_twice_in_a_row(here, method):
     assert (before.count, after.count) == (57, 55)
     split = sn.ids(["person-2", "person-30"])(rows_of(here))
     gone = split.forget
-    assert after.keys.listed == before.keys.without(gone).listed
+    assert (len(before.keys.without(gone)), before.keys.without(gone).count_unknown(split.retain)) == (
+        len(split.retain),
+        0,
+    )
+    assert (len(after.keys), after.keys.count_unknown(split.retain)) == (len(split.retain), 0)
+    assert after.keys.salt != before.keys.salt
     changed = [load_file(here / name / "scrubbed.safetensors") for name in ("first", "second")]
     assert any(not torch.equal(changed[0][name], changed[1][name]) for name in changed[0])
     assert receipt(here / "second")["request"]["matched"] == 2
@@ -137,7 +144,8 @@ def test_tutors_are_found_by_content_when_rows_were_taken_out(here):
     assert spotless(*asked, "--out", "first").code == 0
     take_out(here, "person-1", "person-5", "person-7")
     (here / "forget.csv").write_text("id\nperson-8\n")
-    ended = spotless(*second(asked), "--out", "second")
+    new = {"memory/fold-models.safetensors": "first/fold-models.safetensors"}
+    ended = spotless(*second(asked, **new), "--out", "second")
     assert ended.code == 0, ended.err
     assert any("destroy it once a network was retrained" in limit for limit in receipt(here / "second")["limits"])
 
@@ -248,6 +256,67 @@ def test_one_memory_serves_one_request(here):
     # A memory that is written anew is another one.
     assert spotless("precompute", *ROWS, "--rank", "19", "--out", "memory", "--resume").code == 0
     assert spotless(*asked, "--out", "anew").code == 0
+
+
+def test_one_file_of_fold_models_serves_one_request(here):
+    """Given again, they would not know what the request before did, and which of its rows must not be taught."""
+    assert spotless("precompute", *ROWS, *RECIPE, "--rank", "0", "--folds", "2", "--out", "memory").code == 0
+    old = "memory/fold-models.safetensors"
+    asked = ("scrub", *BASE, *RECIPE, "--fold-models", old)
+    assert spotless(*asked, "--out", "first").code == 0
+    take_out(here, "person-1", "person-5", "person-7")
+    (here / "forget.csv").write_text("id\nperson-8\n")
+    for words in (asked, second(asked)):  # beside the old network, and beside the new one
+        ended = spotless(*words, "--out", "fork")
+        assert ended.code == 3
+        assert "were used by a request before, and serve one only" in ended.err
+        assert "Go on from the network and the fold models in first." in ended.err
+        assert len([line for line in ended.err.splitlines() if line.startswith("error")]) == 1
+        assert not (here / "fork").exists()
+    assert json.loads((here / f"{old}.next").read_text())["state"] == "done"
+    ended = spotless(*second(asked, **{old: "first/fold-models.safetensors"}), "--out", "second")
+    assert ended.code == 0, ended.err
+
+
+def test_of_two_requests_at_once_from_fold_models_one_is_served(here):
+    assert spotless("precompute", *ROWS, *RECIPE, "--rank", "0", "--folds", "2", "--out", "memory").code == 0
+    (here / "second.csv").write_text("id\nperson-2\n")
+    asked = ("scrub", *BASE, *RECIPE, "--fold-models", "memory/fold-models.safetensors")
+    other = tuple("second.csv" if word == "forget.csv" else word for word in asked)
+    runs = [started(*asked, "--out", "a"), started(*other, "--out", "b")]
+    told = [run.communicate(timeout=240) for run in runs]
+    assert sorted(run.returncode for run in runs) in ([0, 3], [0, 4]), told
+    assert len([name for name in ("a", "b") if (here / name / "receipt.json").is_file()]) == 1
+    [refused] = [err for (_, err), run in zip(told, runs, strict=True) if run.returncode]
+    assert "at work from the fold models" in refused or "Go on from the network and the fold models in" in refused
+
+
+def test_fold_models_that_would_take_back_an_earlier_request_are_refused_in_writing(here):
+    assert spotless("precompute", *ROWS, *RECIPE, "--rank", "0", "--folds", "2", "--out", "memory").code == 0
+    path = here / "memory/fold-models.safetensors"
+    fold_models = sn.read_fold_models(path)
+    # An earlier request that raised next to nothing: whatever moves the network may take it back.
+    effects = (Effect(1, 2.0**-20, 0.5),)
+    sn.write_fold_models(path, replace(fold_models, effects=effects), replace=True)
+    asked = ("scrub", *BASE, *RECIPE, "--fold-models", "memory/fold-models.safetensors", "--out", "run")
+    ended = spotless(*asked)
+    assert ended.code == 8
+    assert "error[retrain now]: What was kept for requests no longer serves: " in ended.err
+    assert "of what an earlier request did" in ended.err
+    assert sorted(p.name for p in (here / "run").iterdir()) == ["private", "refusal.json"]
+    told = json.loads((here / "run/refusal.json").read_text())
+    assert told["subject"] == []
+    assert told["predicate"]["about"]["retrain_now"] is True
+    assert not Path(f"{path}.next").exists()
+
+
+def test_a_request_from_fold_models_leaves_word_of_what_it_did(here):
+    assert spotless("precompute", *ROWS, *RECIPE, "--rank", "0", "--folds", "2", "--out", "memory").code == 0
+    asked = ("scrub", *BASE, *RECIPE, "--fold-models", "memory/fold-models.safetensors", "--set", "epochs=40")
+    ended = spotless(*asked, "--out", "first")
+    assert ended.code == 0, ended.err
+    [effect] = sn.read_fold_models(here / "first/fold-models.safetensors").effects
+    assert 0 < effect.raised <= effect.loss
 
 
 def test_half_of_an_unfinished_request_is_no_memory(here):

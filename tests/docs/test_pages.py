@@ -230,11 +230,13 @@ def test_what_is_said_of_sequences_is_in_their_rows():
         return round(sum(row.value for row in rows if (row.method, row.readout) == (method, readout)))
 
     said = benchmarks.sequences
-    all_rows, some, fold_models = (
-        [total(method, readout) for readout in (said.PAIRS, said.LOSS, said.SCORE)]
-        for method in (said.AT_HAND, said.SAMPLE, said.FOLD_MODELS)
+    seen = said.LOOKED[said.LOSS]
+    all_rows, some, fold_models, retrained = (
+        f"{total(method, said.LOSS)} of {total(method, seen):,}"
+        for method in (said.AT_HAND, said.SAMPLE, said.FOLD_MODELS, said.RETRAINED)
     )
-    assert f"of {all_rows[0]:,} looks, {all_rows[1]} did in the loss and {all_rows[2]} in the score" in text
-    assert f"at hand, {some[1]} and {some[2]} with 150 of them" in text
-    assert f"{fold_models[1]} of {fold_models[0]:,} looks in the loss, {fold_models[2]} in the score" in text
-    assert all(total(method, said.SERVED) == 990 for method in (said.AT_HAND, said.SAMPLE))
+    assert f"{all_rows} looks with all retained examples at hand, {some} with 150 of them; {retrained} by" in text
+    assert f"**From fold models more often**: {fold_models}." in text
+    sequences = len({(row.experiment, row.seed) for row in rows})
+    assert f"{sequences} sequences of ten requests" in text
+    assert f"Served were {total(said.AT_HAND, said.SERVED)} of {10 * sequences:,} requests from statistics" in text

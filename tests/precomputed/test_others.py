@@ -1,10 +1,13 @@
 """A later request may not take back what an earlier one did: rows that stay stand in for rows that are gone."""
 
+import math
+
 import pytest
 import torch
 from torch import nn
 
 from spotlessnet.core.data import Data
+from spotlessnet.core.errors import DataError
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
@@ -12,8 +15,10 @@ from spotlessnet.datasets import load
 from spotlessnet.methods import NTK, Newton
 from spotlessnet.precomputed import step as steps
 from spotlessnet.precomputed.after_request import after_request
-from spotlessnet.precomputed.others import Others
+from spotlessnet.precomputed.effect import Effect, as_text, from_text
+from spotlessnet.precomputed.others import QUANTILE, Others, _losses
 from spotlessnet.precomputed.precompute import precompute
+from spotlessnet.precomputed.statistics import Statistics
 from spotlessnet.training.fit import fit
 from tests.precomputed.test_step import problem
 
@@ -59,7 +64,7 @@ def test_a_later_request_takes_nothing_back(monkeypatch):
     lost, _, served = taken_back(0)
     assert lost == 0
     assert served > 1
-    monkeypatch.setattr(steps, "FURTHEST", 1e9)
+    monkeypatch.setattr(steps, "TAKEN", 1e9)
     assert taken_back(0)[0] >= 5
 
 
@@ -74,13 +79,96 @@ def test_without_retained_rows_there_is_no_second_request(method):
         split = Split(forget=data.select([1])) if kept is None else Split(forget=data.select([1]), kept=kept)
         told = method(statistics=later)(trained, split).diagnostics
         assert told["retrain_now"] is refused
-    assert told["others_moved"] <= 1
+    assert told["taken_back"] == 0  # the first one raised nothing
 
 
-def test_movement_is_that_of_all_but_the_furthest_few():
+def classifier(seed: int) -> tuple[Trained, Data]:
+    torch.manual_seed(seed)
+    data = Data.of((torch.randn(60, 4, dtype=torch.float64), torch.randint(3, (60,))))
+    return Trained.of(nn.Linear(4, 3).double()), data
+
+
+def test_the_share_is_that_of_a_loss_moved_like_the_margins_of_stand_ins():
+    """Against a reference that draws groups anew, and takes margins from probabilities."""
+    trained, data = classifier(0)
+    step, others = 0.7 * torch.randn_like(trained.weights), Others.of(trained, data)
+    p, q = (trained.outputs(data.fetch(data.rows).x, w).softmax(1) for w in (trained.weights, trained.weights + step))
+    labels = torch.stack(others.labels)
+    assert all(sorted(labels[k].tolist()) == sorted(data.labels().tolist()) for k in range(len(labels)))
+    i = torch.arange(60).repeat(len(labels))
+    c = labels.flatten()
+    odds = q[i, c] / (1 - q[i, c]) / (p[i, c] / (1 - p[i, c])) / (torch.tensor(0.7).double().exp() - 1)
+    falls = (0.7 + (odds / (1 + odds)).log()).detach()
+    after = _losses(trained.at(trained.weights + step), others.rows, others.labels)
+    torch.testing.assert_close(others._falls(after, 0.7), falls, rtol=0, atol=1e-6)
+    drawn = torch.randint(len(falls), (4000, 3), generator=torch.Generator().manual_seed(99))
+    groups = falls[drawn].mean(dim=1) / 0.25
+    found = others.taken_back(step, (Effect(size=3, raised=0.25, loss=0.7),))
+    assert float(groups.quantile(QUANTILE - 0.05)) < found < float(groups.quantile(QUANTILE + 0.05))
+
+
+def test_the_worst_of_all_earlier_requests_counts_and_nothing_is_taken_back_by_no_step():
+    trained, data = classifier(1)
+    others, step = Others.of(trained, data), torch.randn_like(trained.weights)
+    small, large = Effect(1, 0.1, 0.5), Effect(1, 5.0, 5.5)
+    alone = [others.taken_back(step, (one,)) for one in (small, large)]
+    assert others.taken_back(step, (large, small)) == pytest.approx(max(alone), rel=0.1)
+    assert alone[0] > alone[1] > 0
+    assert others.taken_back(0 * step, (small, large)) == pytest.approx(0, abs=1e-9)
+    assert others.taken_back(step, ()) == 0
+
+
+def test_larger_cohorts_lose_less_for_their_rows_move_apart():
+    trained, data = classifier(2)
+    others, step = Others.of(trained, data), torch.randn_like(trained.weights)
+    one, many = (others.taken_back(step, (Effect(size, 0.5, 1.0),)) for size in (1, 100))
+    assert many < one
+
+
+def test_squared_errors_fall_with_their_residual():
     trained, data = problem(4)
-    step = torch.randn_like(trained.weights)
-    x = torch.cat([b.x for b in data.batches()])  # type: ignore[misc]  # one tensor
-    y = x @ trained.weights.reshape(2, 5).T
-    expected = (x @ step.reshape(2, 5).T).norm(dim=1).quantile(0.95) / y.std(dim=0, correction=0).mean()
-    assert Others.of(trained, data).moved(step) == pytest.approx(float(expected))
+    others, step = Others.of(trained, data), 1e-4 * torch.randn_like(trained.weights)
+    near, far = (others.taken_back(step, (Effect(1, 1.0, loss),)) for loss in (0.01, 1.0))
+    assert far == pytest.approx(10 * near, rel=0.3)
+    assert near > 0
+
+
+def test_an_effect_tells_of_the_rows_that_carry_it():
+    trained, data = classifier(3)
+    after, rows = trained.at(trained.weights + 2 * torch.randn_like(trained.weights)), data.select(range(20))
+    x, y = rows.fetch(rows.rows).x, rows.labels()
+    a, b = (nn.functional.cross_entropy(trained.outputs(x, t.weights), y, reduction="none") for t in (trained, after))
+    d = (b - a).detach().clamp(min=0)
+    found = Effect.of(trained, after, rows)
+    assert found is not None
+    assert found.size == round(float(d.sum() ** 2 / d.square().sum())) < 20
+    for value, exact in ((found.raised, d.square().sum() / d.sum()), (found.loss, (d * b.detach()).sum() / d.sum())):
+        assert value == pytest.approx(float(exact), rel=0.1)
+        told = 4 * math.log2(value)
+        assert told == pytest.approx(round(told), abs=1e-6)  # coarsely
+    assert Effect.of(after, trained, rows) is None or float((a - b).mean()) > 0.05
+    assert Effect.of(trained, trained, rows) is None
+    assert from_text(as_text([found, found])) == (found, found)
+    for bad in ('[{"size": 0, "raised": 1, "loss": 1}]', '[{"size": 1, "raised": NaN, "loss": 1}]'):
+        with pytest.raises(ValueError, match="no positive number"):
+            from_text(bad)
+
+
+def test_statistics_carry_what_requests_did(tmp_path):
+    from spotlessnet.precomputed.statistics_files import read_statistics, write_statistics
+
+    trained, data = classifier(4)
+    statistics = precompute(trained, data, rank=5, diagonal=None)
+    forget, rest = data.select(range(3)), data.select(range(3, 60))
+    x, y = forget.fetch(forget.rows).x, forget.labels()
+    w = trained.weights.clone().requires_grad_()
+    away = torch.autograd.grad(nn.functional.cross_entropy(trained.outputs(x, w), y), w)[0]
+    after = after_request(statistics, trained, forget, trained.weights + 3 * away, retain=rest)
+    assert statistics.effects == ()
+    assert after.effects == (Effect.of(trained, trained.at(trained.weights + 3 * away), forget),)
+    write_statistics(tmp_path / "s.safetensors", after)
+    assert read_statistics(tmp_path / "s.safetensors").effects == after.effects
+    tensors, text = after.tensors()
+    del text["effects"]  # as an earlier version wrote them
+    with pytest.raises(DataError, match="must say how far earlier requests raised the loss of their rows"):
+        Statistics.from_tensors(tensors, text)

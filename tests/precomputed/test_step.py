@@ -12,6 +12,7 @@ from spotlessnet.core.data import Data
 from spotlessnet.core.errors import DataError, MismatchError, NeedError, SettingError
 from spotlessnet.core.loss import SquaredError
 from spotlessnet.core.recipe import Recipe
+from spotlessnet.core.row_keys import next_salt
 from spotlessnet.core.scrub import Notes
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
@@ -75,7 +76,7 @@ def test_two_requests_in_a_row_are_one_joint_request(seed, a, b):
 def every(memory: Statistics) -> dict[str, object]:
     """All that is in a memory, by name; eigenvectors as the matrix that they make up."""
     tensors, text = memory.tensors()
-    told = {name: value for name, value in text.items() if name != "trained_on"}
+    told = {name: value for name, value in text.items() if name not in ("trained_on", "effects")}
     return {**tensors, **told}
 
 
@@ -87,8 +88,8 @@ def test_with_the_retained_rows_it_is_bit_for_bit_the_memory_without_the_rows(se
     forget = data.select([3, 8, 20])
     kept = data.without(forget)
     moved = trained.weights + 0.1 * torch.randn_like(trained.weights)  # any weights, noise included
-    after = every(after_request(memory, trained, forget, moved, retain=kept))
-    afresh = every(precompute(trained.at(moved), kept, rank=8, coreset=9, sample=30, seed=seed, salt=memory.keys.salt))
+    after = every(after_request(memory, trained, forget, moved, retain=kept, salt=b"new"))
+    afresh = every(precompute(trained.at(moved), kept, rank=8, coreset=9, sample=30, seed=seed, salt=b"new"))
     assert after.keys() == afresh.keys()
     for name, value in afresh.items():
         found = after[name]
@@ -96,6 +97,24 @@ def test_with_the_retained_rows_it_is_bit_for_bit_the_memory_without_the_rows(se
             assert torch.equal(found, value), name
         else:
             assert found == value, name
+
+
+def test_every_memory_has_a_salt_of_its_own():
+    """Under one salt, whoever kept the memory before would see in the new one which keys are gone."""
+    trained, data = problem(4, n=200)
+    memory = precompute(trained, data, rank=4, diagonal=None)
+    forget, rest = data.select(range(6)), data.select(range(6, 200))
+    twice = [after_request(memory, trained, forget, trained.weights, retain=rest) for _ in range(2)]
+    assert len({m.keys.salt for m in (memory, *twice)}) == 3
+    for after in twice:
+        assert (len(after.keys), after.keys.count_unknown(rest)) == (len(rest), 0)
+        assert not set(after.keys.listed) & set(memory.keys.listed)
+    # Keys of rows that are not at hand cannot be made anew.
+    some = after_request(memory, trained, forget, trained.weights, retain=data.select(range(6, 120)))
+    assert some.keys.salt == memory.keys.salt
+    assert (len(some.keys), some.keys.count_unknown(rest)) == (len(rest), 0)
+    old = memory.keys.salt
+    assert next_salt(old, 3) == next_salt(old, 3) != next_salt(old, 4) != old
 
 
 def test_some_of_the_retained_rows_stand_for_all():

@@ -1,5 +1,6 @@
 """`RowKeys`: which rows something was made from, told by their contents and not by where they stand."""
 
+import hashlib
 import secrets
 from collections import Counter
 from dataclasses import dataclass
@@ -88,3 +89,8 @@ class RowKeys:
     def find(self, data: Data) -> Int64[Tensor, " n"]:
         """Where each row's key stands, or -1; copies of a row stand at the first of them."""
         return torch.tensor([self._first.get(key, -1) for key in keyed_digests(data, self.salt)], dtype=torch.long)
+
+
+def next_salt(salt: bytes, seed: int) -> bytes:
+    """The salt that follows another where everything must come out the same again: for experiments only."""
+    return hashlib.blake2b(seed.to_bytes(SALT, "big", signed=True), digest_size=SALT, key=salt).digest()

@@ -8,6 +8,7 @@ from torch import Tensor
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import MismatchError
 from spotlessnet.core.trained import Trained
+from spotlessnet.precomputed.effect import Effect
 from spotlessnet.precomputed.precompute import precompute
 from spotlessnet.precomputed.statistics import Statistics
 
@@ -16,7 +17,13 @@ LEAST = 100
 
 
 def after_request(
-    statistics: Statistics, trained: Trained, forget: Data, weights: Float[Tensor, " P"], *, retain: Data
+    statistics: Statistics,
+    trained: Trained,
+    forget: Data,
+    weights: Float[Tensor, " P"],
+    *,
+    retain: Data,
+    salt: bytes | None = None,
 ) -> Statistics:
     r"""The statistics that the next request finds, for the weights that this one led to.
 
@@ -33,6 +40,9 @@ def after_request(
     - `trained`: the network **before** the request.
     - `weights`: the network after it, noise included.
     - `retain`: rows that the statistics hold and the request does not remove: all of them, or at least `LEAST`.
+    - `salt`: of the new keys; a secret one unless given. Under the old one, whoever kept the statistics before could
+      see which keys are gone. Where some retained rows are not at hand, their keys cannot be made anew: the
+      old salt stays.
     """
     statistics.check_holds(forget)
     keys = statistics.keys.without(forget)
@@ -43,9 +53,13 @@ def after_request(
             f"from at least {LEAST} of them, but {len(retain)} rows were given, {unknown} of them others. Give rows "
             "that stay; without them, destroy the statistics and precompute new ones."
         )
-    anew = precompute(trained.at(weights), retain, **asdict(statistics.written), salt=keys.salt)
+    is_whole = len(retain) == len(keys)
+    anew = precompute(trained.at(weights), retain, **asdict(statistics.written), salt=salt if is_whole else keys.salt)
+    keys = anew.keys if is_whole else keys
     trained_on = statistics.trained_on or statistics.count
-    return replace(_scaled(anew, len(keys) / len(retain)), keys=keys, trained_on=trained_on)
+    effect = Effect.of(trained, trained.at(weights), forget)
+    effects = statistics.effects + (() if effect is None else (effect,))
+    return replace(_scaled(anew, len(keys) / len(retain)), keys=keys, trained_on=trained_on, effects=effects)
 
 
 def _scaled(memory: Statistics, factor: float) -> Statistics:

@@ -8,6 +8,7 @@ from spotlessnet.core.errors import DataError, NumericsError
 from spotlessnet.core.files import write_whole
 from spotlessnet.core.row_digests import WIDTH
 from spotlessnet.core.row_keys import RowKeys
+from spotlessnet.precomputed.effect import as_text, from_text
 from spotlessnet.precomputed.fold_models import FoldModels
 from spotlessnet.store.checkpoints import read_metadata, read_weights, to_bytes
 
@@ -24,7 +25,7 @@ def write_fold_models(path: str | Path, fold_models: FoldModels, *, replace: boo
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in every.items()}
     if not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
         raise NumericsError("A fold model's weights are not finite, so nothing was written. Check the training run.")
-    text = {"format": FORMAT, "salt": fold_models.keys.salt.hex()}
+    text = {"format": FORMAT, "salt": fold_models.keys.salt.hex(), "effects": as_text(fold_models.effects)}
     return write_whole(Path(path), to_bytes(tensors, text), replace=replace)
 
 
@@ -57,4 +58,8 @@ def read_fold_models(path: str | Path) -> FoldModels:
         known = RowKeys(bytes.fromhex(text["salt"]), keys)
     except (KeyError, ValueError) as e:
         raise DataError(f"The fold models in {path} are damaged: their salt is not there. Train them anew.") from e
-    return FoldModels(weights, known, part, float(scale), origin, None if lack is None else float(lack))
+    try:
+        effects = from_text(text.get("effects", "[]"))  # no request has asked fold models that do not say
+    except (KeyError, ValueError, TypeError, RecursionError) as e:
+        raise DataError(f"The fold models in {path} are damaged ({e}). Train them anew.") from e
+    return FoldModels(weights, known, part, float(scale), origin, None if lack is None else float(lack), effects)

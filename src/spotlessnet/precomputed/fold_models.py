@@ -13,6 +13,7 @@ from spotlessnet.core.errors import MismatchError, NeedError, NumericsError, Set
 from spotlessnet.core.row_digests import keyed_digests
 from spotlessnet.core.row_keys import RowKeys
 from spotlessnet.core.trained import Trained
+from spotlessnet.precomputed.effect import Effect
 from spotlessnet.training.fit import fit
 from spotlessnet.training.order import mixed
 
@@ -37,11 +38,12 @@ class FoldModels:
     - `part`: for each of them, which fold model of every division never saw it. Copies of a row are in one part.
     - `scale`: what their logits are multiplied by. Fold models have seen fewer rows, so they are less sure than the
       network would be of a row that it has not seen either; on held-out rows it is known by how much.
-    - `origin`: the weights of the network itself when they were trained. What it said of retained rows then is what
-      they are held to at every request, so that many requests do not wear it away. `None` for fold models of networks
-      that have not been asked before, which are their own origin.
+    - `origin`: the weights of the network itself when they were trained. What it said of retained rows then tells how
+      far requests have worn it. `None` for fold models of networks that have not been asked before, which are their own
+      origin.
     - `lack`: how far fold models are off, on rows that they never saw, from what the network says of them. `None`
       where it was not measured.
+    - `effects`: how far each request so far raised the loss of its rows, so that none is taken back.
     """
 
     weights: Float[Tensor, "K P"]
@@ -50,6 +52,7 @@ class FoldModels:
     scale: float = 1.0
     origin: Float[Tensor, " P"] | None = None
     lack: float | None = None
+    effects: tuple[Effect, ...] = ()
 
     def lacking(self, network: Trained, data: Data) -> float:
         """How far off the fold models are on these rows."""
@@ -64,8 +67,11 @@ class FoldModels:
             )
         self.keys.check_hold(data, "the fold models")
 
-    def without(self, forget: Data) -> "FoldModels":
-        """Those that the next request finds: the rows of this one are unknown to them, so none is taught again."""
+    def without(self, forget: Data, effect: Effect | None = None) -> "FoldModels":
+        """Those that the next request finds: the rows of this one are unknown to them, so none is taught again.
+
+        `effect` is what the request did (`Effect.of`), which later ones must not take back.
+        """
         self.keys.check_hold(forget, "the fold models")
         gone = Counter(keyed_digests(forget, self.keys.salt))
         stay = []
@@ -74,7 +80,8 @@ class FoldModels:
                 gone[key] -= 1
             else:
                 stay.append(i)
-        return replace(self, keys=self.keys.without(forget), part=self.part[:, stay])
+        effects = self.effects + (() if effect is None else (effect,))
+        return replace(self, keys=self.keys.without(forget), part=self.part[:, stay], effects=effects)
 
     def answers(self, network: Trained, data: Data) -> Float[Tensor, "n C"]:
         """What is said of each row by the fold models that never saw it, in the mean over divisions, on the CPU."""

@@ -14,6 +14,7 @@ from spotlessnet.core.errors import DataError, MismatchError, NeedError
 from spotlessnet.core.row_digests import WIDTH
 from spotlessnet.core.row_keys import RowKeys
 from spotlessnet.core.trained import Trained
+from spotlessnet.precomputed.effect import Effect, as_text, from_text
 
 FORMAT = "3"
 
@@ -50,6 +51,7 @@ class Statistics:
     - `kronecker`: Kronecker-factored curvature, a sum.
     - `coreset`: keys of retained rows that a polish may read.
     - `trained_on`: how many rows the network was trained on, before any request; 0 for as many as there are keys.
+    - `effects`: how far each request so far raised the loss of its rows, so that none is taken back.
     - `written`: how it was written.
     """
 
@@ -65,6 +67,7 @@ class Statistics:
     kronecker: Kronecker | None = None
     coreset: UInt8[Tensor, "K w"] | None = None
     trained_on: int = 0
+    effects: tuple[Effect, ...] = ()
     written: Written = field(default_factory=Written)
 
     @property
@@ -117,6 +120,7 @@ class Statistics:
             "format": f"spotlessnet memory {FORMAT}",
             "salt": self.keys.salt.hex(),
             "trained_on": str(self.trained_on),
+            "effects": as_text(self.effects),
             "written": json.dumps(asdict(self.written), sort_keys=True),
             **{name: repr(getattr(self, name)) for name in NUMBERS},
         }
@@ -136,11 +140,7 @@ class Statistics:
         missing = [name for name in ("weights", "gradient", "keys") if name not in tensors]
         if missing:
             raise DataError(f"The memory lacks {', '.join(missing)}. Write it anew with `precompute`.")
-        blocks: list[Block] = []
-        while f"kronecker.{len(blocks)}.values" in tensors:
-            i = len(blocks)
-            left, right = tensors.get(f"kronecker.{i}.left"), tensors.get(f"kronecker.{i}.right")
-            blocks.append(Block(left, right, tensors[f"kronecker.{i}.values"]))
+        blocks = _blocks(tensors)
         try:
             salt = bytes.fromhex(text["salt"])
             written = Written(**json.loads(text["written"]))
@@ -158,11 +158,17 @@ class Statistics:
                 kronecker=Kronecker(tuple(blocks)) if blocks else None,
                 coreset=tensors.get("coreset"),
                 trained_on=int(text["trained_on"]),
+                effects=from_text(text.get("effects", "[]")),
                 written=written,
                 **numbers,
             )
         except (KeyError, ValueError, TypeError) as e:
             raise DataError(f"The memory's header is damaged ({e}). Write it anew with `precompute`.") from e
+        if found.forgotten() and "effects" not in text:
+            raise DataError(
+                "Statistics must say how far earlier requests raised the loss of their rows, but an earlier version "
+                "wrote these. Write them anew from retained rows with `precompute`."
+            )
         if since:
             # An earlier version took the rows of a request out of a low rank, and so left them in its directions.
             raise DataError(
@@ -170,6 +176,16 @@ class Statistics:
                 "their last request removed can be read from them. Destroy them, and write new ones with `precompute`."
             )
         return found
+
+
+def _blocks(tensors: Mapping[str, Tensor]) -> list[Block]:
+    """The blocks of a Kronecker-factored curvature, as far as they are numbered."""
+    found: list[Block] = []
+    while f"kronecker.{len(found)}.values" in tensors:
+        i = len(found)
+        left, right = tensors.get(f"kronecker.{i}.left"), tensors.get(f"kronecker.{i}.right")
+        found.append(Block(left, right, tensors[f"kronecker.{i}.values"]))
+    return found
 
 
 NUMBERS = ("weight_decay", "outside", "error")

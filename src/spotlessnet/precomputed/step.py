@@ -22,7 +22,7 @@ from spotlessnet.operators.kernel import kernel
 from spotlessnet.operators.linear_response import removal_gradient, respond
 from spotlessnet.operators.low_rank import LowRank
 from spotlessnet.operators.trust import dampings
-from spotlessnet.precomputed.others import CLOSE, ENOUGH, FURTHEST, Others
+from spotlessnet.precomputed.others import CLOSE, ENOUGH, TAKEN, Others
 from spotlessnet.precomputed.statistics import Statistics
 
 WIDEST = 400
@@ -52,7 +52,7 @@ class StepFacts(Measured):
     damped_directions: int | None = None
     dropped_curvature: float | None = None
     damping: float | None = None
-    others_moved: float | None = None
+    taken_back: float | None = None
     statistics_ridge: float | None = None
     drift: float | None = None
     gone: float | None = None
@@ -97,11 +97,11 @@ def step_from_statistics(
     - `ridge`: decay plus damping, **per row**; becomes $N_r$ times that.
     - `notes`: records how much of the curvature was approximated.
     - `retain`: rows that stay, or some of them. From the second request on they stand in for the rows of earlier ones,
-      which nobody has any more: what moves rows that stay moves those back too.
+      which nobody has any more (see `Others`).
     """
     request = _Request.of(memory, trained, forget, notes, seed)
     found = request.answer(ridge)
-    return _judged(request, found, request.drift(found.step), _moved(request, found, retain), ridge, notes)
+    return _judged(request, found, request.drift(found.step), _taken_back(request, found, retain), ridge, notes)
 
 
 def faithful_step(
@@ -115,7 +115,7 @@ def faithful_step(
     seed: int = 0,
 ) -> Step:
     """`step_from_statistics` with the least damping at which the network follows the linear picture on the rows that
-    must go, and at which others hardly move.
+    must go, and at which earlier requests keep what they did.
 
     The forgotten rows are moved furthest, so they depart first. The notes say *retrain now* where no damping is enough
     that leaves half of what the first faithful step does to them, and where a quarter of all rows is gone.
@@ -129,49 +129,49 @@ def faithful_step(
         error = request.drift(found.step)
         if error <= FAITHFUL:
             break
-    moved = _moved(request, found, retain)
+    back = _taken_back(request, found, retain)
     own = request.own_movement(found.step)
-    first_found = (found, error, moved, ridge)
+    first_found = (found, error, back, ridge)
     for more in ridges[ridges.index(ridge) + 1 :]:
-        if moved is None or (_stays_put(moved, error) and error <= FAITHFUL):
+        if back is None or (_is_kept(back, error) and error <= FAITHFUL):
             break
         found = request.answer(more)
         ridge = more
         error = request.drift(found.step)
-        moved = _moved(request, found, retain)
+        back = _taken_back(request, found, retain)
         if request.own_movement(found.step) < ENOUGH * own:
-            found, error, moved, ridge = first_found  # refused, and told as it was
+            found, error, back, ridge = first_found  # refused, and told as it was
             break
     notes.measure(StepFacts, damping=ridge - weight_decay)
-    return _judged(request, found, error, moved, ridge, notes)
+    return _judged(request, found, error, back, ridge, notes)
 
 
-def _moved(request: "_Request", found: Step, retain: Data | None) -> float | None:
-    """How far rows move that are no part of the request: infinitely far if nobody can see. `None` for a first request,
+def _taken_back(request: "_Request", found: Step, retain: Data | None) -> float | None:
+    """How much of what earlier requests did may be taken back: all of it if nobody can see. `None` for a first one,
     which has nothing to take back.
     """
     if not request.statistics.forgotten():
         return None
-    return Others.of(request.trained, retain).moved(found.step) if retain is not None and len(retain) else math.inf
+    if retain is None or not len(retain):
+        return math.inf
+    return Others.of(request.trained, retain).taken_back(found.step, request.statistics.effects)
 
 
-def _stays_put(moved: float, error: float) -> bool:
-    """Whether others are left alone: they hardly move, or the linear picture is followed so closely that they move as
-    retraining would move them.
-    """
-    return moved <= FURTHEST or (moved < math.inf and error <= CLOSE)
+def _is_kept(back: float, error: float) -> bool:
+    """Whether earlier requests keep what they did, or lose it to a step that moves others as retraining would."""
+    return back <= TAKEN or (back < math.inf and error <= CLOSE)
 
 
-def _judged(request: "_Request", found: Step, error: float, moved: float | None, ridge: float, notes: Notes) -> Step:
+def _judged(request: "_Request", found: Step, error: float, back: float | None, ridge: float, notes: Notes) -> Step:
     """The step, and in the notes whether it may be taken. Every step from statistics comes through here."""
     gone = request.statistics.forgotten(len(request.rows))
     why = []
-    if moved == math.inf:
+    if back == math.inf:
         why.append("no retained row is at hand to see whether the step takes back what earlier requests did")
-    elif moved is not None:
-        notes.measure(StepFacts, others_moved=moved)
-        if not _stays_put(moved, error):
-            why.append(f"the step moves other rows by {moved:.2g}, and may so take back what earlier requests did")
+    elif back is not None:
+        notes.measure(StepFacts, taken_back=back)
+        if not _is_kept(back, error):
+            why.append(f"the step may take back {back:.0%} of what an earlier request did")
     if not error <= FAITHFUL:  # what is not a number is not faithful
         why.append(f"the network departs by {error:.0%} from the linear picture of the statistics")
     if gone > MOST:

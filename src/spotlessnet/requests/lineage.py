@@ -1,4 +1,4 @@
-"""One statistics file serves one request: who was first is written beside it, and whoever comes later is sent on."""
+"""Statistics and fold models serve one request: who was first is written beside them, and later ones are sent on."""
 
 import json
 import os
@@ -21,15 +21,22 @@ PENDING, DONE = "at work", "done"
 
 @dataclass(frozen=True)
 class Lineage:
-    """A file of statistics, and the note beside it that says which request used it.
+    """A file of statistics or of fold models, and the note beside it that says which request used it.
 
-    Two requests from one file would give two networks that each still know the rows of the other. The file is held by a
-    lock while a request works, and the note says which folder that is. With the folder's receipt the statistics are
-    used up, also if the note could not be completed any more. A killed request leaves no lock and no receipt, so
-    another one, or the same again, may follow.
+    Two requests from one file of statistics would give two networks that each still know the rows of the other; fold
+    models that were given again would not know what the request before did, and teach its rows where they are left in
+    the data. The file is held by a lock while a request works, and the note says which folder that is. With the
+    folder's receipt the file is used up, also if the note could not be completed any more. A killed request leaves no
+    lock and no receipt, so another one, or the same again, may follow.
+
+    **Arguments:**
+
+    - `memory`: the file.
+    - `what`: what it holds, for messages.
     """
 
     memory: Path
+    what: str = "statistics"
 
     @property
     def note(self) -> Path:
@@ -46,14 +53,14 @@ class Lineage:
         found = self._noted()
         if found is not None and self._is_used_up(found, out):
             raise DataError(
-                f"The statistics {self.memory} were used by a request before, and serve one only. Go on from the "
-                f"network and the statistics in {_from_here(self._folder(found))}."
+                f"The {self.what} {self.memory} were used by a request before, and serve one only. Go on from the "
+                f"network and the {self.what} in {_from_here(self._folder(found))}."
             )
         beside = self._real.parent
         if (beside / "scrubbed.safetensors").is_file() and not (beside / RECEIPT).is_file():
             raise DataError(
-                f"The statistics {self.memory} belong to a request that did not finish, for there is no receipt beside "
-                "them. Finish that request with --resume, or go on from where it began."
+                f"The {self.what} {self.memory} belong to a request that did not finish, for there is no receipt "
+                "beside them. Finish that request with --resume, or go on from where it began."
             )
 
     @contextmanager
@@ -61,7 +68,7 @@ class Lineage:
         """Hold the statistics while the request of `out` works; when its receipt is there, they are used up."""
         handle = os.open(self.memory, os.O_RDONLY)
         try:
-            _lock(handle, self.memory)
+            _lock(handle, self.memory, self.what)
             self.check_free(out)
             self._write(out, PENDING)
             try:
@@ -81,7 +88,7 @@ class Lineage:
         names = os.stat(self._real).st_nlink
         if names > 1:
             raise DataError(
-                f"The statistics {self.memory} must have one name, but {names} names (hard links) lead to them, and "
+                f"The {self.what} {self.memory} must have one name, but {names} names (hard links) lead to them, and "
                 "the note of who used them lies beside one of them. Remove the others."
             )
 
@@ -95,8 +102,8 @@ class Lineage:
                 raise ValueError("no folder has such a name")
         except (OSError, ValueError, TypeError, KeyError, RecursionError) as e:
             raise DataError(
-                f"{self.note} must say which request used the statistics, but cannot be read. Remove it only if you "
-                "know that no request was served from these statistics."
+                f"{self.note} must say which request used the {self.what}, but cannot be read. Remove it only if you "
+                "know that no request was served from them."
             ) from e
         # Statistics that were written anew under the same name are others.
         return found if about == sha256(self.memory) and state in (PENDING, DONE) else None
@@ -123,7 +130,7 @@ def _from_here(path: Path) -> Path:
     return path.relative_to(here) if path.is_relative_to(here) else path
 
 
-def _lock(handle: int, path: Path) -> None:
+def _lock(handle: int, path: Path, what: str) -> None:
     try:
         import fcntl
     except ImportError:  # pragma: no cover  where there is no such lock, the note alone decides
@@ -132,5 +139,5 @@ def _lock(handle: int, path: Path) -> None:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as e:
         raise ResourceError(
-            f"Another request is at work from the statistics {path}. Wait for it, then go on from what it leaves."
+            f"Another request is at work from the {what} {path}. Wait for it, then go on from what it leaves."
         ) from e

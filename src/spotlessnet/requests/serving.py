@@ -3,7 +3,7 @@
 import hashlib
 import secrets
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -20,7 +20,9 @@ from spotlessnet.core.errors import NeedError, NumericsError, WornError
 from spotlessnet.core.gaussian import Gaussian
 from spotlessnet.core.meter import Meter
 from spotlessnet.core.row_digests import as_bytes
+from spotlessnet.core.row_keys import next_salt
 from spotlessnet.precomputed.after_request import after_request
+from spotlessnet.precomputed.effect import Effect
 from spotlessnet.precomputed.fold_model_files import write_fold_models
 from spotlessnet.precomputed.fold_models import FoldModels
 from spotlessnet.precomputed.statistics import Statistics
@@ -157,7 +159,7 @@ def serve(
         folder.sweep()
         if found is not None:
             return _served_before(case, folder, found)
-    lineage = _lineage(case)
+    lineages = _lineages(case)
     plan = plan_of(case)
     check_unchanged(looks)
     for line in plan.lines():
@@ -170,22 +172,30 @@ def serve(
         if found := folder.finished(request):
             return _served_before(case, folder, found)
         folder.private.keep_request(request)
-        with nullcontext() if lineage is None else lineage.used_by(folder.path):
+        with ExitStack() as held:
+            for lineage in lineages:
+                held.enter_context(lineage.used_by(folder.path))
             return _forget(folder, plan, request, looks, began, audit)
 
 
-def _lineage(case: Case) -> Lineage | None:
-    """Who may use a file of statistics; looked at before the data are read."""
-    if not isinstance(case.statistics, Path):
-        return None
-    if case.out is None:
-        raise NeedError(
-            "A file of statistics serves one request, whose folder is noted beside it, but this one writes none. Give "
-            "`out`, or the statistics themselves: `statistics=sn.read_statistics(path)`."
-        )
-    lineage = Lineage(case.statistics)
-    lineage.check_free(case.out)
-    return lineage
+def _lineages(case: Case) -> list[Lineage]:
+    """Who may use files of statistics and of fold models; looked at before the data are read."""
+    found = []
+    for kept, what, name in (
+        (case.statistics, "statistics", "statistics"),
+        (case.fold_models, "fold models", "fold_models"),
+    ):
+        if not isinstance(kept, Path):
+            continue
+        if case.out is None:
+            raise NeedError(
+                f"A file of {what} serves one request, whose folder is noted beside it, but this one writes none. Give "
+                f"`out`, or the {what} themselves: `{name}=sn.read_{name}(path)`."
+            )
+        lineage = Lineage(kept, what)
+        lineage.check_free(case.out)
+        found.append(lineage)
+    return found
 
 
 def _served_before(case: Case, folder: Folder, receipt: dict[str, Any]) -> Unlearned:
@@ -278,9 +288,13 @@ def _for_next_request(
     """What the next request finds beside the new network, where this one was served from such."""
     split, statistics, fold_models = opened.split, None, None
     if opened.statistics is not None and opened.may_write_statistics:
-        statistics = after_request(opened.statistics, opened.trained, split.forget, weights, retain=split.retain)
+        old, seed = opened.statistics, opened.case.seed
+        # Secret unless everything must come out the same again.
+        salt = None if seed is None else next_salt(old.keys.salt, seed)
+        statistics = after_request(old, opened.trained, split.forget, weights, retain=split.retain, salt=salt)
     if opened.fold_models is not None:
-        fold_models = opened.fold_models.without(split.forget)
+        effect = Effect.of(opened.trained, opened.trained.at(weights), split.forget)
+        fold_models = opened.fold_models.without(split.forget, effect)
     return statistics, fold_models
 
 
@@ -365,7 +379,8 @@ def limits_of(opened: LoadedRequest, gaussian: Gaussian, report: AuditReport | N
             "forgotten rows, each on a part of them: destroy it once a network was retrained, and guard it until then. "
             "Give the next request the fold models that lie beside the new network: they no longer know the rows of "
             "this one, so that none left in the data is taught again. "
-            "A request from fold models may take back some of what an earlier one did; nothing here has looked for it."
+            "Whether a request takes back what an earlier one did is judged by retained rows, which stand in for those "
+            "gone."
         )
     if opened.case.seed is not None and not gaussian.is_noiseless:
         limits.append("The noise came from a published seed: anyone can take it away again.")

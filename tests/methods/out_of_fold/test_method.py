@@ -20,6 +20,7 @@ from spotlessnet.methods.out_of_fold.lesson import NEVER
 from spotlessnet.methods.out_of_fold.own_logits import blend_own_logits
 from spotlessnet.methods.out_of_fold.presets import HEAVIEST, MISLABELLED, ORDINARY, WHOLE_CLASS, Preset
 from spotlessnet.methods.out_of_fold.step_scale import extend_step
+from spotlessnet.precomputed.effect import Effect
 from spotlessnet.precomputed.fold_models import train_fold_models
 from spotlessnet.readouts.margin import margins
 from spotlessnet.training.fit import fit
@@ -141,22 +142,38 @@ def test_the_second_opinion_can_be_left_out():
     assert not torch.equal(alone, both)
 
 
-def test_later_requests_hold_retained_rows_to_what_was_said_of_them_first():
+def test_later_requests_hold_retained_rows_to_what_is_said_of_them_now():
+    """Held to what was said first, they draw the network back to where earlier requests had not been served."""
     first, split = problem()
     split = replace(split, validation=None)
     fold_models = train_fold_models(first, split.whole)
     moved = first.at(first.weights + 0.3 * torch.randn_like(first.weights))
     away = slope(moved, split.forget, fold_models.answers(moved, split.forget))
-    home = slope(moved, split.retain, first.predict(split.retain))
-    expected = moved.weights - 0.5 * RATE * (0.3 * away + 0.7 * home)
+    # The network's own answers have no slope, so that nothing but the forgotten rows moves it.
+    expected = moved.weights - 0.5 * RATE * 0.3 * away
     scrub = OutOfFoldDistillation(
         epochs=1, forget_weight=0.3, lr_scale=0.5, temperature=1.0, max_step_scale=1.0, fold_models=fold_models
     )
-    found = scrub(moved, split)
-    torch.testing.assert_close(found.mean, expected, rtol=1e-9, atol=1e-12)
-    # A network that is its own origin, as those of an audit, is held to its own answers, which have no slope.
-    found = replace(scrub, fold_models=replace(fold_models, origin=None))(moved, split)
-    torch.testing.assert_close(found.mean, moved.weights - 0.5 * RATE * 0.3 * away, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(scrub(moved, split).mean, expected, rtol=1e-9, atol=1e-12)
+    # How worn it is, is told by what was said first.
+    worn, new = (
+        replace(scrub, fold_models=replace(fold_models, origin=origin))(moved, split).diagnostics["drift"]
+        for origin in (first.weights, None)
+    )
+    assert worn > 5 * new
+
+
+def test_a_step_that_takes_back_what_an_earlier_request_did_is_refused():
+    trained, split = problem()
+    fold_models = train_fold_models(trained, split.whole)
+    scrub = OutOfFoldDistillation(epochs=5, fold_models=fold_models)
+    assert "taken_back" not in scrub(trained, split).diagnostics
+    for raised, refused in ((1e3, False), (1e-4, True)):
+        effects = (Effect(1, raised, max(raised, 0.5)),)
+        told = replace(scrub, fold_models=replace(fold_models, effects=effects))(trained, split).diagnostics
+        assert told["retrain_now"] is refused
+        assert (told["taken_back"] > 0.5) is refused
+    assert "of what an earlier request did" in told["assumed"][-1]
 
 
 def test_a_network_that_has_lost_more_than_tutors_lack_must_be_retrained():

@@ -1,25 +1,44 @@
 """How far retained rows have gone, and whether it is time to retrain."""
 
-from spotlessnet.core.data import evenly
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from spotlessnet.core.data import Data, evenly
 from spotlessnet.core.scrub import Notes
 from spotlessnet.core.trained import Trained
 from spotlessnet.methods.out_of_fold.facts import DistillationFacts
-from spotlessnet.methods.out_of_fold.lesson import Lesson
-from spotlessnet.precomputed.fold_models import WATCHED, FoldModels, off_by
+from spotlessnet.methods.out_of_fold.lesson import NEVER, Lesson
+from spotlessnet.precomputed.fold_models import READ, WATCHED, FoldModels, off_by
+from spotlessnet.precomputed.others import TAKEN, Others
 
 UNIT = "L1 distance of probabilities, of at most 2"
 """What the departure of answers is counted in; that of a memory is a share of its linear picture."""
 
 
-def watch(after: Trained, before: Trained, lesson: Lesson, boost: float, fold_models: FoldModels, notes: Notes) -> None:
+def watch(
+    trained: Trained,
+    weights: Float[Tensor, " P"],
+    lesson: Lesson,
+    boost: float,
+    fold_models: FoldModels,
+    notes: Notes,
+) -> None:
     """How far retained rows have gone from what was said of them at first, beside how far off fold models are.
 
-    Or from what they were held to, whichever is nearer: a boost is meant to move them.
+    Or from that with the boost of this request, whichever is nearer: it is meant to move them.
     """
     at = evenly(len(lesson.retain.rows), WATCHED)
     some = lesson.retain.rows.select(at)
-    now = after.predict(some).cpu()
-    moved = min(off_by(now, each[at]) for each in (lesson.known, lesson.held(boost)))
+    origin = fold_models.origin
+    before = trained if origin is None else trained.at(origin.to(trained.weights))
+    first = lesson.known[at]
+    lift = lesson.held(boost)[at] - first
+    if not torch.equal(before.weights, trained.weights):
+        # What is struck out now is struck out of what was said at first.
+        first = torch.where(first == NEVER, first, before.predict(some, READ).cpu())
+    now = trained.at(weights).predict(some).cpu()
+    moved = min(off_by(now, each) for each in (first, first + lift))
     off = fold_models.lack if fold_models.lack is not None else fold_models.lacking(before, some)
     worn = moved > off
     notes.measure(DistillationFacts, drift=moved, drift_unit=UNIT, wear=moved / max(off, 1e-30), retrain_now=worn)
@@ -29,4 +48,20 @@ def watch(after: Trained, before: Trained, lesson: Lesson, boost: float, fold_mo
             f"saw them "
             f"are off by {off:.2g}",
             "retrain now and train new fold models: the network has lost more than a part of its rows is worth",
+        )
+
+
+def look_back(
+    trained: Trained, weights: Float[Tensor, " P"], retain: Data, fold_models: FoldModels, notes: Notes
+) -> None:
+    """Whether the step may take back what earlier requests did: retained rows stand in for theirs (`Others`)."""
+    if not fold_models.effects:
+        return
+    back = Others.of(trained, retain).taken_back(weights - trained.weights, fold_models.effects)
+    notes.measure(DistillationFacts, taken_back=back)
+    if not back <= TAKEN:
+        notes.measure(DistillationFacts, retrain_now=True)
+        notes.assume(
+            f"the step may take back {back:.0%} of what an earlier request did",
+            "retrain now and train new fold models; how much this request forgot is not known",
         )

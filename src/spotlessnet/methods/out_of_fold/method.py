@@ -17,7 +17,7 @@ from spotlessnet.core.targets import WeightedDistillation
 from spotlessnet.core.trained import Trained
 from spotlessnet.methods.out_of_fold.answers import ask_the_start, untold
 from spotlessnet.methods.out_of_fold.class_bias import ASKED, suppress_class_bias
-from spotlessnet.methods.out_of_fold.drift import watch
+from spotlessnet.methods.out_of_fold.drift import look_back, watch
 from spotlessnet.methods.out_of_fold.facts import DistillationFacts
 from spotlessnet.methods.out_of_fold.lesson import NEVER, Lesson, Visits
 from spotlessnet.methods.out_of_fold.presets import HEAVIEST, STRETCH, Preset, preset_for
@@ -25,6 +25,7 @@ from spotlessnet.methods.out_of_fold.price import THERE_AND_BACK, Price
 from spotlessnet.methods.out_of_fold.step_scale import ASKED as TRIED
 from spotlessnet.methods.out_of_fold.step_scale import LENGTHS, extend_step
 from spotlessnet.precomputed.fold_models import READ, WATCHED, FoldModels
+from spotlessnet.precomputed.others import WATCHED as STAND_INS
 from spotlessnet.training.fit import fit
 from spotlessnet.training.tuning import Tuning
 
@@ -43,8 +44,9 @@ class OutOfFoldDistillation(Tuning):
     $$\min_w\; \beta\,\overline{KL}(t \,\|\, f_w)_{D_f} + (1 - \beta)\,\overline{KL}(f_{w_0} \,\|\, f_w)_{D_r}$$
 
     with answers at the temperature $T$, $T^2\, KL(\mathrm{softmax}(t/T) \,\|\, \mathrm{softmax}(f_w/T))$, and $w_0$ the
-    network as it is, or as it was when its fold models were trained. There is no decay: in training labels balance it,
-    and without them it would only draw the network back to its start. The answers $t$ are those of the fold models
+    network as it is. (Held to what was said of them when the fold models were trained, retained rows drew the network
+    back to where earlier requests had not been served.) There is no decay: in training labels balance it, and without
+    them it would only draw the network back to its start. The answers $t$ are those of the fold models
     that never saw each row, with the network's `blend_own_logits` on rows whose labels were wrong. A label that no
     retained row has is struck out of them, and out of the answers that retained rows are held to, for a retrained
     network would never give it; where the network's head has a bias, distilling begins with that of the label lowered
@@ -55,8 +57,9 @@ class OutOfFoldDistillation(Tuning):
     - other margins become those of held-out rows with the same label, the surest row taking the largest.
 
     With fold models it says *retrain now* once retained rows are further from what was said of them at first than fold
-    models are that never saw them. It changes answers. It does not follow the path that retraining takes, so it says
-    nothing about traces in the weights, and fold models, which are kept, still know the rows that they were trained on.
+    models are that never saw them, and where it may take back what an earlier request did. It changes answers. It does
+    not follow the path that retraining takes, so it says nothing about traces in the weights, and fold models, which
+    are kept, still know the rows that they were trained on.
 
     **Arguments** beside those of `Tuning`. The kind of request chooses `forget_weight`, `temperature` and
     `label_boost` unless said.
@@ -142,26 +145,25 @@ class OutOfFoldDistillation(Tuning):
             )
         if not self.epochs:
             return trained.weights
-        # Later requests are held to what the network said when its fold models were trained, not to its last change.
-        origin = None if self.fold_models is None else self.fold_models.origin
-        before = trained if origin is None else trained.at(origin.to(trained.weights))
-        lesson = self._lesson(trained, before, split, notes)
+        lesson = self._lesson(trained, split, notes)
         preset = self._preset(lesson, split)
         begun = self._begun(trained, lesson, notes)
         weights = self._distilled(trained, begun, lesson, preset, notes)
         weights = self._extended(trained, begun, weights, lesson, notes)
         if self.fold_models is not None:
-            watch(trained.at(weights), before, lesson, preset.label_boost, self.fold_models, notes)
+            watch(trained, weights, lesson, preset.label_boost, self.fold_models, notes)
+            look_back(trained, weights, split.retain, self.fold_models, notes)
         return weights
 
-    def _lesson(self, trained: Trained, before: Trained, split: Split, notes: Notes) -> Lesson:
+    def _lesson(self, trained: Trained, split: Split, notes: Notes) -> Lesson:
         """Who is visited, and which answers they are held to."""
         rows = self.rows_in_a_round(trained, split)
         if trained.recipe is not None:
             cost = self.price(split).in_trainings(rows, trained.recipe.epochs)
             notes.measure(DistillationFacts, rows_in_a_round=rows, cost_in_trainings=cost)
         forget, retain = (Visits.of(data, self.epochs, rows, self.seed) for data in (split.forget, split.retain))
-        known = before.predict(retain.rows, READ).cpu()
+        # What the network says now and not at first: answers from before earlier requests bring back their rows.
+        known = trained.predict(retain.rows, READ).cpu()
         gone = ~torch.isin(torch.arange(known.shape[1]), split.retain.labels().cpu().unique())
         known[:, gone] = NEVER
         asked, own = self.fold_models, self.self_weight
@@ -226,6 +228,9 @@ class OutOfFoldDistillation(Tuning):
         readings = 1 if asked is None else len(asked.part) + int(wrong and self.self_weight > 0)
         if asked is not None:
             others = min(WATCHED, len(D_r))
+            if asked.effects:
+                # What was said at first is read again, and stand-ins before and after.
+                others += min(WATCHED, len(D_r)) + 2 * min(STAND_INS, len(D_r))
         else:
             others = 0 if wrong else len(split.validation or ())
         others += 2 * min(ASKED, len(D_f)) * leaving + LENGTHS * min(TRIED, len(D_f)) * (self._stretch(leaving) > 1)
