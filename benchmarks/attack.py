@@ -68,11 +68,11 @@ def measure(
     for method in ("original", *methods, "retrained"):
         clock = process_time()
         if method in methods:
-            weights = made.scrubbed(methods[method])
+            networks: Sequence[Trained] | None = made.scrubbed(methods[method])
         else:
-            weights = made.weights if method == "original" else made.retrained()
+            networks = None if method == "original" else made.retrained()
         seconds = (process_time() - clock) / shadows
-        found = attack_shadows(made, weights)
+        found = attack_shadows(made, networks)
         assert found.retained is not None  # bystanders were asked for
         for readout, attack in ((FORGOTTEN, found.forgotten), (RETAINED, found.retained)):
             value, low, high = attack.auc

@@ -28,6 +28,7 @@ _PLACES = {
     "core.scrub": ("Scrub", "chain"),
     "core.split": ("Split",),
     "core.trained": ("Trained",),
+    "core.trainer": ("Examples", "Trainer"),
     "core.damage": ("check_damage",),
     "core.errors": ("SpotlessError",),
     # which rows must go
@@ -104,6 +105,8 @@ if TYPE_CHECKING:
     from spotlessnet.core.scrub import chain as chain
     from spotlessnet.core.split import Split as Split
     from spotlessnet.core.trained import Trained as Trained
+    from spotlessnet.core.trainer import Examples as Examples
+    from spotlessnet.core.trainer import Trainer as Trainer
     from spotlessnet.datasets import load as load
     from spotlessnet.forgettable import Adaptation as Adaptation
     from spotlessnet.forgettable import ForgettableModel as ForgettableModel

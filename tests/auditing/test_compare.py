@@ -211,7 +211,7 @@ def test_messages():
         compare(make, s, scrubs={}, readouts=[Norm()], workers=0)
     with pytest.raises(SettingError, match="Several workers need scrubs, readouts and networks that can be pickled"):
         compare(make, s, scrubs={"x": lambda c: Halfway()}, readouts=[Norm()], seeds=[0, 1], workers=2)
-    with pytest.raises(NeedError, match="its start or recipe is not known"):
+    with pytest.raises(NeedError, match="needs the recipe and the start of the training, but there is no"):
         compare(Trained.of(nn.Linear(3, 2)), s, scrubs={}, readouts=[Norm()])
 
 

@@ -16,6 +16,7 @@ from spotlessnet.core.trained import Trained
 from spotlessnet.precomputed import fold_models
 from spotlessnet.precomputed.fold_models import FoldModels, train_fold_models
 from spotlessnet.training.fit import fit
+from spotlessnet.training.train import train
 
 
 def problem(rows: int = 12, seed: int = 0) -> tuple[Trained, Data]:
@@ -89,9 +90,9 @@ def test_a_tutor_whose_training_breaks_is_trained_in_another_order(monkeypatch):
         seeds.append(seed)
         if len(seeds) < fails + 1:
             raise NumericsError("It broke.")
-        return fit(*args, seed=seed, **more)
+        return train(*args, seed=seed, **more)
 
-    monkeypatch.setattr(fold_models, "fit", broken)
+    monkeypatch.setattr(fold_models, "train", broken)
     fails = 2
     with pytest.warns(
         UserWarning, match=r"The training of fold model 1 of 2 broke and begins again in another order\. It"

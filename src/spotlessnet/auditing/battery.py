@@ -25,6 +25,8 @@ from spotlessnet.training.pairs import Trainings
 EXPERIMENT = "audit"
 DELIVERED = "as delivered"
 RELEARN_CAP = 20
+RELEARN_RATE = 0.01
+"""Where training was not SGD, so that its rate says nothing about one."""
 
 
 def readouts_of_seed(trainings: Trainings, split: Split, controls: Data | None, i: int) -> list[Readout]:
@@ -33,12 +35,17 @@ def readouts_of_seed(trainings: Trainings, split: Split, controls: Data | None, 
     if split.test is not None:
         readouts += [Error("test"), EntropyAttack(), LiRA(tuple(trainings.held_out), controls)]
     original = trainings.original[i]
-    assert original.recipe is not None  # it was trained by one
     return [
         *readouts,
         ActivationDistance(trainings.retrained[i]),
-        RelearnTime(original, cap=RELEARN_CAP, lr=original.recipe.lr / 10),
+        RelearnTime(original, cap=RELEARN_CAP, lr=relearning_rate(original)),
     ]
+
+
+def relearning_rate(original: Trained) -> float:
+    """A tenth of the training's rate where that was one of SGD: relearning is plain SGD, however training went."""
+    recipe = original.recipe
+    return recipe.lr / 10 if recipe is not None and recipe.optimizer == "sgd" else RELEARN_RATE
 
 
 def battery_rows(networks: Networks, split: Split, controls: Data | None, meters: Mapping[str, Meter]) -> Iterator[Row]:

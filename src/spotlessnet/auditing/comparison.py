@@ -16,7 +16,7 @@ from spotlessnet.auditing.seeds import scrub_seed
 from spotlessnet.auditing.summary import ORIGINAL, RETRAINED
 from spotlessnet.core.bound import Bound
 from spotlessnet.core.covariance import NoNoise
-from spotlessnet.core.errors import NeedError, NumericsError, SettingError
+from spotlessnet.core.errors import NumericsError, SettingError
 from spotlessnet.core.gaussian import Gaussian
 from spotlessnet.core.meter import Meter
 from spotlessnet.core.progress import track
@@ -24,7 +24,7 @@ from spotlessnet.core.readout import Reading, Readout
 from spotlessnet.core.scrub import Scrub
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
-from spotlessnet.training.fit import fit
+from spotlessnet.training.train import train
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,16 +171,14 @@ def original_of(original: Origin, split: Split, seed: int) -> Trained:
     """The original of this seed: trained anew from its start, or whatever the function of the seed returns."""
     if not isinstance(original, Trained):
         return original(seed)
-    start, recipe = _history(original)
-    order = split.first_trained_on
-    return fit(original.at(start), split.whole, recipe, seed=seed, order_of=order, label="training the original")
+    begun = original.begin("A comparison with retrained networks")
+    return train(begun, split.whole, seed=seed, order_of=split.first_trained_on, label="training the original")
 
 
 def retrained_of(original: Trained, split: Split, seed: int) -> Trained:
     """Its coupled partner: the same start, recipe, seed and order, with the forgotten rows left out."""
-    start, recipe = _history(original)
-    order = split.first_trained_on
-    return fit(original.at(start), split.retain, recipe, seed=seed, order_of=order, label="retraining")
+    begun = original.begin("A comparison with retrained networks")
+    return train(begun, split.retain, seed=seed, order_of=split.first_trained_on, label="retraining")
 
 
 def reference_of(scrub: Scrub, gaussian: Gaussian, context: Context) -> Gaussian:
@@ -241,15 +239,6 @@ def _all_rows(job: Job, seed: int, missing: set[Key]) -> list[Row]:
 
 def _one_thread() -> None:
     torch.set_num_threads(1)
-
-
-def _history(original: Trained) -> tuple[torch.Tensor, Any]:
-    if original.init is None or original.recipe is None:
-        raise NeedError(
-            "Comparing with retrained networks needs to know how the original was trained, but its start or recipe is "
-            "not known. Give both: `Trained.of(model, init=..., recipe=Recipe(...))`."
-        )
-    return original.init, original.recipe
 
 
 def _named(readouts: Mapping[str, ReadoutOf] | Sequence[Readout]) -> dict[str, ReadoutOf]:

@@ -23,6 +23,7 @@ from spotlessnet.readouts.error import Error
 from spotlessnet.readouts.margin import margins_of
 from spotlessnet.training.fit import fit
 from spotlessnet.training.pairs import Trainings
+from spotlessnet.training.train import train
 
 SCALES = tuple(10.0**e for e in range(-4, 5))
 """Multiples of a method's own noise at which error and nats are drawn."""
@@ -100,13 +101,16 @@ def watched_training(networks: Networks, split: Split, name: str) -> tuple[Paths
     """Train one pair on its own, watched: the ways of the weights, and what one training costs."""
     trainings = networks.trainings
     first, seed = trainings.original[0], trainings.seeds[0]
-    start = first.at(first.anchor)
+    start = first.begin("An audit")
     ways: dict[str, list[Tensor]] = {}
     meters: dict[str, Meter] = {}
     for method, data in ((ORIGINAL, split.whole), (RETRAINED, split.retain)):
         way = [start.weights]
         with Meter(first.device) as meters[method]:
-            fit(start, data, first.recipe, seed=seed, order_of=split.first_trained_on, watch=_remembering(way))
+            if start.trainer is None:
+                fit(start, data, first.recipe, seed=seed, order_of=split.first_trained_on, watch=_remembering(way))
+            else:  # a trainer of the user's own lets nobody watch; its way is drawn from end to end
+                way.append(train(start, data, seed=seed).weights)
         ways[method] = way
     ways[name] = [ways[ORIGINAL][-1], networks.scrubbed[name][0].gaussian.mean]
     return _in_a_plane(ways), meters

@@ -11,6 +11,7 @@ from spotlessnet.auditing.networks import Networks
 from spotlessnet.auditing.seeds import scrub_seed
 from spotlessnet.auditing.shadow_attack import u_lira
 from spotlessnet.auditing.summary import ORIGINAL, RETRAINED
+from spotlessnet.core.buffers import running_norms
 from spotlessnet.core.deprecated import accepts_old_names
 from spotlessnet.core.meter import Meter
 from spotlessnet.core.progress import track
@@ -18,11 +19,13 @@ from spotlessnet.core.readout import Readout
 from spotlessnet.core.scrub import Scrub
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
+from spotlessnet.core.trainer import name_of
 from spotlessnet.readouts.error import Error
 from spotlessnet.readouts.margin import Margin
 from spotlessnet.readouts.mean_loss import MeanLoss
 from spotlessnet.store.receipts import LIMITS, environment
 from spotlessnet.training.pairs import train_pairs
+from spotlessnet.training.train import UNCOUPLED
 
 SMALL = 200_000
 """Weights up to which networks of all seeds are trained as one program."""
@@ -31,8 +34,14 @@ NOT_SHOWN = (
     "The verdict is about the method with these settings on these rows, over several trainings; a single file cannot "
     "be told from chance.",
     "No attack on gradients, on intermediate layers or over many requests was tried.",
-    "BatchNorm statistics and optimiser state are not touched: if training moved them, they still carry the rows.",
+    "Optimiser state is not touched: if it was kept, it still carries the rows. Destroy it.",
 )
+STATISTICS = (
+    "BatchNorm statistics are not touched: if training moved them, they still carry the rows.",
+    "BatchNorm statistics are compared as they would be deployed: those of retrained networks are their own, those of "
+    "scrubbed ones were trained or estimated anew without the rows.",
+)
+"""Of networks whose statistics training left alone, or is not known to have moved; and of those where it moved them."""
 
 
 @accepts_old_names(again="rerun_command")
@@ -55,14 +64,15 @@ def audit(
 
     **Arguments:**
 
-    - `original`: a network that knows its recipe and its start, or a function of the seed that gives one to begin with.
+    - `original`: a network that knows its recipe or trainer and its start, or a function of the seed that gives one to
+      begin with.
     - `scrub`, `name`: the method that is judged; `others` are shown beside it.
     - `seeds`: pairs of trainings; 8 unless said, 5 at least for a verdict.
     - `rerun_command`: shown at the foot of the report.
     - `shadow_attack`: also attack shadow networks that were scrubbed the same way (minutes).
     - `delivered`: the network that a user takes away, shown as a row of its own.
     """
-    if isinstance(original, Trained) and (original.recipe is None or original.init is None):
+    if isinstance(original, Trained) and not original.can_retrain:
         return _without_retraining(original, split, scrub, name, title, rerun_command, delivered)
     began = original if isinstance(original, Trained) else original(0)
     trainings = train_pairs(original, split, seeds=seeds, together=began.size <= SMALL)
@@ -87,10 +97,19 @@ def audit(
         lost=list(diagnostics.lost),
         curves=curves_of(networks, split, controls, scrub, name, paths),
         costs=_costs(meters, name),
-        limits=(*NOT_SHOWN, *LIMITS),
+        limits=(*_limits(trainings.original[0]), *LIMITS),
         rerun_command=rerun_command,
         made=environment_of(),
     )
+
+
+def _limits(original: Trained) -> tuple[str, ...]:
+    """What the report cannot say of such a network, and how its trainings were coupled if not by a recipe."""
+    said = (*NOT_SHOWN, STATISTICS[original.statistics_moved]) if running_norms(original.model) else NOT_SHOWN
+    if original.trainer is None:
+        return said
+    coupled = UNCOUPLED.format(name=name_of(original.trainer))
+    return (*said, f"{coupled[0].upper()}{coupled[1:]}, so more chance stands between them; relearning used plain SGD.")
 
 
 def _costs(meters: Mapping[str, Meter], name: str) -> list[Cost]:
@@ -132,7 +151,7 @@ def _without_retraining(
         assumed=list(found.gaussian.diagnostics.assumed),
         lost=list(found.gaussian.diagnostics.lost),
         curves=Curves(confidence={m: label_probabilities(network, split) for m, network in networks.items()}),
-        limits=(missing, *NOT_SHOWN, *LIMITS),
+        limits=(missing, *_limits(original), *LIMITS),
         rerun_command=rerun_command,
         made=environment_of(),
     )

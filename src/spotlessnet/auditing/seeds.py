@@ -49,7 +49,7 @@ def scrub_seed(scrub: Scrub, network: Trained, split: Split, seed: int) -> Scrub
         gaussian = own(network, split)
     # On the CPU, so that every device draws the same noise.
     drawn = gaussian.draw(torch.Generator().manual_seed(seed))
-    return Scrubbed(seed, own, gaussian, network.at(drawn), meter)
+    return Scrubbed(seed, own, gaussian, network.at(drawn, gaussian.buffers), meter)
 
 
 def scrub_every_seed(

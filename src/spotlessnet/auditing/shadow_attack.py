@@ -4,6 +4,7 @@ Hayes, Shumailov, Triantafillou, Khalifa and Papernot (2024), *Inexact Unlearnin
 Avoid a False Sense of Privacy*.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -85,16 +86,22 @@ def u_lira(
 
 
 def attack_shadows(
-    shadows: Shadows, weights: Float[Tensor, "S P"] | None = None, *, spread: Spread = "student", prior: float = 4.0
+    shadows: Shadows,
+    networks: Float[Tensor, "S P"] | Sequence[Trained] | None = None,
+    *,
+    spread: Spread = "student",
+    prior: float = 4.0,
 ) -> ULiRA:
-    """Attack shadows after their weights were changed: `shadows.scrubbed(...)`, `shadows.retrained()` or any other.
+    """Attack shadows after they were changed: `shadows.scrubbed(...)`, `shadows.retrained()` or any other.
 
     **Arguments:**
 
-    - `weights`: one line per shadow; the shadows as they were trained unless given.
+    - `networks`: one per shadow, or a line of weights for each; the shadows as they were trained unless given.
     """
 
-    def of(rows: Int64[Tensor, " T"], at: Float[Tensor, "S P"] | None, *, per_row: bool = True) -> Attack:
+    def of(
+        rows: Int64[Tensor, " T"], at: Float[Tensor, "S P"] | Sequence[Trained] | None, *, per_row: bool = True
+    ) -> Attack:
         phi = margins_of(shadows.networks(at), shadows.data.select(rows))
         member = shadows.seen[:, rows]
         scores = held_out_scores(phi, member, spread=spread, prior=prior) if per_row else phi
@@ -102,9 +109,9 @@ def attack_shadows(
 
     watch = len(shadows.bystanders) > 1
     return ULiRA(
-        forgotten=of(shadows.targets, weights),
-        population=of(shadows.targets, weights, per_row=False),
-        retained=of(shadows.bystanders, weights) if watch else None,
+        forgotten=of(shadows.targets, networks),
+        population=of(shadows.targets, networks, per_row=False),
+        retained=of(shadows.bystanders, networks) if watch else None,
         retained_before=of(shadows.bystanders, None) if watch else None,
     )
 

@@ -1,6 +1,6 @@
 """Shadows: many models of which each saw a random half of the rows under attack, trained as one program."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -8,13 +8,14 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from spotlessnet.auditing.seeds import scrub_every_seed
+from spotlessnet.core.buffers import Buffers, buffers_of
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import DataError, NeedError, SettingError
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.scrub import Scrub
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
-from spotlessnet.training.fit_many import fit_many
+from spotlessnet.training.train import train_many
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +30,7 @@ class Shadows:
     - `bystanders`: positions of rows of which each shadow saw half as well, but keeps them.
     - `seen`: for each shadow and row of `data`, whether it was trained on.
     - `weights`: of the trained shadows, one line each. Lines `2k` and `2k + 1` saw complementary halves.
+    - `buffers`: of each shadow, where training moved them.
     - `validation`: held-out rows that a scrub may read.
     """
 
@@ -38,6 +40,7 @@ class Shadows:
     bystanders: Int64[Tensor, " B"]
     seen: Bool[Tensor, "S N"]
     weights: Float[Tensor, "S P"]
+    buffers: Sequence[Buffers] | None
     seed: int
     validation: Data | None = None
 
@@ -53,35 +56,31 @@ class Shadows:
             validation=self.validation,
         )
 
-    def networks(self, weights: Float[Tensor, "S P"] | None = None) -> Iterator[Trained]:
-        """The shadows one by one, as trained or with other weights."""
-        for w in self.weights if weights is None else weights:
-            yield replace(self.network, weights=w, init=self.network.anchor)
+    def networks(self, others: Float[Tensor, "S P"] | Sequence[Trained] | None = None) -> Iterator[Trained]:
+        """The shadows one by one: as trained, with other weights, or whatever others came of them."""
+        if others is not None and not isinstance(others, Tensor):
+            yield from others
+            return
+        for s, w in enumerate(self.weights if others is None else others):
+            yield self.network.at(w, None if self.buffers is None else self.buffers[s])
 
-    def scrubbed(self, scrub: Scrub) -> Float[Tensor, "S P"]:
+    def scrubbed(self, scrub: Scrub) -> list[Trained]:
         """Each shadow after the same scrub, with the same settings and draws of its own, of the targets it saw."""
         first = self.seed * len(self)
         splits = [self.split(s) for s in range(len(self))]
         seeds = range(first, first + len(self))
         found = scrub_every_seed(scrub, list(self.networks()), splits, seeds, "scrubbing shadows")
-        return torch.stack([one.network.weights for one in found])
+        return [one.network for one in found]
 
-    def retrained(self) -> Float[Tensor, "S P"]:
+    def retrained(self) -> list[Trained]:
         """Each shadow trained anew, with another seed, without the targets: what the audit must let pass."""
         seeds = _seeds(self.seed, len(self), again=True)
         keep = self.seen & ~self._is_target
-        start = self.network.at(self.network.anchor)
-        return fit_many(start, self.data, self._recipe, seeds=seeds, keep=keep, label="retraining shadows")
+        return train_many([self.network] * len(self), self.data, seeds=seeds, keep=keep, label="retraining shadows")
 
     @property
     def _is_target(self) -> Bool[Tensor, " N"]:
         return torch.zeros(len(self.data), dtype=torch.bool).index_fill(0, self.targets, True)
-
-    @property
-    def _recipe(self) -> Recipe:
-        if self.network.recipe is None:
-            raise NeedError("Shadows need a recipe to train with, but none is known. Give `recipe=Recipe(...)`.")
-        return self.network.recipe
 
 
 def train_shadows(
@@ -120,14 +119,34 @@ def train_shadows(
         seen[:, rows] = complementary_halves(shadows, len(rows), generator)
     if not seen.any(dim=1).all():
         raise DataError("A shadow would be left without any row. Name fewer targets.")
-    recipe = recipe or trained.recipe
-    weight_decay = trained.weight_decay if recipe is None else recipe.weight_decay
-    start = trained.weights if trained.init is None else trained.init
-    network = replace(trained.at(start), init=start, recipe=recipe, weight_decay=weight_decay)
-    begun = Shadows(network, data, targets, others, seen, start.repeat(shadows, 1), seed, validation)
+    network = _begin(trained, recipe)
     seeds = _seeds(seed, shadows)
-    weights = fit_many(network, data, begun._recipe, seeds=seeds, keep=seen, label="training shadows")
-    return replace(begun, weights=weights)
+    made = train_many([network] * shadows, data, seeds=seeds, keep=seen, label="training shadows")
+    moved = made[0].statistics_moved
+    return Shadows(
+        network=network,
+        data=data,
+        targets=targets,
+        bystanders=others,
+        seen=seen,
+        weights=torch.stack([one.weights for one in made]),
+        buffers=[buffers_of(one.model) for one in made] if moved else None,
+        seed=seed,
+        validation=validation,
+    )
+
+
+def _begin(trained: Trained, recipe: Recipe | None) -> Trained:
+    """Where every shadow's training begins."""
+    if recipe is not None:
+        trained = replace(trained, recipe=recipe, trainer=None, weight_decay=recipe.penalty)
+    if trained.recipe is None and trained.trainer is None:
+        raise NeedError(
+            "Shadows need a recipe to train with, but none is known. Give `recipe=Recipe(...)`, or a network with a "
+            "`trainer`."
+        )
+    known = trained if trained.init is not None else replace(trained, init=trained.weights)
+    return known.begin("Shadows")
 
 
 def complementary_halves(models: int, rows: int, generator: torch.Generator) -> Bool[Tensor, "S T"]:

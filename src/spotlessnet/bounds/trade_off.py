@@ -70,7 +70,7 @@ def trade_off(
         here, there = scaled(scrubbed, scale), scaled(reference, scale)
         # Anew at every scale: the same unit noise, so that the curve shows the scale and not the draw.
         generator = torch.Generator().manual_seed(seed)
-        networks = [trained.at(here.draw(generator)) for _ in range(draws)]
+        networks = [trained.at(here.draw(generator), scrubbed.buffers) for _ in range(draws)]
         for readout in readouts:
             readings[readout.name].append(_mean([readout(network, split) for network in networks]))
         for bound in bounds:

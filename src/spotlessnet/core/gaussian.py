@@ -89,11 +89,13 @@ class Gaussian(metaclass=AcceptsOldNames):
     - `mean`: $\mu = h(w)$.
     - `covariance`: $\Sigma$; `NoNoise` where there is no noise.
     - `diagnostics`: what the scrub did, assumed and could not promise; ends up in the report and the receipt.
+    - `buffers`: those that go with the weights, where the scrub moved them too (BatchNorm's running statistics).
     """
 
     mean: Float[Tensor, " P"]
     covariance: Covariance
     diagnostics: Diagnostics = field(default_factory=Diagnostics)
+    buffers: Mapping[str, Tensor] | None = None
 
     about = OldName("diagnostics")
     is_still = OldName("is_noiseless")

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
+from spotlessnet.core.buffers import Buffers, reestimated
 from spotlessnet.core.covariance import Covariance, NoNoise
 from spotlessnet.core.deprecated import AcceptsOldNames
 from spotlessnet.core.errors import DataError, SettingError
@@ -114,10 +115,15 @@ class Notes:
     """What a scrub measures on the way, what it assumes, and which promise that costs.
 
     Handed to `shift` and `spread`; comes back as `Gaussian.diagnostics`.
+
+    **Arguments:**
+
+    - `buffers`: those of the shifted network, said by a method that trained them; the others are estimated anew.
     """
 
     assumed: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
+    buffers: Buffers | None = None
     measured: dict[type[Measured], Measured] = field(default_factory=dict)
     others: dict[str, Any] = field(default_factory=dict)
 
@@ -218,8 +224,8 @@ class Scrub(metaclass=AcceptsOldNames):
             return Gaussian(trained.weights.clone(), NoNoise.at(trained.weights), notes.diagnostics())
         self.check_enough_is_kept(split)
         mean = self.shift(trained, split, notes).detach().clone()
-        covariance = self.spread(trained.at(mean), split, notes)
-        return Gaussian(mean, covariance, notes.diagnostics())
+        shifted = with_statistics(trained.at(mean), split, notes)
+        return Gaussian(mean, self.spread(shifted, split, notes), notes.diagnostics(), notes.buffers)
 
     def check_enough_is_kept(self, split: Split) -> None:
         """Raise where a request leaves too little for the method to mean anything."""
@@ -231,6 +237,25 @@ class Scrub(metaclass=AcceptsOldNames):
                 f"{type(self).__name__} must keep at least {self.least_kept:.0%} of the training rows, but this "
                 f"request leaves {kept} of {kept + gone}. Train anew on what is left."
             )
+
+
+def with_statistics(shifted: Trained, split: Split, notes: Notes) -> Trained:
+    """The shifted network with the running statistics that go with its weights, which `notes.buffers` then holds.
+
+    Statistics that training moved are means over all rows, the forgotten ones too. A method that trained anew says its
+    own; for one that only moved weights they are estimated anew from retained rows.
+    """
+    if notes.buffers is None and shifted.statistics_moved:
+        if split.kept is None or len(split.kept) < 2:
+            notes.assume(
+                "BatchNorm's running statistics are those of the original, for there are no retained rows to estimate "
+                "them from",
+                "the statistics were gathered with the forgotten rows and still carry them",
+            )
+            return shifted
+        notes.buffers = reestimated(shifted, split.kept)
+        notes.fact(batchnorm_statistics="estimated anew from the retained rows, at the scrubbed weights")
+    return shifted.at(shifted.weights, notes.buffers)
 
 
 METHODS: Registry[type[Scrub]] = Registry("method", "spotlessnet.methods")
@@ -272,7 +297,8 @@ class Chain(Scrub):
 
     def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
         for link in self.links:
-            trained = trained.at(link.shift(trained, split, notes))
+            notes.buffers = None  # those of an earlier link do not go with weights that moved since
+            trained = trained.at(link.shift(trained, split, notes), notes.buffers)
         return trained.weights
 
     def spread(self, trained: Trained, split: Split, notes: Notes) -> Covariance:

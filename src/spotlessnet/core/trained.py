@@ -10,6 +10,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from spotlessnet.core.buffers import Buffers, buffers_of, put_buffers, running_norms, same_statistics
 from spotlessnet.core.data import Batch, Data
 from spotlessnet.core.deprecated import AcceptsOldNames, OldName, accepts_old_names
 from spotlessnet.core.errors import (
@@ -23,6 +24,7 @@ from spotlessnet.core.errors import (
 from spotlessnet.core.loss import CrossEntropy, Loss, PerSample, smoothed
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.source import Inputs
+from spotlessnet.core.trainer import Trainer, epochs_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +48,8 @@ class Trained(metaclass=AcceptsOldNames):
     weight_decay: float | None = None
     init: Float[Tensor, " P"] | None = None
     recipe: Recipe | None = None
+    trainer: Trainer | None = None
+    init_buffers: Buffers | None = None
 
     decay = OldName("weight_decay")
     start = OldName("init")
@@ -59,6 +63,7 @@ class Trained(metaclass=AcceptsOldNames):
         weight_decay: float | None = None,
         init: Mapping[str, Tensor] | nn.Module | Tensor | None = None,
         recipe: Recipe | None = None,
+        trainer: Trainer | Recipe | None = None,
     ) -> "Trained":
         """Wrap a network as it is.
 
@@ -68,9 +73,14 @@ class Trained(metaclass=AcceptsOldNames):
         - `weight_decay`: weight of `½‖w − start‖²` beside the mean loss; taken from the recipe if that is given.
         - `init`: where training began, which the decay pulls to: a state dict, a module or a flat vector.
         - `recipe`: how it was trained, if retraining and relearning shall be defined.
+        - `trainer`: what trained it, where that was not this package: `train(model, examples, seed) -> model`.
         """
+        if isinstance(trainer, Recipe):
+            recipe, trainer = trainer, None
+        if recipe is not None and trainer is not None:
+            raise SettingError("A network was trained by a recipe or by a trainer, but both were given. Give one.")
         # A copy: the caller's module may go on training, and eval mode must not leak into it.
-        network = copy.deepcopy(_unwrapped(model)).eval()
+        network = copy.deepcopy(unwrapped(model)).eval()
         taking_part = {n: p.detach() for n, p in network.named_parameters() if p.requires_grad}
         if not taking_part:
             raise SettingError("No parameter requires a gradient, so nothing can be forgotten. Unfreeze some.")
@@ -85,8 +95,8 @@ class Trained(metaclass=AcceptsOldNames):
         if weight_decay is not None:
             check_not_negative("Trained.decay", weight_decay)
         objective = smoothed(as_loss(loss), 0.0 if recipe is None else recipe.label_smoothing)
-        made = Trained(network, weights, tuple(taking_part), shapes, objective, weight_decay, None, recipe)
-        return made if init is None else replace(made, init=made.vector(init))
+        made = Trained(network, weights, tuple(taking_part), shapes, objective, weight_decay, None, recipe, trainer)
+        return made if init is None else replace(made, init=made.vector(init), init_buffers=made._buffers_in(init))
 
     @property
     def device(self) -> torch.device:
@@ -114,34 +124,64 @@ class Trained(metaclass=AcceptsOldNames):
         """The decay, or zero where it is not known."""
         return self.weight_decay or 0.0
 
-    def history(self, who: str, *, instead: str = "") -> tuple[Recipe, Float[Tensor, " P"]]:
-        """How the network was trained and from where, or an error that says what `who` lacks and what to use instead.
+    @property
+    def can_retrain(self) -> bool:
+        """Whether it is known how the network was trained, and from where."""
+        return (self.recipe is not None or self.trainer is not None) and self.init is not None
+
+    @property
+    def epochs(self) -> int | None:
+        """How many epochs a training takes; `None` where nobody knows."""
+        if self.trainer is not None:
+            return epochs_of(self.trainer)
+        return None if self.recipe is None else self.recipe.epochs
+
+    @property
+    def statistics_moved(self) -> bool:
+        """Whether training moved BatchNorm's running statistics, so that they too know the rows.
+
+        A recipe says so; of a trainer it is seen from where training began, and believed where that is not known.
+        """
+        if not running_norms(self.model):
+            return False
+        if self.trainer is not None:
+            return self.init_buffers is None or not same_statistics(self.model, self.init_buffers)
+        return self.recipe is not None and not self.recipe.freeze_statistics
+
+    def begin(self, who: str, *, instead: str = "") -> "Trained":
+        """The network where its training began, or an error that says what `who` lacks and what to use instead.
 
         The one place where "needs the recipe and the initial weights" is checked.
         """
-        if self.recipe is not None and self.init is not None:
-            return self.recipe, self.init
-        missing = " and ".join(name for name in ("recipe", "init") if getattr(self, name) is None)
-        other = f", or use `{instead}`" if instead else ""
-        raise NeedError(
-            f"{who} needs the recipe and the start of the training, but there is no {missing}. Give both: "
-            f"`Trained.of(model, recipe=..., init=...)`{other}."
-        )
+        if self.init is None or not self.can_retrain:
+            known = {"recipe": self.recipe is not None or self.trainer is not None, "init": self.init is not None}
+            missing = " and ".join(name for name, is_known in known.items() if not is_known)
+            other = f", or use `{instead}`" if instead else ""
+            raise NeedError(
+                f"{who} needs the recipe and the start of the training, but there is no {missing}. Give both: "
+                f"`Trained.of(model, recipe=..., init=...)`, or `trainer=...` for a training of your own{other}."
+            )
+        return self.at(self.init, self.init_buffers if self.statistics_moved else None)
 
-    def at(self, weights: Float[Tensor, " P"]) -> "Trained":
-        """The same network with other weights."""
+    def with_buffers(self, buffers: Buffers) -> "Trained":
+        """The same network with other buffers, such as running statistics of BatchNorm."""
+        return replace(self, model=put_buffers(self.model, buffers))
+
+    def at(self, weights: Float[Tensor, " P"], buffers: Buffers | None = None) -> "Trained":
+        """The same network with other weights, and with other buffers where they are given."""
         if weights.shape != self.weights.shape:
             raise MismatchError(
                 f"The network has {self.size} weights, but got {weights.numel()}. They must come from the same network."
             )
-        return replace(self, weights=weights.detach().to(self.weights))
+        moved = replace(self, weights=weights.detach().to(self.weights))
+        return moved if buffers is None else moved.with_buffers(buffers)
 
     def vector(self, weights: Mapping[str, Tensor] | nn.Module | Tensor) -> Float[Tensor, " P"]:
         """The flat vector of a state dict, or of another module of the same kind."""
         if isinstance(weights, Tensor):
             flat = weights
         else:
-            named = dict(_unwrapped(weights).named_parameters()) if isinstance(weights, nn.Module) else weights
+            named = dict(unwrapped(weights).named_parameters()) if isinstance(weights, nn.Module) else weights
             missing = [n for n in self.names if n not in named]
             if missing:
                 raise MismatchError(f"Weights are missing {len(missing)} parameters, first {missing[0]!r}.")
@@ -211,6 +251,16 @@ class Trained(metaclass=AcceptsOldNames):
         total = torch.stack([self.losses(b.x, b.y, w).sum() for b in self.batches(data)]).sum()
         return total / len(data) + 0.5 * self.known_weight_decay * (w - self.anchor).square().sum()
 
+    def _buffers_in(self, init: Mapping[str, Tensor] | nn.Module | Tensor) -> Buffers | None:
+        """The buffers that came with the start, where all of them did."""
+        if isinstance(init, Tensor):
+            return None
+        found = buffers_of(unwrapped(init)) if isinstance(init, nn.Module) else init
+        own = dict(self.model.named_buffers())
+        if not own.keys() <= found.keys():
+            return None
+        return {name: found[name].detach().to(value) for name, value in own.items()}
+
     def _fit(self, x: Inputs) -> Inputs:
         if isinstance(x, dict):
             return {name: self._fit_one(value) for name, value in x.items()}
@@ -247,11 +297,12 @@ def as_loss(loss: Any) -> Loss:
     raise SettingError(f"A loss must be a `Loss` or a function of (outputs, y), but got {type(loss).__name__}.")
 
 
-def _unwrapped(model: nn.Module) -> nn.Module:
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The module inside what `torch.compile` or data parallelism put around it."""
     parallel = (nn.DataParallel, nn.parallel.DistributedDataParallel)
     if hasattr(model, "_orig_mod"):
-        return _unwrapped(model._orig_mod)  # type: ignore[arg-type]  # torch.compile keeps the module there
-    return _unwrapped(model.module) if isinstance(model, parallel) else model
+        return unwrapped(model._orig_mod)  # type: ignore[arg-type]  # torch.compile keeps the module there
+    return unwrapped(model.module) if isinstance(model, parallel) else model
 
 
 def _flat(tensors: Any) -> Float[Tensor, " P"]:

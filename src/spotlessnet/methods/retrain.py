@@ -6,11 +6,13 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
+from spotlessnet.core.buffers import buffers_of
 from spotlessnet.core.errors import check_not_negative
 from spotlessnet.core.scrub import METHODS, Notes, Scrub, Work, gradients
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
-from spotlessnet.training.fit import fit
+from spotlessnet.core.trainer import name_of
+from spotlessnet.training.train import UNCOUPLED, train
 
 
 @METHODS.register(
@@ -21,7 +23,7 @@ from spotlessnet.training.fit import fit
 )
 @dataclass(frozen=True)
 class Retrain(Scrub):
-    """Train again from the start, by the same recipe, on the retained data alone.
+    """Train again from the start, by the same recipe or trainer, on the retained data alone.
 
     **Arguments:**
 
@@ -40,16 +42,19 @@ class Retrain(Scrub):
         check_not_negative("Retrain.seed", self.seed)
 
     def cost(self, trained: Trained, split: Split) -> Work:
+        if trained.trainer is not None and trained.epochs is None:
+            return Work.unknown()
         # Without a recipe the method itself refuses and says what to give.
-        epochs = trained.recipe.epochs if trained.recipe else 0
-        return gradients(trained, split, epochs * len(split.retain))
+        return gradients(trained, split, (trained.epochs or 0) * len(split.retain))
 
     def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
-        recipe, init = trained.history("Retraining", instead="Finetune")
-        if not recipe.freeze_statistics:
+        begun = trained.begin("Retraining", instead="Finetune")
+        if trained.trainer is not None and self.coupled:
             notes.assume(
-                "BatchNorm statistics of the retrained network are left behind; only weights come back",
-                "the answer is that of retrained weights under the original's statistics",
+                UNCOUPLED.format(name=name_of(trained.trainer)),
+                "the two trainings differ by chance as well as by the rows",
             )
         order = split.first_trained_on if self.coupled else None
-        return fit(trained.at(init), split.retain, recipe, seed=self.seed, order_of=order, label="retraining").weights
+        made = train(begun, split.retain, seed=self.seed, order_of=order, label="retraining")
+        notes.buffers = buffers_of(made.model) if trained.statistics_moved else None
+        return made.weights

@@ -7,13 +7,15 @@ from jaxtyping import Float
 from torch import Tensor
 
 from spotlessnet.core.answers import error_rate
+from spotlessnet.core.buffers import buffers_of
 from spotlessnet.core.deprecated import OldName
 from spotlessnet.core.errors import check_not_negative, check_positive
 from spotlessnet.core.gaussian import Measured
 from spotlessnet.core.scrub import METHODS, Notes, Scrub, Sizes, Work
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
-from spotlessnet.training.fit import fit
+from spotlessnet.core.trainer import name_of
+from spotlessnet.training.train import train
 
 
 @dataclass(frozen=True)
@@ -69,9 +71,11 @@ class ShortRetrain(Scrub):
         check_not_negative("ShortRetrain.seed", self.seed)
 
     def cost(self, trained: Trained, split: Split) -> Work:
+        if trained.trainer is not None and trained.epochs is None:
+            return Work.unknown()
         sizes = Sizes.of(trained, split)
         n = len(split.retain)
-        epochs = trained.recipe.epochs if trained.recipe else 0
+        epochs = trained.epochs or 0
         stage = max(1, round(self.epoch_fraction * epochs))
         stages = -(-epochs // stage)
         # One stage where it is as good at once; the error is looked at before the first and after each.
@@ -81,29 +85,51 @@ class ShortRetrain(Scrub):
         )
 
     def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
-        recipe, init = trained.history("A short retraining", instead="chain(NTK(), Finetune(epochs=3))")
-        stage = recipe.but(
-            epochs=max(1, round(self.epoch_fraction * recipe.epochs)),
-            lr=self.lr_scale * recipe.lr,
-            batch_size=max(1, round(self.batch_scale * recipe.batch_size)),
-            schedule="cosine",
-            patience=None,
-            # Only weights come back from a scrub, so statistics that moved would be lost.
-            freeze_statistics=True,
-        )
+        begun = trained.begin("A short retraining", instead="chain(NTK(), Finetune(epochs=3))")
+        full = trained.epochs
+        if full is None:
+            return self._in_full(begun, split, notes)
         goal = error_rate(trained, split.retain) + self.error_tolerance
-        network = trained.at(init)
+        stage = max(1, round(self.epoch_fraction * full))
+        network = self._hurried(begun, stage)
         epochs = 0
         error = float("inf")
-        while error > goal and epochs < recipe.epochs:
-            fitted = fit(network, split.retain, stage, seed=self.seed + epochs, label="retraining in short")
-            network, epochs = replace(network, weights=fitted.weights), epochs + stage.epochs
+        while error > goal and epochs < full:
+            network = train(network, split.retain, seed=self.seed + epochs, epochs=stage, label="retraining in short")
+            epochs += stage
             error = error_rate(network, split.retain)
-        share = epochs / recipe.epochs
+        share = epochs / full if full else 0.0
         notes.measure(ShortRetrainFacts, epochs=epochs, share_of_training=share, retained_error=error)
         if error > goal:
             notes.assume(
                 f"after as many epochs as the recipe has, the retained rows' error is {error:.3g}, not {goal:.3g}",
                 "the network answers the retained rows worse than the original; retrain by the recipe itself",
             )
+        notes.buffers = buffers_of(network.model) if trained.statistics_moved else None
         return network.weights
+
+    def _hurried(self, begun: Trained, epochs: int) -> Trained:
+        """The network with a stage's recipe; a trainer of the user's own is only asked for fewer epochs."""
+        if begun.recipe is None:
+            return begun
+        recipe = begun.recipe.but(
+            epochs=epochs,
+            lr=self.lr_scale * begun.recipe.lr,
+            batch_size=max(1, round(self.batch_scale * begun.recipe.batch_size)),
+            schedule="cosine",
+            patience=None,
+        )
+        return replace(begun, recipe=recipe)
+
+    def _in_full(self, begun: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
+        """One whole training, where the trainer knows no epochs: it takes longer, and forgets as well."""
+        assert begun.trainer is not None  # a recipe knows its epochs
+        notes.assume(
+            f"{name_of(begun.trainer)} has no argument `epochs` with a default, so it was not asked for fewer and the "
+            "training was repeated in full",
+            "nothing is saved against retraining; give the trainer an argument such as `epochs=20`",
+        )
+        made = train(begun, split.retain, seed=self.seed, label="retraining")
+        notes.measure(ShortRetrainFacts, share_of_training=1.0)
+        notes.buffers = buffers_of(made.model)
+        return made.weights

@@ -13,6 +13,7 @@ from spotlessnet.precomputed.fold_models import FoldModels
 from spotlessnet.store.checkpoints import read_metadata, read_weights, to_bytes
 
 KIND, FORMAT = "spotlessnet fold models ", "spotlessnet fold models 3"
+BUFFER = "buffer/"
 NAMES = ("weights", "part", "scale", "origin", "lack")
 NEEDED = {"weights", "part", "scale", "keys"}
 
@@ -22,6 +23,7 @@ def write_fold_models(path: str | Path, fold_models: FoldModels, *, replace: boo
     named = {name: value for name in NAMES if (value := getattr(fold_models, name)) is not None}
     wide = {name: torch.tensor(value, dtype=torch.float64) for name, value in named.items() if isinstance(value, float)}
     every = named | wide | {"keys": fold_models.keys.digests}
+    every |= {f"{BUFFER}{name}": value for name, value in (fold_models.buffers or {}).items()}
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in every.items()}
     if not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
         raise NumericsError("A fold model's weights are not finite, so nothing was written. Check the training run.")
@@ -62,4 +64,8 @@ def read_fold_models(path: str | Path) -> FoldModels:
         effects = from_text(text.get("effects", "[]"))  # no request has asked fold models that do not say
     except (KeyError, ValueError, TypeError, RecursionError) as e:
         raise DataError(f"The fold models in {path} are damaged ({e}). Train them anew.") from e
-    return FoldModels(weights, known, part, float(scale), origin, None if lack is None else float(lack), effects)
+    buffers = {name.removeprefix(BUFFER): value for name, value in tensors.items() if name.startswith(BUFFER)}
+    if not all(len(value) == len(weights) for value in buffers.values()):
+        raise DataError(f"The fold models in {path} are damaged: buffers are not theirs. Train them anew.")
+    missing = None if lack is None else float(lack)
+    return FoldModels(weights, known, part, float(scale), origin, missing, effects, buffers or None)

@@ -2,20 +2,22 @@
 
 import warnings
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from spotlessnet.core.buffers import buffers_of
 from spotlessnet.core.data import Data, evenly
 from spotlessnet.core.errors import MismatchError, NeedError, NumericsError, SettingError, check_positive
 from spotlessnet.core.row_digests import keyed_digests
 from spotlessnet.core.row_keys import RowKeys
 from spotlessnet.core.trained import Trained
 from spotlessnet.precomputed.effect import Effect
-from spotlessnet.training.fit import fit
 from spotlessnet.training.order import mixed
+from spotlessnet.training.train import train
 
 WATCHED = 256
 """Rows on which it is seen how far answers are from the network's own."""
@@ -44,6 +46,7 @@ class FoldModels:
     - `lack`: how far fold models are off, on rows that they never saw, from what the network says of them. `None`
       where it was not measured.
     - `effects`: how far each request so far raised the loss of its rows, so that none is taken back.
+    - `buffers`: of each fold model, stacked, where training moves them (BatchNorm's running statistics).
     """
 
     weights: Float[Tensor, "K P"]
@@ -53,6 +56,12 @@ class FoldModels:
     origin: Float[Tensor, " P"] | None = None
     lack: float | None = None
     effects: tuple[Effect, ...] = ()
+    buffers: Mapping[str, Tensor] | None = field(default=None, repr=False)
+
+    def fold(self, network: Trained, k: int) -> Trained:
+        """One fold model, as a network of this kind."""
+        own = None if self.buffers is None else {name: values[k] for name, values in self.buffers.items()}
+        return network.at(self.weights[k].to(network.weights), own)
 
     def lacking(self, network: Trained, data: Data) -> float:
         """How far off the fold models are on these rows."""
@@ -88,10 +97,10 @@ class FoldModels:
         self.check_belong_to(network, data)
         part = self.part[:, self.keys.find(data)]
         found: Float[Tensor, "n C"] | None = None
-        for k, weights in enumerate(self.weights):
+        for k in range(len(self.weights)):
             mine = (part == k).any(dim=0).nonzero().squeeze(1)
             if len(mine):
-                said = network.at(weights.to(network.weights)).predict(data.select(mine), READ).cpu()
+                said = self.fold(network, k).predict(data.select(mine), READ).cpu()
                 found = said.new_zeros(len(data), said.shape[1]) if found is None else found
                 found[mine] += self.scale / len(part) * said
         assert found is not None  # every row has a fold model in every division
@@ -100,7 +109,7 @@ class FoldModels:
 
 def begin_fold_models(network: Trained, data: Data, folds: int) -> Trained:
     """Where every fold model's training begins; an error, before any work, where none can be trained."""
-    if network.recipe is None or network.init is None:
+    if not network.can_retrain:
         raise NeedError("Fold models are trained like the network, but its start or recipe is not known. Give both.")
     if not network.loss.is_classification:
         raise SettingError(
@@ -108,9 +117,8 @@ def begin_fold_models(network: Trained, data: Data, folds: int) -> Trained:
         )
     if not 2 <= folds <= len(data):
         raise SettingError(f"Fold models' `parts` must be at least 2 and at most one per row, but got {folds}.")
-    # Only weights are kept, so statistics that moved would be lost.
-    recipe = network.recipe.but(freeze_statistics=True, patience=None)
-    return replace(network.at(network.init), recipe=recipe)
+    begun = network.begin("Fold models")
+    return begun if begun.recipe is None else replace(begun, recipe=begun.recipe.but(patience=None))
 
 
 def train_fold_models(
@@ -137,20 +145,27 @@ def train_fold_models(
     check_positive("divisions", repeats)
     keys = RowKeys.of(data, salt)
     drawn = []
-    weights = []
+    made = []
     place = keys.find(data)
     for d in range(repeats):
         draw = torch.Generator().manual_seed(seed if not d else mixed(seed, d, "division"))
         drawn.append(_together(torch.randperm(len(data), generator=draw) % folds + d * folds, place))
         for k in range(d * folds, (d + 1) * folds):
             others = data.select((drawn[d] != k).nonzero().squeeze(1))
-            weights.append(_train(begun, others, seed + k, f"fold model {k + 1} of {folds * repeats}"))
-    W = torch.stack(weights)
+            made.append(_train(begun, others, seed + k, f"fold model {k + 1} of {folds * repeats}"))
+    W = torch.stack([one.weights for one in made])
     part = torch.zeros(repeats, len(data), dtype=torch.long)
     part[:, place] = torch.stack(drawn)
-    scale = 1.0 if held is None else _scale(network, W.reshape(repeats, folds, -1), held)
-    made = FoldModels(W, keys, part, scale, network.weights.clone())
-    return replace(made, lack=made.lacking(network, data.select(evenly(len(data), WATCHED))))
+    buffers = _stacked(made) if made[0].statistics_moved else None
+    plain = FoldModels(W, keys, part, origin=network.weights.clone(), buffers=buffers)
+    scale = 1.0 if held is None else _scale(plain, network, held)
+    scaled = replace(plain, scale=scale)
+    return replace(scaled, lack=scaled.lacking(network, data.select(evenly(len(data), WATCHED))))
+
+
+def _stacked(made: Sequence[Trained]) -> dict[str, Tensor]:
+    each = [buffers_of(one.model) for one in made]
+    return {name: torch.stack([buffers[name] for buffers in each]) for name in each[0]}
 
 
 def _together(part: Int64[Tensor, " N"], place: Int64[Tensor, " N"]) -> Int64[Tensor, " N"]:
@@ -166,19 +181,24 @@ def off_by(answers: Float[Tensor, "n C"], others: Float[Tensor, "n C"]) -> float
     return float((answers.softmax(dim=1) - others.softmax(dim=1)).abs().sum(dim=1).mean())
 
 
-def _train(begun: Trained, data: Data, seed: int, label: str) -> Float[Tensor, " P"]:
+def _train(begun: Trained, data: Data, seed: int, label: str) -> Trained:
     """One fold model. A recipe that just holds for all rows may break on a part of them, so another order is tried."""
     for attempt in range(ATTEMPTS - 1):
         try:
-            return fit(begun, data, seed=seed if not attempt else mixed(seed, attempt, "again"), label=label).weights
+            return train(begun, data, seed=seed if not attempt else mixed(seed, attempt, "again"), label=label)
         except NumericsError as error:
             warnings.warn(f"The training of {label} broke and begins again in another order. {error}", stacklevel=3)
-    return fit(begun, data, seed=mixed(seed, ATTEMPTS - 1, "again"), label=label).weights
+    return train(begun, data, seed=mixed(seed, ATTEMPTS - 1, "again"), label=label)
 
 
-def _scale(network: Trained, weights: Float[Tensor, "D K P"], held: Data) -> float:
+def _scale(fold_models: FoldModels, network: Trained, held: Data) -> float:
     """By how much the network is surer of rows that nobody saw than fold models are, one of every division together."""
-    said = [torch.stack([network.at(w).predict(held) for w in each]).mean(dim=0) for each in weights.unbind(dim=1)]
+    repeats = len(fold_models.part)
+    each = torch.arange(len(fold_models.weights)).reshape(repeats, -1)
+    said = [
+        torch.stack([fold_models.fold(network, k).predict(held) for k in column]).mean(dim=0)
+        for column in each.T.tolist()
+    ]
     return _lead(network.predict(held)) / _lead(torch.cat(said))
 
 

@@ -159,7 +159,7 @@ class Case:
     def knows_history(self) -> bool:
         """Whether it was said where training began and how it went, so that it can be done again."""
         if isinstance(self.model, Trained):
-            return self.model.init is not None and self.model.recipe is not None
+            return self.model.can_retrain
         return self.init is not None and self.recipe() is not None
 
     @property

@@ -138,11 +138,11 @@ def estimate(trained: Trained, split: Split, scrub: Scrub, limit: float | None =
     work = scrub.cost(trained, split) + _looking(split, sizes)
     size = trained.weights.element_size()
     free = available(trained.device)
-    recipe = trained.recipe
+    epochs = trained.epochs
     return Estimate(
         seconds=work.usual * each,
         at_most=work.most * each,
-        retraining=math.nan if recipe is None else recipe.epochs * len(split.retain) * sizes.gradient * each,
+        retraining=math.nan if epochs is None else epochs * len(split.retain) * sizes.gradient * each,
         memory=COPIES * trained.size * size + work.bytes,
         available=free if limit is None else min(free, limit * GIB),
     )

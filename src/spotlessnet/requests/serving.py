@@ -12,15 +12,17 @@ from typing import Any, NoReturn
 
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
 
 from spotlessnet.auditing.audit_report import AuditReport
+from spotlessnet.core.buffers import running_norms
 from spotlessnet.core.damage import MOST, check_damage, utility_of
 from spotlessnet.core.errors import NeedError, NumericsError, WornError
 from spotlessnet.core.gaussian import Gaussian
 from spotlessnet.core.meter import Meter
 from spotlessnet.core.row_digests import as_bytes
 from spotlessnet.core.row_keys import next_salt
+from spotlessnet.core.trained import Trained
+from spotlessnet.core.trainer import name_of
 from spotlessnet.precomputed.after_request import after_request
 from spotlessnet.precomputed.effect import Effect
 from spotlessnet.precomputed.fold_model_files import write_fold_models
@@ -117,10 +119,16 @@ def _digests_of_objects(case: Case, plan: Plan) -> dict[str, Any]:
     found["rows"] = {name: held.sha256 for name, held in opened.contents.items()}
     found["forget"] = sorted(opened.ids)
     found["method"] = described(plan.scrub)
-    found["training"] = {"loss": repr(opened.trained.loss), "recipe": opened.trained.recipe}
+    found["training"] = {"loss": repr(opened.trained.loss), **_training_of(opened.trained)}
     # Statistics and fold models belong to these weights and rows alone, which was checked.
     found["precomputed"] = [name for name in ("statistics", "fold_models") if getattr(case, name) is not None]
     return found
+
+
+def _training_of(trained: Trained) -> dict[str, Any]:
+    if trained.trainer is not None:
+        return {"trainer": name_of(trained.trainer)}
+    return {"recipe": None if trained.recipe is None else trained.recipe.described()}
 
 
 def sha256_of(weights: Float[Tensor, " P"]) -> str:
@@ -238,15 +246,16 @@ def _forget(
     weights = gaussian.mean if noise is None else gaussian.draw(noise.generator())
     if not bool(weights.isfinite().all()):
         raise NumericsError("The scrubbed weights are not finite, so nothing was written. Lower the noise or the step.")
-    utility = measured_utility(opened, weights)
-    model = opened.trained.module(weights)
+    after = opened.trained.at(weights, gaussian.buffers)
+    utility = measured_utility(opened, after)
+    model = after.module()
     subjects = {SCRUBBED: _keep_network(folder, model)}
-    statistics, fold_models = _for_next_request(opened, weights)
+    statistics, fold_models = _for_next_request(opened, after)
     if folder is not None and statistics is not None:
         subjects[STATISTICS] = write_statistics(folder.path / STATISTICS, statistics, replace=folder.again)
     if folder is not None and fold_models is not None:
         subjects[FOLD_MODELS] = write_fold_models(folder.path / FOLD_MODELS, fold_models, replace=folder.again)
-    report = None if audit is None else audited(plan, opened.trained.at(weights), audit)
+    report = None if audit is None else audited(plan, after, audit)
     if folder is not None and report is not None:
         subjects |= write_report(folder.path, report, replace=folder.again)
     receipt = _receipt(
@@ -282,18 +291,16 @@ def _keep_network(folder: Folder | None, model: nn.Module) -> str:
     return write_weights(folder.path / SCRUBBED, model, replace=folder.again)
 
 
-def _for_next_request(
-    opened: LoadedRequest, weights: Float[Tensor, " P"]
-) -> tuple[Statistics | None, FoldModels | None]:
+def _for_next_request(opened: LoadedRequest, after: Trained) -> tuple[Statistics | None, FoldModels | None]:
     """What the next request finds beside the new network, where this one was served from such."""
     split, statistics, fold_models = opened.split, None, None
     if opened.statistics is not None and opened.may_write_statistics:
         old, seed = opened.statistics, opened.case.seed
         # Secret unless everything must come out the same again.
         salt = None if seed is None else next_salt(old.keys.salt, seed)
-        statistics = after_request(old, opened.trained, split.forget, weights, retain=split.retain, salt=salt)
+        statistics = after_request(old, opened.trained, split.forget, after.weights, retain=split.retain, salt=salt)
     if opened.fold_models is not None:
-        effect = Effect.of(opened.trained, opened.trained.at(weights), split.forget)
+        effect = Effect.of(opened.trained, after, split.forget)
         fold_models = opened.fold_models.without(split.forget, effect)
     return statistics, fold_models
 
@@ -324,10 +331,9 @@ def _receipt(place: Folder | Unwritten, plan: Plan, known: Mapping[str, Any], **
     )
 
 
-def measured_utility(opened: LoadedRequest, weights: Float[Tensor, " P"]) -> dict[str, Any]:
+def measured_utility(opened: LoadedRequest, after: Trained) -> dict[str, Any]:
     """What the request cost on rows that stay, for the receipt; a ruined network is refused unless accepted."""
     case = opened.case
-    after = opened.trained.at(weights)
     # Whoever allows noise to cost more has said how much more may be lost.
     limit = max(case.max_damage or MOST, case.max_error_increase or 0.0)
     if case.accept_damage:
@@ -356,7 +362,7 @@ def _refuse(place: Folder | Unwritten, plan: Plan, known: Mapping[str, Any], gau
 def limits_of(opened: LoadedRequest, gaussian: Gaussian, report: AuditReport | None) -> list[str]:
     """What the receipt of this request cannot say."""
     limits = [f"Assumed: {text}." for text in dict.fromkeys(gaussian.diagnostics.assumed)]
-    if any(isinstance(m, _NormBase) and m.track_running_stats for m in opened.trained.model.modules()):
+    if running_norms(opened.trained.model) and gaussian.buffers is None:
         limits.append("BatchNorm's running statistics were gathered with the forgotten rows and are left as they were.")
     frozen = sum(p.numel() for p in opened.trained.model.parameters()) - opened.trained.size
     if frozen:

@@ -21,6 +21,7 @@ from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.scrub import Scrub
 from spotlessnet.core.split import Request
 from spotlessnet.core.trained import Trained
+from spotlessnet.core.trainer import Trainer
 from spotlessnet.precomputed.fold_models import FoldModels
 from spotlessnet.precomputed.statistics import Statistics
 from spotlessnet.requests.audits import Audit
@@ -40,6 +41,7 @@ def unlearn(
     loss: Loss | Callable[[Tensor, Tensor], Tensor] | str | None = None,
     init: Mapping[str, Tensor] | nn.Module | Tensor | str | Path | None = None,
     recipe: Recipe | None = None,
+    trainer: Trainer | None = None,
     weight_decay: float | None = None,
     weights: str | Path | None = None,
     test: Any = None,
@@ -87,8 +89,10 @@ def unlearn(
     - `forget`: what must go: row numbers, a mask with one truth value a row, a cohort such as `sn.whole_class(6)`, the
       path of a list of ids, or ids themselves if `ids` tells those of the data.
     - `method`: a method, its name, or names joined by `+`, with `settings`. `"auto"`: out-of-fold distillation if
-      fold models are given; else short retraining if `init` and `recipe` are known; else an NTK step, then fine-tuning.
+      fold models are given; else short retraining if `init` and `recipe` or `trainer` are known; else an NTK step,
+      then fine-tuning.
     - `init`, `recipe`: where training began (a state dict, a module, a vector or a file) and how it went.
+    - `trainer`: instead of a recipe, the function that trained it: `train(model, examples, seed) -> model`.
     - `loss`, `weight_decay`: what was minimised; cross-entropy unless said. See `Trained.of`.
     - `test`, `validation`, `core`: as in `Split`.
     - `ids`: the id of each example, or the name of the data's column that holds them (`id` unless said).
@@ -103,7 +107,9 @@ def unlearn(
     objects = {"test": test, "validation": validation, "core": core}
     column = ids if isinstance(ids, str) else None
     values: dict[str, Any] = {
-        **_network_fields(model, loss=loss, init=init, recipe=recipe, weight_decay=weight_decay, weights=weights),
+        **_network_fields(
+            model, loss=loss, init=init, recipe=recipe, trainer=trainer, weight_decay=weight_decay, weights=weights
+        ),
         "data": _rows("data", data, ids),
         **{name: None if value is None else _rows(name, value, None) for name, value in objects.items()},
         "forget": _forget(forget, ids, mislabelled=mislabelled),
@@ -139,11 +145,13 @@ def _network_fields(
     loss: Any,
     init: Any,
     recipe: Recipe | None,
+    trainer: Trainer | None,
     weight_decay: float | None,
     weights: str | Path | None,
 ) -> dict[str, Any]:
     """The fields of a case that say which network, from objects or from text."""
-    told = {"loss": loss, "init": init, "recipe": recipe, "weight_decay": weight_decay, "weights": weights}
+    told = {"loss": loss, "init": init, "recipe": recipe, "trainer": trainer, "weight_decay": weight_decay}
+    told["weights"] = weights
     given = [name for name, value in told.items() if value is not None]
     if isinstance(model, Trained):
         if given:
@@ -155,17 +163,18 @@ def _network_fields(
     if isinstance(model, nn.Module):
         if weights is not None:
             raise SettingError("`weights` is the checkpoint of a network by name, but `model` is a network already.")
-        trained = Trained.of(model, loss, weight_decay=weight_decay, recipe=recipe)
+        trained = Trained.of(model, loss, weight_decay=weight_decay, recipe=recipe, trainer=trainer)
         if init is None:
             return {"model": trained}
         if isinstance(init, (str, Path)):
             init = fit_names(read_weights(init), trained.model.state_dict())
-        start = trained.vector(init)
-        if not bool(start.isfinite().all()):
+        if not bool(trained.vector(init).isfinite().all()):
             raise DataError("The weights at which training began, `init`, must be finite. Give those it began at.")
-        return {"model": Trained.of(model, loss, weight_decay=weight_decay, recipe=recipe, init=start)}
+        return {"model": Trained.of(model, loss, weight_decay=weight_decay, recipe=recipe, trainer=trainer, init=init)}
     if not isinstance(model, str):
         raise SettingError(f"`model` must be a torch module, a `Trained` or text, but got {type(model).__name__}.")
+    if trainer is not None:
+        raise SettingError("A `model` by name takes a recipe, but a trainer was given. Give the network itself.")
     if not isinstance(loss, str | None) or not isinstance(init, str | Path | None):
         raise SettingError("A `model` by name needs `loss` by name and `init` as a file. Or give the network itself.")
     fields = {} if recipe is None else {name: getattr(recipe, name) for name in (*RECIPE, "weight_decay")}

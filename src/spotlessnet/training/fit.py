@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
+from spotlessnet.core.buffers import Buffers, buffers_of
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import NeedError, NumericsError
 from spotlessnet.core.loss import smoothed
@@ -68,6 +69,7 @@ def fit(
         recipe=recipe,
         weight_decay=recipe.penalty,
         init=_start(trained),
+        init_buffers=start_buffers(trained),
         loss=smoothed(trained.loss, recipe.label_smoothing),
     )
     network, w, g = _opened(trained, recipe)
@@ -145,6 +147,12 @@ def training_mode(network: nn.Module, recipe: Recipe) -> nn.Module:
 
 def _start(trained: Trained) -> Float[Tensor, " P"]:
     return trained.weights if trained.init is None else trained.init
+
+
+def start_buffers(trained: Trained) -> Buffers | None:
+    """Those that training begins with, where it begins at the start: they are what a retraining begins with too."""
+    at_start = trained.init is None or torch.equal(trained.init, trained.weights)
+    return buffers_of(trained.model) if trained.init_buffers is None and at_start else trained.init_buffers
 
 
 def _opened(trained: Trained, recipe: Recipe) -> tuple[nn.Module, Float[Tensor, " P"], Float[Tensor, " P"]]:

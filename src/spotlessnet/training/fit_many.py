@@ -16,9 +16,10 @@ from spotlessnet.core.loss import smoothed
 from spotlessnet.core.progress import track
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.source import Inputs
-from spotlessnet.core.trained import Trained
+from spotlessnet.core.trained import Trained, logits_of
+from spotlessnet.training.fit import training_mode
 from spotlessnet.training.optimiser import Optimiser
-from spotlessnet.training.order import by_number, permutation
+from spotlessnet.training.order import by_number, permutation, repeatable
 from spotlessnet.training.resident import Resident
 from spotlessnet.training.schedule import lr_at
 
@@ -172,8 +173,11 @@ def _check(
         raise SettingError(reason)
 
 
-def why_not_together(trained: Trained, recipe: Recipe) -> str:
-    """Why this recipe cannot train many such networks as one program, and what to do; empty where it can."""
+def why_not_together(trained: Trained, recipe: Recipe, data: Data | None = None) -> str:
+    """Why this recipe cannot train many such networks as one program, and what to do; empty where it can.
+
+    With `data`, two rows of it are tried: what a network computes may draw at random or not vectorise.
+    """
     layers = list(trained.model.modules())
     if recipe.dropout and any(isinstance(layer, _DropoutNd) and layer.p > 0 for layer in layers):
         return "Dropout cannot be repeated across many networks. Use `recipe.but(dropout=False)`, or `fit`."
@@ -187,6 +191,25 @@ def why_not_together(trained: Trained, recipe: Recipe) -> str:
         return "Augmentation cannot be repeated across many networks. Use `recipe.but(augment=None)`, or `fit`."
     if recipe.bf16:
         return "Networks trained as one program do not use autocast. Use `recipe.but(bf16=False)`, or `fit`."
+    return "" if data is None else _why_not_on(trained, recipe, data.select(range(min(2, len(data)))))
+
+
+def _why_not_on(trained: Trained, recipe: Recipe, data: Data) -> str:
+    batch = trained.fetch(data, data.rows)
+    try:
+        x = {n: c.unsqueeze(0) for n, c in batch.x.items()} if isinstance(batch.x, dict) else batch.x.unsqueeze(0)
+        present = torch.ones(1, len(data)).to(trained.weights)
+        _slope(trained)(trained.weights.unsqueeze(0), x, batch.y.unsqueeze(0), present)
+    except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
+        return f"The network does not vectorise over copies of itself ({str(error).splitlines()[0]}). Use `fit`."
+    # Functional dropout is in no list of layers; with the seed it shows.
+    module = training_mode(trained.module(), recipe)
+    answers = []
+    for seed in (0, 1):
+        with repeatable(trained.device, seed), torch.no_grad():
+            answers.append(logits_of(module(**batch.x) if isinstance(batch.x, dict) else module(batch.x)))
+    if not torch.equal(*answers):
+        return "The network draws at random in training, which cannot be repeated across many. Use `fit`."
     return ""
 
 

@@ -1,17 +1,14 @@
 """Pairs: originals and their retrained partners over seeds, the networks that an audit compares."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 import torch
 
 from spotlessnet.core.errors import NeedError, check_positive
-from spotlessnet.core.progress import track
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
-from spotlessnet.training.fit import fit
-from spotlessnet.training.fit_many import fit_many
+from spotlessnet.training.train import train_many
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,8 +28,8 @@ def train_pairs(
 
     **Arguments:**
 
-    - `start`: a network with a recipe, which begins at its start (or at its weights where none is known); or a function
-      of the seed that gives one, for trainings that begin at random.
+    - `start`: a network with a recipe or a trainer, which begins at its start (or at its weights where none is
+      known); or a function of the seed that gives one, for trainings that begin at random.
     - `seeds`: pairs; as many held-out networks are trained besides. 5 is the least for a verdict, 8 the default.
     - `first`: the first seed.
     - `together`: all of them as one program, fast for small networks; `False` trains them one by one.
@@ -42,40 +39,25 @@ def train_pairs(
     begun = {seed: _begin(start if isinstance(start, Trained) else start(seed)) for seed in (*paired, *others)}
 
     groups = ((paired, False), (paired, True), (others, True))
-    if together:
-        networks = _train_together(begun, split, groups)
-    else:
-        networks = [_train_one_by_one(begun, split, which, without) for which, without in groups]
-    original, retrained, held_out = networks
-    return Trainings(original, retrained, held_out, tuple(paired))
-
-
-def _begin(network: Trained) -> Trained:
-    if network.recipe is None:
-        raise NeedError(
-            "A verdict needs to train networks, but no recipe is known. Give `Trained.of(..., recipe=...)`."
-        )
-    start = network.weights if network.init is None else network.init
-    return replace(network.at(start), init=start, weight_decay=network.recipe.weight_decay)
-
-
-def _train_one_by_one(begun: Mapping[int, Trained], split: Split, seeds: Sequence[int], without: bool) -> list[Trained]:
-    data = split.retain if without else split.whole
-    return [fit(begun[seed], data, seed=seed, order_of=split.first_trained_on) for seed in track(seeds, "training")]
-
-
-def _train_together(
-    begun: Mapping[int, Trained], split: Split, groups: Sequence[tuple[Sequence[int], bool]]
-) -> list[list[Trained]]:
-    """All groups as one program: a step costs little more for three times the networks."""
-    seeds = [seed for which, _ in groups for seed in which]
+    seeds_of = [seed for which, _ in groups for seed in which]
     data = split.first_trained_on
     place = torch.isin(data.rows, split.whole.rows)  # what earlier requests removed keeps its place, and is never read
     rows = {False: place, True: place.clone().masked_scatter_(place, ~split.forgotten)}
     keep = torch.stack([rows[without] for which, without in groups for _ in which])
-    starts = torch.stack([begun[seed].weights for seed in seeds])
-    first = begun[seeds[0]]
-    weights = fit_many(first, data, first.recipe, seeds=seeds, keep=keep, starts=starts)
-    networks = [begun[seed].at(w) for seed, w in zip(seeds, weights, strict=True)]
-    cuts = [sum(len(which) for which, _ in groups[:i]) for i in range(len(groups) + 1)]
-    return [networks[a:b] for a, b in pairwise(cuts)]
+    # All groups in one call: as one program, a step costs little more for three times the networks.
+    networks = train_many(
+        [begun[seed] for seed in seeds_of], data, seeds=seeds_of, keep=keep, together=together, label="training"
+    )
+    original, retrained, held_out = (networks[i * seeds : (i + 1) * seeds] for i in range(3))
+    return Trainings(original, retrained, held_out, tuple(paired))
+
+
+def _begin(network: Trained) -> Trained:
+    if network.recipe is None and network.trainer is None:
+        raise NeedError(
+            "A verdict needs to train networks, but no recipe is known. Give `Trained.of(..., recipe=...)`, or "
+            "`trainer=...` for a training of your own."
+        )
+    known = network if network.init is not None else replace(network, init=network.weights)
+    decay = network.weight_decay if network.recipe is None else network.recipe.penalty
+    return replace(known.begin("A verdict"), weight_decay=decay)

@@ -16,7 +16,7 @@ from spotlessnet.core.data import Data
 from spotlessnet.core.errors import NumericsError, SettingError, check_positive
 from spotlessnet.core.gaussian import Gaussian, Measured
 from spotlessnet.core.progress import track
-from spotlessnet.core.scrub import METHODS, Notes, Scrub, Sizes, Work
+from spotlessnet.core.scrub import METHODS, Notes, Scrub, Sizes, Work, with_statistics
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.methods.within_budget.noise_cost import ATTEMPTS, CONFIRMING, Cost, NoiseCost
@@ -174,8 +174,9 @@ class WithinBudget(Scrub):
         self.scrub.check_enough_is_kept(split)
         notes = Notes()
         mean = self.scrub.shift(trained, split, notes).detach().clone()
+        shifted = with_statistics(trained.at(mean), split, notes)
         if self.reference is None:
-            covariance = self.scrub.spread(trained.at(mean), split, notes)
+            covariance = self.scrub.spread(shifted, split, notes)
             unit_nats = _estimated_nats(trained, split, mean, covariance, notes)
             low, high = ESTIMATE_RANGE
         else:
@@ -184,7 +185,7 @@ class WithinBudget(Scrub):
             unit_nats = _nats(mean - goal, covariance)
             low = 1.0
             high = 1.0
-        costs = NoiseCost(trained.at(mean), covariance, _judging_rows(split, notes), self.draws, self.seed)
+        costs = NoiseCost(shifted, covariance, _judging_rows(split, notes), self.draws, self.seed)
         alpha, cost = self._level(unit_nats, costs)
         nats = unit_nats / alpha
         _rescale_certificates(notes, alpha)
@@ -197,7 +198,7 @@ class WithinBudget(Scrub):
             error_increase_limit=cost.limit,
             trade_off=self._curve(unit_nats, costs, alpha),
         )
-        return Gaussian(mean, covariance.scaled(alpha), notes.diagnostics())
+        return Gaussian(mean, covariance.scaled(alpha), notes.diagnostics(), notes.buffers)
 
     def _level(self, unit_nats: float, costs: NoiseCost) -> tuple[float, Cost]:
         if self.max_nats is None:
