@@ -1,0 +1,59 @@
+"""The `Trainer` of Hugging Face transformers as a trainer of this package (extra `trainers`)."""
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+from spotlessnet.core.errors import NeedError, SettingError
+from spotlessnet.core.trainer import Examples
+
+
+@dataclass(frozen=True, eq=False)
+class HuggingFaceTrainer:
+    """Trains as a script with `transformers.Trainer` does: `Trained.of(..., trainer=HuggingFaceTrainer(arguments))`.
+
+    Rows must be dictionaries of named inputs with `labels`, as a model of transformers takes them. Seed and epochs are
+    set for each call, and no checkpoints are written; everything else is as the arguments say.
+
+    **Arguments:**
+
+    - `arguments`: the `TrainingArguments` of the training.
+    - `options`: what else the training gave to its `Trainer`, such as `{"data_collator": collate}`.
+    """
+
+    arguments: Any
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not hasattr(self.arguments, "num_train_epochs"):
+            raise SettingError(
+                f"`HuggingFaceTrainer` needs `transformers.TrainingArguments`, but got {type(self.arguments).__name__}."
+            )
+        taken = {"model", "args", "train_dataset"} & self.options.keys()
+        if taken:
+            raise SettingError(f"`options` must not hold {sorted(taken)[0]!r}, which is given anew for each training.")
+
+    @property
+    def epochs(self) -> int | None:
+        """The usual epochs; `None` where the arguments count steps instead."""
+        whole = float(self.arguments.num_train_epochs).is_integer() and self.arguments.max_steps <= 0
+        return int(self.arguments.num_train_epochs) if whole else None
+
+    def __call__(self, model: nn.Module, examples: Examples, seed: int, epochs: int | None = None) -> nn.Module:
+        """Train the model in place and give it back."""
+        try:
+            from transformers import Trainer
+        except ImportError as error:
+            raise NeedError(
+                f"`HuggingFaceTrainer` needs transformers and accelerate ({error}). Install `spotlessnet[trainers]`."
+            ) from error
+        arguments = copy.copy(self.arguments)
+        arguments.seed, arguments.data_seed = seed, seed
+        arguments.save_strategy = "no"  # a checkpoint of every audited network would fill the disk, and know the rows
+        if epochs is not None:
+            arguments.num_train_epochs = epochs
+        Trainer(model=model, args=arguments, train_dataset=examples, **self.options).train()
+        return model

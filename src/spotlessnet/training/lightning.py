@@ -1,0 +1,57 @@
+"""Lightning's `Trainer` as a trainer of this package; Lightning itself is imported only when it trains."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from spotlessnet.core.errors import NeedError, SettingError
+from spotlessnet.core.trainer import Examples
+
+
+@dataclass(frozen=True, eq=False)
+class LightningTrainer:
+    """Trains a `LightningModule` on the rows it is given: `Trained.of(model, init=..., trainer=LightningTrainer(...))`.
+
+    **Arguments:**
+
+    - `epochs`, `batch_size`: of a training; rows are shuffled by the seed.
+    - `wrap`: makes the `LightningModule` around the network that is handed in, whose weights it trains in place;
+      `None` where the network is one itself.
+    - `options`: what else the training gave to its `Trainer`, such as `{"gradient_clip_val": 1.0}`.
+    - `loader`: what else it gave to its `DataLoader`, such as a `collate_fn`.
+    """
+
+    epochs: int
+    batch_size: int
+    wrap: Callable[[nn.Module], nn.Module] | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    loader: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if "max_epochs" in self.options:
+            raise SettingError("`options` must not hold 'max_epochs': `epochs` says it.")
+
+    def __call__(self, model: nn.Module, examples: Examples, seed: int, epochs: int | None = None) -> nn.Module:
+        """Train the model in place and give it back."""
+        quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+        # A checkpoint of every audited network would fill the disk, and know the rows.
+        how = {**quiet, **self.options, "enable_checkpointing": False, "max_epochs": epochs or self.epochs}
+        order = torch.Generator().manual_seed(seed)
+        rows = DataLoader(examples, self.batch_size, shuffle=True, generator=order, **self.loader)
+        _lightning().Trainer(**how).fit(model if self.wrap is None else self.wrap(model), rows)
+        return model
+
+
+def _lightning() -> ModuleType:
+    for name in ("lightning.pytorch", "pytorch_lightning"):  # one code base under two names
+        try:
+            return import_module(name)
+        except ImportError:
+            continue
+    raise NeedError("`LightningTrainer` needs Lightning. Install it: `pip install lightning`.")

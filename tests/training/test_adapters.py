@@ -1,0 +1,134 @@
+"""Trainers of other frameworks: a retraining by the adapter is the training that a script would do, to the bit."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader
+
+from spotlessnet.core.data import Data
+from spotlessnet.core.errors import NeedError, SettingError
+from spotlessnet.core.split import Split
+from spotlessnet.core.trained import Trained
+from spotlessnet.core.trainer import Examples, epochs_of
+from spotlessnet.methods.retrain import Retrain
+from spotlessnet.methods.short_retrain import ShortRetrain
+from spotlessnet.training import lightning as adapter
+from spotlessnet.training.hugging_face import HuggingFaceTrainer
+from spotlessnet.training.lightning import LightningTrainer
+
+
+def split_of(data: Data) -> Split:
+    gone = data.select(range(6))
+    return Split(forget=gone, kept=data.without(gone))
+
+
+def assert_same(one: nn.Module, other: nn.Module) -> None:
+    for (name, a), (_, b) in zip(one.state_dict().items(), other.state_dict().items(), strict=True):
+        assert torch.equal(a, b), name
+
+
+class Linear(nn.Module):
+    """A classifier in the shape of transformers: named inputs, and the loss beside the logits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.drop, self.head = nn.Dropout(0.1), nn.Linear(5, 3)
+
+    def forward(self, values: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
+        logits = self.head(self.drop(values))
+        return {"logits": logits} if labels is None else {"loss": cross_entropy(logits, labels), "logits": logits}
+
+
+def test_hugging_face(tmp_path: Path):
+    transformers = pytest.importorskip("transformers")
+    pytest.importorskip("accelerate")
+    try:
+        transformers.Trainer  # noqa: B018  # loaded late, and with it whatever else is installed
+    except (ImportError, RuntimeError) as error:  # such as a torchvision built for another torch
+        pytest.skip(f"transformers.Trainer cannot be imported: {error}")
+    x = torch.randn(40, 5, generator=torch.Generator().manual_seed(0))
+    y = torch.arange(40) % 3
+    arguments = transformers.TrainingArguments(
+        output_dir=str(tmp_path), num_train_epochs=5, learning_rate=0.05, per_device_train_batch_size=8, use_cpu=True,
+        disable_tqdm=True, report_to=[], logging_strategy="no",
+    )  # fmt: skip
+    trainer = HuggingFaceTrainer(arguments)
+    network = Trained.of(Linear(), init=Linear(), trainer=trainer)
+    split = split_of(Data.of(({"values": x}, y)))
+    found = Retrain(seed=4)(network, split)
+
+    arguments.seed, arguments.data_seed, arguments.save_strategy = 4, 4, "no"
+    want = Linear().train()
+    rows = [{"values": x[i], "labels": y[i]} for i in range(6, 40)]
+    torch.manual_seed(4)
+    transformers.Trainer(model=want, args=arguments, train_dataset=rows).train()
+    assert_same(network.at(found.mean).module(), want)
+    assert not torch.equal(found.mean, network.weights)
+    assert epochs_of(trainer) == 5
+    short = ShortRetrain(error_tolerance=1.0)(network, split)
+    assert short.diagnostics["epochs"] == 1
+    assert not list(tmp_path.iterdir())  # no checkpoint of any audited network
+
+
+def test_hugging_face_refuses_what_it_cannot_use():
+    with pytest.raises(SettingError, match=r"needs `transformers.TrainingArguments`, but got dict"):
+        HuggingFaceTrainer({"epochs": 3})
+
+
+@pytest.mark.filterwarnings("ignore")  # its own use of what is deprecated
+def test_lightning():
+    lightning = pytest.importorskip("pytorch_lightning")
+
+    class Lit(lightning.LightningModule):  # type: ignore[name-defined, misc]  # imported if it is there
+        def __init__(self, network: nn.Module) -> None:
+            super().__init__()
+            self.network = network
+
+        def training_step(self, batch, index):
+            x, y = batch
+            return cross_entropy(self.network(x), y)
+
+        def configure_optimizers(self):
+            return torch.optim.AdamW(self.network.parameters(), lr=0.05)
+
+    def begin() -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3))
+
+    x = torch.randn(40, 5, generator=torch.Generator().manual_seed(0))
+    y = torch.arange(40) % 3
+    trainer = LightningTrainer(
+        epochs=4, batch_size=8, wrap=Lit, options={"accelerator": "cpu", "gradient_clip_val": 1.0}
+    )
+    network = Trained.of(begin(), init=begin(), trainer=trainer)
+    found = Retrain(seed=4)(network, split_of(Data.of((x, y))))
+
+    want = begin()
+    optimizer = torch.optim.AdamW(want.parameters(), lr=0.05)
+    rows: Any = list(zip(x[6:], y[6:], strict=True))
+    loader = DataLoader(rows, 8, shuffle=True, generator=torch.Generator().manual_seed(4))
+    for _ in range(4):
+        for a, b in loader:
+            optimizer.zero_grad()
+            cross_entropy(want(a), b).backward()
+            nn.utils.clip_grad_norm_(want.parameters(), 1.0)
+            optimizer.step()
+    made = network.at(found.mean).module()
+    for (name, a), (_, b) in zip(made.named_parameters(), want.named_parameters(), strict=True):
+        assert torch.allclose(a, b, atol=1e-6), name
+    assert epochs_of(trainer) == 4
+
+
+def test_lightning_that_is_not_there_is_named(monkeypatch):
+    def absent(name: str) -> None:
+        raise ImportError(name)
+
+    rows = Examples(Data.of((torch.zeros(2, 1), torch.zeros(2))))
+    monkeypatch.setattr(adapter, "import_module", absent)
+    with pytest.raises(NeedError, match="Install it: `pip install lightning`"):
+        LightningTrainer(epochs=1, batch_size=8)(nn.Linear(1, 1), rows, 0)
