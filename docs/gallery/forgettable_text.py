@@ -39,18 +39,18 @@ def encoder() -> tuple[Any, Any]:
 
 
 @torch.no_grad()
-def embedded(model: Any, tokenizer: Any, texts: list[str]) -> torch.Tensor:
-    """The mean over tokens of the last three layers, side by side; texts of like length together, to pad little."""
+def embedded(model: Any, tokenizer: Any, texts: list[str], layers: int = 1) -> torch.Tensor:
+    """The mean over tokens of the last layers, side by side; texts of like length together, to pad little."""
     codes = [found.ids for found in tokenizer.encode_batch(texts)] if texts else []
     order = sorted(range(len(codes)), key=lambda i: len(codes[i]))
-    out = torch.empty(len(codes), 3 * 384)
+    out = torch.empty(len(codes), layers * 384)
     for start in range(0, len(order), 64):
         here = order[start : start + 64]
         width = max(len(codes[i]) for i in here)
         ids = torch.tensor([codes[i] + [0] * (width - len(codes[i])) for i in here])
         mask = (torch.arange(width) < torch.tensor([len(codes[i]) for i in here])[:, None]).float()[..., None]
-        layers = model(input_ids=ids, attention_mask=mask[..., 0], output_hidden_states=True).hidden_states[-3:]
-        out[here] = torch.cat([(h * mask).sum(dim=1) / mask.sum(dim=1) for h in layers], dim=1)
+        hidden = model(input_ids=ids, attention_mask=mask[..., 0], output_hidden_states=True).hidden_states[-layers:]
+        out[here] = torch.cat([(h * mask).sum(dim=1) / mask.sum(dim=1) for h in hidden], dim=1)
     return out
 
 

@@ -1,0 +1,143 @@
+"""Banking77 behind a frozen MiniLM on a CPU: accuracy beside logistic regression, and 1,000 requests in a row.
+
+    python benchmarks/forgettable_text.py --data folder --out results/forgettable-text.jsonl
+
+`folder` holds `banking77.train.csv` and `banking77.test.csv`. Texts are embedded by the gallery's example.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import spotlessnet as sn
+from spotlessnet.core.data import Data
+
+# Started as a script, its own folder comes first, not the one that holds it.
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from benchmarks.common import Flags, use_threads
+
+ROOT = Path(__file__).parents[1]
+WIDTH = 384
+
+
+def gallery() -> Any:
+    """The example, which is no package."""
+    spec = importlib.util.spec_from_file_location("forgettable_text", ROOT / "docs" / "gallery" / "forgettable_text.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def embedded(folder: Path, kept: Path | None) -> dict[str, Tensor]:
+    """Embeddings and labels, read where they were kept."""
+    if kept is not None and kept.exists():
+        found: dict[str, Tensor] = torch.load(kept)
+        return found
+    example = gallery()
+    (texts, intents), (test, wanted) = (example.read(folder / f"banking77.{part}.csv") for part in ("train", "test"))
+    names, parts = sorted(set(intents)), example.encoder()
+    found = {"x": example.embedded(*parts, texts, layers=3), "xt": example.embedded(*parts, test, layers=3)}
+    found |= {k: torch.tensor([names.index(i) for i in v]) for k, v in (("y", intents), ("yt", wanted))}
+    if kept is not None:
+        torch.save(found, kept)
+    return found
+
+
+def fitted(x: Tensor, y: Tensor, core: Tensor, user: Tensor, **settings: Any) -> sn.ForgettableModel:
+    """A tenth of the messages is the core."""
+    return sn.fit_forgettable(
+        torch.nn.Identity(), core=(x[core], y[core]), user=(x[user], y[user]), ids=user.tolist(),
+        classes=int(y.max()) + 1, batch_size=1024, **settings,
+    )  # fmt: skip
+
+
+def sequence(
+    model: sn.ForgettableModel, x: Tensor, y: Tensor, core: Tensor, user: Tensor, count: int
+) -> dict[str, Any]:
+    """Requests of 1 to 8 messages in a row, forgetting and adding, and the state at the end against solving anew."""
+    draw = torch.Generator().manual_seed(4)
+    inside, outside, wall, cpu = user.tolist(), list[int](), [], []
+    for _ in range(count):
+        size = int(torch.randint(1, 9, (), generator=draw))
+        adding = len(outside) > size and bool(torch.rand((), generator=draw) < 0.4)
+        source, goal = (outside, inside) if adding else (inside, outside)
+        picked = {int(i) for i in torch.randperm(len(source), generator=draw)[:size]}
+        rows = [source[i] for i in picked]
+        source[:] = [row for i, row in enumerate(source) if i not in picked]
+        goal += rows
+        began, before = time.perf_counter(), time.process_time()
+        if adding:
+            model.add(x[rows], y[rows], ids=rows)
+        else:
+            model.forget(rows)
+        wall.append(time.perf_counter() - began)
+        cpu.append(time.process_time() - before)
+    anew = model.solved_anew(Data.of((x[inside], y[inside])), core=Data.of((x[core], y[core])))
+    part = max(1, count // 4)
+    return {
+        "requests": count,
+        "refactored": sum(r.refactored for r in model.requests[-count:]),
+        "cpu_seconds_first_quarter": median(cpu[:part]), "cpu_seconds_last_quarter": median(cpu[-part:]),
+        "seconds_median": median(wall), "cpu_seconds_median": median(cpu),
+        "moments_equal": torch.equal(anew.moments.gram, model.moments.gram),
+        "weights_equal": torch.equal(anew.weights, model.weights),
+        "inverse_gap": float((anew.inverse - model.inverse).norm() / anew.inverse.norm()),
+        "left": len(model),
+    }  # fmt: skip
+
+
+def flags() -> Flags:
+    parser = Flags(__doc__).data("the folder with the Banking77 files", required=True).out(required=True)
+    parser.add_argument("--kept", type=Path, help="a file for the embeddings, written once and read again")
+    parser.add_argument("--length", type=int, default=1000, help="requests in a row")
+    return parser
+
+
+def main() -> None:
+    from sklearn.linear_model import LogisticRegression
+
+    args = flags().parse_args()
+    use_threads()
+    found = embedded(args.data, args.kept)
+    x, y, x_test, y_test = (found[k] for k in ("x", "y", "xt", "yt"))
+    mixed = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))
+    core, user = mixed[: len(y) // 10], mixed[len(y) // 10 :]
+    out, where = [], f"CPU, {torch.get_num_threads()} threads, shared"
+    for layers in (1, 3):
+        here, there = x[:, -WIDTH * layers :], x_test[:, -WIDTH * layers :]
+        began = time.process_time()
+        model = fitted(here, y, core, user)
+        took = time.process_time() - began
+        accuracy = 100 * float((model.predict(there).argmax(dim=1) == y_test).double().mean())
+        name = f"forgettable, frozen MiniLM, last {layers} layers, 10 % core" if layers > 1 else ""
+        out.append({
+            "what": "forgettable", "data": "banking77", "layers": layers, "features": len(model.weights),
+            "model": name or "forgettable, frozen MiniLM, last layer, 10 % core", "accuracy": accuracy, "seconds": took,
+            "where": where, **sequence(model, here, y, core, user, args.length if layers == 1 else args.length // 10),
+        })  # fmt: skip
+        print(json.dumps(out[-1]), flush=True)
+    a, b = (torch.nn.functional.normalize(v[:, -WIDTH:], dim=1).numpy() for v in (x, x_test))
+    began = time.process_time()
+    score = LogisticRegression(C=30.0, max_iter=300).fit(a, y.numpy()).score(b, y_test.numpy())
+    out.append({
+        "what": "logistic regression", "data": "banking77", "accuracy": 100 * score, "where": where,
+        "model": "logistic regression on the same embeddings, all data", "seconds": time.process_time() - began,
+    })  # fmt: skip
+    print(json.dumps(out[-1]), flush=True)
+    with args.out.open("a") as stream:
+        stream.writelines(json.dumps(row) + "\n" for row in out)
+
+
+if __name__ == "__main__":
+    main()
