@@ -31,6 +31,7 @@ def test_every_script_is_on_the_page_and_tested_here():
         "many_requests",
         "transformers_classifier",
         "plain_cnn",
+        "own_training",
         "forgettable_digits",
         "forgettable_faces",
         "forgettable_text",
@@ -47,6 +48,14 @@ def test_a_class_is_forgotten_and_the_others_stay(tmp_path):
     others = [c for c in range(10) if c != 8]
     assert sum(errors["scrubbed"][c] for c in others) / 9 < 0.1
     assert "<svg" in (tmp_path / "forget_a_class.svg").read_text()
+
+
+def test_a_training_of_ones_own_is_repeated_and_judged():
+    report = script("own_training").main(rows=200)
+    assert report.method == "short-retrain"
+    assert report.outcome in ("forgotten", "inconclusive")
+    found = {(row.method, row.readout): row.value for row in report.rows}
+    assert found["original", "error on forget"] < 0.5 < found["short-retrain", "error on forget"]
 
 
 def test_noise_buys_nats(tmp_path):

@@ -51,7 +51,7 @@ def compare(
     console = Console(json, quiet)
     case = replace(wish.case, method=None)
     scrubs = {name.strip(): named(name, _own(case.settings or {}, name)) for name in methods_now(methods).split(",")}
-    if case.init is None or case.recipe() is None:
+    if not case.knows_history:
         raise NeedError("Comparing needs --init, --epochs and --lr, so that networks can be trained again.")
     with no_bars() if quiet or json else nullcontext():
         opened = open_case(case)

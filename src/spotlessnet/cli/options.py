@@ -43,11 +43,12 @@ GROUPS = {
         "seed": "FOR EXPERIMENTS ONLY: a seed that can be run again protects nobody.",
     },
     "how it was trained": {
+        "train": "Your own training: `file.py:train`, a function `train(model, examples, seed) -> model`.",
         "epochs": "Passes over the data.",
         "lr": "Learning rate.",
         "momentum": "Momentum.",
         "batch_size": "Rows in a batch.",
-        "schedule": "How the rate fell: constant, cosine, one-cycle or step.",
+        "schedule": "How the rate fell: constant, linear, cosine, one-cycle or step.",
         "patience": "Epochs after the first without a mistake.",
     },
     "the run": {

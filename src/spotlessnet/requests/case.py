@@ -82,6 +82,7 @@ class Case:
     statistics: Path | Statistics | None = None
     fold_models: Path | FoldModels | None = None
     init: Path | None = None
+    train: str | None = None
     weight_decay: float | None = None
     epochs: int | None = None
     lr: float | None = None
@@ -160,7 +161,7 @@ class Case:
         """Whether it was said where training began and how it went, so that it can be done again."""
         if isinstance(self.model, Trained):
             return self.model.can_retrain
-        return self.init is not None and self.recipe() is not None
+        return self.init is not None and (self.train is not None or self.recipe() is not None)
 
     @property
     def objects(self) -> tuple[str, ...]:

@@ -108,7 +108,7 @@ def inputs_of(case: Case) -> dict[str, Path]:
     """Every file and folder that a case reads, by the field that names it."""
     files = ("weights", "forget", "init", "reference", "statistics", "fold_models")
     named = {name: getattr(case, name) for name in files}
-    for name in ("model", "data", "test", "validation", "core", "loss"):
+    for name in ("model", "data", "test", "validation", "core", "loss", "train"):
         spec = getattr(case, name)
         if isinstance(spec, str):
             place = spec if spec.endswith(".npz") else spec.rpartition(":")[0]

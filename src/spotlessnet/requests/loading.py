@@ -245,13 +245,26 @@ def as_data(found: Any, name: str, column: str | None = None) -> Data:
 
 
 def _trained(case: Case, network: nn.Module) -> Trained:
-    trained = Trained.of(network, _loss(case), weight_decay=case.weight_decay, recipe=case.recipe())
+    how = {"weight_decay": case.weight_decay, "recipe": case.recipe(), "trainer": _trainer(case)}
+    trained = Trained.of(network, _loss(case), **how)
     if case.init is None:
         return trained
-    start = trained.vector(_named(trained, case.init))
-    if not bool(start.isfinite().all()):
+    start = _named(trained, case.init)  # with its buffers, where they lie in the file
+    if not bool(trained.vector(start).isfinite().all()):
         raise DataError(f"The start weights {case.init} are not finite. Give the checkpoint that training began at.")
-    return Trained.of(network, trained.loss, weight_decay=case.weight_decay, recipe=case.recipe(), init=start)
+    return Trained.of(network, trained.loss, **how, init=start)
+
+
+def _trainer(case: Case) -> Any:
+    """The function of `--train`, which is not called before something is retrained."""
+    if case.train is None:
+        return None
+    found = resolve(case.train, "train")
+    if not callable(found):
+        raise DataError(
+            f"--train {case.train} must be a function `train(model, examples, seed)`, but is {found!r:.80}."
+        )
+    return found
 
 
 def _named(trained: Trained, path: Path) -> Any:
