@@ -172,3 +172,15 @@ def test_statistics_carry_what_requests_did(tmp_path):
     del text["effects"]  # as an earlier version wrote them
     with pytest.raises(DataError, match="must say how far earlier requests raised the loss of their rows"):
         Statistics.from_tensors(tensors, text)
+
+
+def test_ordinary_rows_come_back_where_retained_rows_are_held_to_their_labels():
+    torch.manual_seed(5)
+    network = nn.Linear(6, 3).double()
+    x = torch.randn(200, 6, dtype=torch.float64)
+    data = Data.of((x, network(x).argmax(dim=1)))
+    trained = Trained.of(network)
+    surer = 0.5 * trained.weights  # every row is answered as before, and more surely
+    effect = [Effect(size=5, raised=0.2, loss=0.8)]
+    assert Others.of(trained, data).taken_back(surer, effect) < 0.5
+    assert Others.with_own_labels(trained, data).taken_back(surer, effect) > 1

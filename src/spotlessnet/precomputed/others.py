@@ -56,6 +56,17 @@ class Others:
     before: Float[Tensor, " m"]
 
     @staticmethod
+    def with_own_labels(trained: Trained, retain: Data) -> "Others":
+        """The same rows with the labels that they have: they stand in for ordinary rows.
+
+        A step that holds retained rows to their labels lowers the loss of ordinary rows that are gone just so, which
+        rows with labels of others do not show.
+        """
+        rows = retain.select(evenly(len(retain), WATCHED))
+        labels = (rows.labels().cpu(),)
+        return Others(trained, rows, labels, _losses(trained, rows, labels))
+
+    @staticmethod
     def of(trained: Trained, retain: Data, seed: int = 0) -> "Others":
         rows = retain.select(evenly(len(retain), WATCHED))
         draw = torch.Generator().manual_seed(seed)
