@@ -99,7 +99,9 @@ def _models(
 ) -> tuple[Trainings, list[Trained], dict[str, Meter], dict[str, Any]]:
     original, scrubbed, retrained, held_out = [], [], [], []
     meters: dict[str, Meter] = {}
-    equal, bound, places = 0, 0.0, torch.zeros(0, dtype=torch.long)
+    equal = 0
+    bound = 0.0
+    places = torch.zeros(0, dtype=torch.long)
     for seed in track(range(2 * seeds), "fitting"):
         with Meter() as fitting:
             model = make(seed)

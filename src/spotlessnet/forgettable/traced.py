@@ -29,7 +29,8 @@ def traced(network: nn.Module, example: Tensor) -> nn.Module:
     }
     # The network's own buffers stay what they are; tracing must not record into a graph that trains.
     graph = make_fx(network, decomposition_table=table)(example)
-    answer, same = graph(example), network(example)
+    answer = graph(example)
+    same = network(example)
     if not torch.allclose(answer, same, rtol=1e-3, atol=1e-4 * float(same.abs().max())):
         raise MismatchError("The traced network answers otherwise than the network itself. Report this backbone.")
     return graph.eval()
