@@ -6,7 +6,10 @@ import hashlib
 import math
 import os
 import pickle
+import sys
+import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -204,3 +207,30 @@ def test_a_fork_cannot_draw_the_same_noise():
         os._exit(0 if refused(seed.generator) and refused(lambda: source.unit(3, HERE)) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert len(source.unit(3, HERE)) == 3
+
+
+class Slow(int):
+    """A position whose reader is interrupted before it can raise it, as any thread may be."""
+
+    def to_bytes(self, *args, **kwargs):
+        time.sleep(1e-4)
+        return int(self).to_bytes(*args, **kwargs)
+
+    def __add__(self, other):
+        return Slow(int(self) + other)
+
+
+def test_threads_never_draw_the_same_noise():
+    noise = SecretNoise(KEY)
+    noise._chunks = Slow(0)
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            many = list(pool.map(lambda _: [float(noise.unit(1, HERE)) for _ in range(50)], range(8)))
+    finally:
+        sys.setswitchinterval(usual)
+    drawn_once = [one for some in many for one in some]
+    assert len(set(drawn_once)) == len(drawn_once)
+    alone = SecretNoise(KEY)
+    assert set(drawn_once) == {float(alone.unit(1, HERE)) for _ in drawn_once}

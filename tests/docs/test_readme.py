@@ -38,6 +38,14 @@ def test_every_snippet_runs_as_it_stands(tmp_path):
     assert (home / "run" / "receipt.json").is_file()
 
 
+@pytest.mark.parametrize("page", [README, ROOT / "docs" / "quickstart.md"], ids=lambda page: page.name)
+def test_a_training_script_may_run_twice(page):
+    """Its own files of the first run are replaced: a newcomer's second run must not end in an error."""
+    written = [line for block in blocks(page) if block.is_file for line in block.text.splitlines() if "write_" in line]
+    assert written
+    assert [line for line in written if "replace=True" not in line] == []
+
+
 def test_no_python_stands_outside_a_file():
     """A block without a name would not be run by the test above."""
     assert [block.text for block in blocks(README) if block.language == "python" and not block.title] == []

@@ -24,7 +24,9 @@ def test_writes_what_it_was_given_and_tells_the_digest(tmp_path):
 
 def test_never_overwrites_unless_told(tmp_path):
     write_whole(tmp_path / "a", b"old")
-    with pytest.raises(DataError, match=r"a exists already, and nothing is ever overwritten\. Choose another output\."):
+    with pytest.raises(
+        DataError, match=r"a exists already, and .* Choose another output, or in Python give `replace=True`\."
+    ):
         write_whole(tmp_path / "a", b"new")
     assert (tmp_path / "a").read_bytes() == b"old"
     write_whole(tmp_path / "a", b"new", replace=True)

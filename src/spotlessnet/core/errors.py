@@ -86,7 +86,7 @@ def shown(value: object) -> str:
 def _is_finite(value: float) -> bool:
     try:
         return math.isfinite(value)
-    except OverflowError:  # a whole number beyond all floating-point ones
+    except (OverflowError, TypeError):  # a whole number beyond all floating-point ones, or no number at all
         return False
 
 

@@ -31,7 +31,7 @@ def write_whole(path: Path, content: bytes, *, replace: bool = False) -> str:
     """
     path = Path(path)
     if path.exists() and not replace:
-        raise DataError(f"{path} exists already, and nothing is ever overwritten. Choose another output.")
+        raise _exists(path)
     pending = path.parent / f"{PENDING}{os.getpid()}-{uuid.uuid4().hex}"
     digest = hashlib.sha256(content).hexdigest()
     try:
@@ -49,7 +49,7 @@ def write_whole(path: Path, content: bytes, *, replace: bool = False) -> str:
         if isinstance(e, ResourceError):
             raise
         if isinstance(e, FileExistsError):
-            raise DataError(f"{path} exists already, and nothing is ever overwritten. Choose another output.") from e
+            raise _exists(path) from e
         raise ResourceError(
             f"{path} could not be written ({e.strerror or e}). Free space or choose a folder you may write to; "
             "nothing half-written was left."
@@ -57,6 +57,13 @@ def write_whole(path: Path, content: bytes, *, replace: bool = False) -> str:
     finally:
         _remove_quietly(pending)
     return digest
+
+
+def _exists(path: Path) -> DataError:
+    return DataError(
+        f"{path} exists already, and nothing is overwritten unasked. Choose another output, or in Python give "
+        "`replace=True`."
+    )
 
 
 def _write_and_flush(path: Path, content: bytes) -> None:

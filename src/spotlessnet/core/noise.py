@@ -7,6 +7,7 @@ can try every seed; and the state of a Mersenne Twister can be read off its outp
 import hashlib
 import math
 import os
+import threading
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -56,7 +57,7 @@ class SecretNoise:
     """
 
     # No dictionary: what lists an object's variables would list the key.
-    __slots__ = ("_chunks", "_prefix", "_process")
+    __slots__ = ("_chunks", "_lock", "_prefix", "_process")
 
     def __init__(self, key: bytes, stream: int = 0) -> None:
         """Begin the stream of this number under this key."""
@@ -66,6 +67,7 @@ class SecretNoise:
             )
         self._prefix = b"spotlessnet noise" + key + stream.to_bytes(8, "big")
         self._chunks = 0
+        self._lock = threading.Lock()
         self._process = os.getpid()
 
     def __repr__(self) -> str:
@@ -90,8 +92,10 @@ class SecretNoise:
 
     def _chunk(self, count: int) -> Float64[Tensor, " count"]:
         pairs = (count + 1) // 2  # Box and Muller give two numbers at a time
-        position = self._chunks.to_bytes(8, "big")
-        self._chunks += 1
+        # Two threads at one position would release the same noise, whose difference is none.
+        with self._lock:
+            position = self._chunks.to_bytes(8, "big")
+            self._chunks += 1
         bits = bytearray(hashlib.shake_256(self._prefix + position).digest(2 * TERMS * 8 * pairs))
         first, second = torch.frombuffer(bits, dtype=torch.int64).reshape(2, TERMS, pairs)
         # In the middle of one of 2⁶³ cells: never 0, and radii up to 9.4 before the sum.

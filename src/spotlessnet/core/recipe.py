@@ -2,10 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
+from numbers import Real
 from typing import Any, Literal
 
 from spotlessnet.core.deprecated import AcceptsOldNames, OldName
-from spotlessnet.core.errors import SettingError, check_choice, check_not_negative, check_positive
+from spotlessnet.core.errors import SettingError, check_choice, check_not_negative, check_positive, shown
 
 Schedule = Literal["constant", "cosine", "one-cycle", "step", "linear"]
 SCHEDULES = ("constant", "cosine", "one-cycle", "step", "linear")
@@ -72,11 +73,17 @@ class Recipe(metaclass=AcceptsOldNames):
         check_choice("Recipe.decay_toward", self.decay_toward, ("init", "zero"))
         check_choice("Recipe.decay_on", self.decay_on, ("all", "matrices"))
         check_positive("Recipe.eps", self.eps)
-        shares = {"momentum": self.momentum, "warmup_ratio": self.warmup_ratio, "label_smoothing": self.label_smoothing}
+        shares: dict[str, Any] = {
+            "momentum": self.momentum,
+            "warmup_ratio": self.warmup_ratio,
+            "label_smoothing": self.label_smoothing,
+        }
+        if not isinstance(self.betas, (tuple, list)) or len(self.betas) != 2:
+            raise SettingError(f"`Recipe.betas` must be two numbers in [0, 1), but got {shown(repr(self.betas))}.")
         shares |= {"betas[0]": self.betas[0], "betas[1]": self.betas[1]}
         for name, value in shares.items():
-            if not 0 <= value < 1:
-                raise SettingError(f"`Recipe.{name}` must be in [0, 1), but got {value}.")
+            if not isinstance(value, Real) or not 0 <= value < 1:
+                raise SettingError(f"`Recipe.{name}` must be in [0, 1), but got {shown(value)}.")
         if self.warmup_ratio and self.schedule == "one-cycle":
             raise SettingError(
                 "`Recipe.warmup_ratio` must be zero with the one-cycle schedule, which climbs by itself. Use "

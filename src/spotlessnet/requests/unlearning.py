@@ -24,6 +24,7 @@ from spotlessnet.core.trained import Trained
 from spotlessnet.core.trainer import Trainer
 from spotlessnet.precomputed.fold_models import FoldModels
 from spotlessnet.precomputed.statistics import Statistics
+from spotlessnet.requests.arguments import check_arguments, check_rows
 from spotlessnet.requests.audits import Audit
 from spotlessnet.requests.case import RECIPE, Case
 from spotlessnet.requests.loading import as_data
@@ -104,6 +105,7 @@ def unlearn(
     - `seed`: for experiments only: noise that can be drawn again protects nobody.
     - `progress`, `say`: whether bars are shown; what is called with each line of the plan.
     """
+    check_arguments(dict(locals()))
     objects = {"test": test, "validation": validation, "core": core}
     column = ids if isinstance(ids, str) else None
     values: dict[str, Any] = {
@@ -207,7 +209,7 @@ def _forget(given: Any, ids: Sequence[Any] | str | None, *, mislabelled: bool) -
         return given
     if isinstance(given, (str, Path)):
         return Path(given)
-    if not isinstance(given, (Tensor, np.ndarray, Iterable)):
+    if not isinstance(given, (Tensor, np.ndarray, Iterable)) or isinstance(given, (bytes, bytearray, memoryview)):
         raise SettingError(f"`forget` must be row numbers, a mask, ids or a list file, but got {type(given).__name__}.")
     listed = given.reshape(-1).tolist() if isinstance(given, (Tensor, np.ndarray)) else list(given)
     if ids is not None:
@@ -220,7 +222,9 @@ def _forget(given: Any, ids: Sequence[Any] | str | None, *, mislabelled: bool) -
             f"`forget` must hold row numbers, but holds {str(wrong[0])[:40]!r}. For ids give those of the data too: "
             "`ids=[...]`, or the name of the column that holds them."
         )
-    return rows([int(one) for one in listed], mislabelled=mislabelled)
+    numbers = [int(one) for one in listed]
+    check_rows(numbers)
+    return rows(numbers, mislabelled=mislabelled)
 
 
 @dataclass(frozen=True, eq=False)
