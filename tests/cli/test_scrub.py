@@ -184,7 +184,7 @@ def test_tutors_are_trained_once_and_asked_by_every_request(here):
         "third.safetensors",
     ):  # as trained again elsewhere, for one file serves one request
         shutil.copy(here / "memory/fold-models.safetensors", here / copy)
-    asked = ("scrub", *BASE, *RECIPE, "--fold-models", "memory/fold-models.safetensors")
+    asked: tuple[str, ...] = ("scrub", *BASE, *RECIPE, "--fold-models", "memory/fold-models.safetensors")
     ended = spotless(*asked, "--out", "first")
     assert ended.code == 0, ended.err
     receipt = json.loads((here / "first/receipt.json").read_text())["predicate"]

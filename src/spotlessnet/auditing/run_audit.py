@@ -11,14 +11,13 @@ from spotlessnet.auditing.networks import Networks
 from spotlessnet.auditing.seeds import scrub_seed
 from spotlessnet.auditing.shadow_attack import u_lira
 from spotlessnet.auditing.summary import ORIGINAL, RETRAINED
-from spotlessnet.core.buffers import running_norms
 from spotlessnet.core.deprecated import accepts_old_names
 from spotlessnet.core.meter import Meter
 from spotlessnet.core.progress import track
 from spotlessnet.core.readout import Readout
 from spotlessnet.core.scrub import Scrub
 from spotlessnet.core.split import Split
-from spotlessnet.core.trained import Trained
+from spotlessnet.core.trained import Trained, running_norms
 from spotlessnet.core.trainer import name_of
 from spotlessnet.readouts.error import Error
 from spotlessnet.readouts.margin import Margin

@@ -8,13 +8,12 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from spotlessnet.auditing.seeds import scrub_every_seed
-from spotlessnet.core.buffers import Buffers, buffers_of
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import DataError, NeedError, SettingError
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.scrub import Scrub
 from spotlessnet.core.split import Split
-from spotlessnet.core.trained import Trained
+from spotlessnet.core.trained import Buffers, Trained, buffers_of
 from spotlessnet.training.train import train_many
 
 

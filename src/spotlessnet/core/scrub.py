@@ -10,14 +10,14 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from spotlessnet.core.buffers import Buffers, reestimated
+from spotlessnet.core.buffers import reestimated
 from spotlessnet.core.covariance import Covariance, NoNoise
 from spotlessnet.core.deprecated import AcceptsOldNames
 from spotlessnet.core.errors import DataError, SettingError
 from spotlessnet.core.gaussian import Diagnostics, Gaussian, Measured
 from spotlessnet.core.registry import Registry
 from spotlessnet.core.split import Split
-from spotlessnet.core.trained import Trained
+from spotlessnet.core.trained import Buffers, Trained
 
 M = TypeVar("M", bound=Measured)
 

@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.modules.batchnorm import _NormBase
 
-from spotlessnet.core.buffers import Buffers, buffers_of, put_buffers, running_norms, same_statistics
 from spotlessnet.core.data import Batch, Data
 from spotlessnet.core.deprecated import AcceptsOldNames, OldName, accepts_old_names
 from spotlessnet.core.errors import (
@@ -25,6 +25,9 @@ from spotlessnet.core.loss import CrossEntropy, Loss, PerSample, smoothed
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.source import Inputs
 from spotlessnet.core.trainer import Trainer, epochs_of
+
+Buffers = Mapping[str, Tensor]
+"""By name, as in a state dict."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -307,3 +310,34 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 def _flat(tensors: Any) -> Float[Tensor, " P"]:
     return torch.cat([t.detach().reshape(-1) for t in tensors])
+
+
+def buffers_of(module: nn.Module) -> dict[str, Tensor]:
+    """All buffers by name, copied."""
+    return {name: value.detach().clone() for name, value in module.named_buffers()}
+
+
+def put_buffers(module: nn.Module, buffers: Buffers) -> nn.Module:
+    """A copy of the module with these buffers; all that it has must be among them."""
+    made = copy.deepcopy(module)
+    with torch.no_grad():
+        for name, value in made.named_buffers():
+            if name not in buffers or buffers[name].shape != value.shape:
+                what = "is missing" if name not in buffers else f"has shape {tuple(buffers[name].shape)}"
+                raise MismatchError(
+                    f"Buffers must be those of this network, but {name!r} {what}. Give the whole state dict."
+                )
+            value.copy_(buffers[name])
+    return made
+
+
+def running_norms(module: nn.Module) -> list[_NormBase]:
+    """The layers that keep running statistics."""
+    return [m for m in module.modules() if isinstance(m, _NormBase) and m.running_mean is not None]
+
+
+def same_statistics(module: nn.Module, buffers: Buffers) -> bool:
+    """Whether the running statistics of the module are those among the buffers."""
+    kept = {id(b) for m in running_norms(module) for b in m.buffers(recurse=False)}
+    own = {name: value for name, value in module.named_buffers() if id(value) in kept}
+    return all(name in buffers and torch.equal(value, buffers[name].to(value)) for name, value in own.items())

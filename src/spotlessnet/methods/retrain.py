@@ -6,11 +6,10 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from spotlessnet.core.buffers import buffers_of
 from spotlessnet.core.errors import check_not_negative
 from spotlessnet.core.scrub import METHODS, Notes, Scrub, Work, gradients
 from spotlessnet.core.split import Split
-from spotlessnet.core.trained import Trained
+from spotlessnet.core.trained import Trained, buffers_of
 from spotlessnet.core.trainer import name_of
 from spotlessnet.training.train import UNCOUPLED, train
 

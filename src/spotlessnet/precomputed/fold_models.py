@@ -9,12 +9,11 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from spotlessnet.core.buffers import buffers_of
 from spotlessnet.core.data import Data, evenly
 from spotlessnet.core.errors import MismatchError, NeedError, NumericsError, SettingError, check_positive
 from spotlessnet.core.row_digests import keyed_digests
 from spotlessnet.core.row_keys import RowKeys
-from spotlessnet.core.trained import Trained
+from spotlessnet.core.trained import Trained, buffers_of
 from spotlessnet.precomputed.effect import Effect
 from spotlessnet.training.order import mixed
 from spotlessnet.training.train import train

@@ -14,14 +14,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from spotlessnet.auditing.audit_report import AuditReport
-from spotlessnet.core.buffers import running_norms
 from spotlessnet.core.damage import MOST, check_damage, utility_of
 from spotlessnet.core.errors import NeedError, NumericsError, WornError
 from spotlessnet.core.gaussian import Gaussian
 from spotlessnet.core.meter import Meter
 from spotlessnet.core.row_digests import as_bytes
 from spotlessnet.core.row_keys import next_salt
-from spotlessnet.core.trained import Trained
+from spotlessnet.core.trained import Trained, running_norms
 from spotlessnet.core.trainer import name_of
 from spotlessnet.precomputed.after_request import after_request
 from spotlessnet.precomputed.effect import Effect

@@ -11,14 +11,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from spotlessnet.core.buffers import Buffers, buffers_of
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import NeedError, NumericsError
 from spotlessnet.core.loss import smoothed
 from spotlessnet.core.progress import track
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.source import Inputs
-from spotlessnet.core.trained import Trained, logits_of
+from spotlessnet.core.trained import Buffers, Trained, buffers_of, logits_of
 from spotlessnet.training import checkpoint as checkpoints
 from spotlessnet.training.augment import augmented
 from spotlessnet.training.optimiser import Optimiser
