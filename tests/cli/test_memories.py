@@ -25,6 +25,12 @@ ROWS = ("--model", "nets.py:build", "--weights", "model.safetensors", "--data", 
 STATISTICS = "memory/statistics.safetensors"
 
 
+@pytest.fixture
+def served_in_any_case(monkeypatch):
+    """With sixty rows fold models may take much back; these tests ask what a second request finds, not whether."""
+    monkeypatch.setattr("spotlessnet.methods.out_of_fold.drift.TAKEN", 1.0)
+
+
 def take_out(here: Path, *people: str) -> None:
     """What the guide asks for: the rows of earlier requests leave the data, so that all others move up."""
     text = (here / "mydata.py").read_text()
@@ -121,7 +127,7 @@ def rows_before() -> tuple[torch.Tensor, torch.Tensor]:
     return x, y
 
 
-def test_rows_forgotten_before_are_unknown_to_the_fold_models_of_the_next_request(here):
+def test_rows_forgotten_before_are_unknown_to_the_fold_models_of_the_next_request(here, served_in_any_case):
     """Left in the data, they would be taught again."""
     assert spotless("precompute", *ROWS, *RECIPE, "--rank", "0", "--folds", "2", "--out", "memory").code == 0
     old, new = "memory/fold-models.safetensors", "first/fold-models.safetensors"
@@ -138,7 +144,7 @@ def test_rows_forgotten_before_are_unknown_to_the_fold_models_of_the_next_reques
     assert len(sn.read_fold_models(here / "second/fold-models.safetensors").keys) == 56
 
 
-def test_tutors_are_found_by_content_when_rows_were_taken_out(here):
+def test_tutors_are_found_by_content_when_rows_were_taken_out(here, served_in_any_case):
     assert spotless("precompute", *ROWS, *RECIPE, "--rank", "0", "--folds", "2", "--out", "memory").code == 0
     asked = ("scrub", *BASE, *RECIPE, "--fold-models", "memory/fold-models.safetensors")
     assert spotless(*asked, "--out", "first").code == 0
@@ -258,7 +264,7 @@ def test_one_memory_serves_one_request(here):
     assert spotless(*asked, "--out", "anew").code == 0
 
 
-def test_one_file_of_fold_models_serves_one_request(here):
+def test_one_file_of_fold_models_serves_one_request(here, served_in_any_case):
     """Given again, they would not know what the request before did, and which of its rows must not be taught."""
     assert spotless("precompute", *ROWS, *RECIPE, "--rank", "0", "--folds", "2", "--out", "memory").code == 0
     old = "memory/fold-models.safetensors"

@@ -288,7 +288,8 @@ def test_statistics_that_carry_the_rows_are_named_in_the_limits(here):
     exec((here / "nets.py").read_text(), space)
     save_file(space["normed"]().state_dict(), here / "normed.safetensors")
     swapped = [{"nets.py:build": "nets.py:normed", "model.safetensors": "normed.safetensors"}.get(w, w) for w in BASE]
-    assert spotless("scrub", *swapped, *QUICK, "--out", "run").code == 0
+    # The network was never trained, so what its statistics become is no damage to anybody.
+    assert spotless("scrub", *swapped, *QUICK, "--accept-damage", "--out", "run").code == 0
     limits = json.loads((here / "run/receipt.json").read_text())["predicate"]["limits"]
     assert any("BatchNorm's running statistics were gathered with the forgotten rows" in limit for limit in limits)
 
