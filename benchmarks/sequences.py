@@ -9,8 +9,8 @@ A cohort that its own request moved by more than `NOISE` is *looked at again* af
 back* if then it is nearer to the original by more than half of what its own request did. Some of that is no memory of
 the rows: rows are alike, so every request moves all a little. How much is seen on **retraining**, coupled and each time
 without all rows gone so far, by the same count; and on groups of as many **strangers**, rows that nobody was trained
-on: *beyond unseen examples* are those taken back by more than any of a hundred such groups moved the same way between the
-same two networks. Where the tool says *retrain now* a sequence ends, as the command then refuses.
+on: *beyond unseen examples* are those taken back by more than any of a hundred such groups moved the same way between
+the same two networks. Where the tool says *retrain now* a sequence ends, as the command then refuses.
 """
 
 import argparse
@@ -216,7 +216,7 @@ def measure(setting: Setting, seed: int, methods: Sequence[str] = METHODS) -> It
 
 
 def taken_back(path: Sequence[Tensor], cohorts: list[list[int]], groups: Tensor) -> tuple[float, float, float, float]:
-    """Cohorts looked at again, those taken back, those of them beyond unseen examples, and the largest share taken back.
+    """Cohorts looked at again, those taken back, those beyond unseen examples, and the largest share taken back.
 
     **Arguments:**
 
@@ -240,7 +240,9 @@ def taken_back(path: Sequence[Tensor], cohorts: list[list[int]], groups: Tensor)
 
 def table(all_rows: Sequence[Row]) -> str:
     """Markdown: how many cohorts were taken back, of those looked at after later requests."""
-    lines = ["| setting | from | sequences | requests served | loss taken back | score taken back | beyond unseen examples |"]
+    lines = [
+        "| setting | from | sequences | requests served | loss taken back | score taken back | beyond unseen examples |"
+    ]
     lines.append("|---|---|---:|---:|---:|---:|---:|")
     for setting in dict.fromkeys(row.experiment for row in all_rows):
         for method in METHODS:

@@ -236,7 +236,14 @@ def test_what_is_said_of_sequences_is_in_their_rows():
         for method in (said.AT_HAND, said.SAMPLE, said.FOLD_MODELS, said.RETRAINED)
     )
     assert f"{all_rows} looks with all retained examples at hand, {some} with 150 of them; {retrained} by" in text
-    assert f"**From fold models more often**: {fold_models}." in text
+    scores = [
+        f"{total(method, said.SCORE)} of {total(method, said.LOOKED[said.SCORE]):,}"
+        for method in (said.FOLD_MODELS, said.RETRAINED)
+    ]
+    assert f"{fold_models} looks were undone in the loss, but in the score of a U-LiRA attack {scores[0]}" in text
+    assert f"against {scores[1]} by retraining" in text
+    served = total(said.FOLD_MODELS, said.SERVED)
+    assert f"**From fold models: mostly refused.** {served} of " in text
     sequences = len({(row.experiment, row.seed) for row in rows})
     assert f"{sequences} sequences of ten requests" in text
     assert f"Served were {total(said.AT_HAND, said.SERVED)} of {10 * sequences:,} requests from statistics" in text
