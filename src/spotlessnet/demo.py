@@ -1,4 +1,4 @@
-"""The demo: a digit classifier forgets mislabelled rows, by every method, and the report shows which ones did."""
+"""The demo: a digit classifier forgets mislabelled rows, by nine methods, and the report shows which ones did."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -12,7 +12,7 @@ from torch import float64, nn
 import spotlessnet as sn
 from spotlessnet.core.damage import CHECKED, utility_of
 from spotlessnet.core.errors import DamageError
-from tests.cli.workshop import BASE, DATA, QUICK, spotless
+from tests.cli.workshop import BASE, DATA, QUICK, RECIPE, spotless
 
 RUINOUS = ("--method", "gradient-ascent", "--set", "lr=1e6")
 NOISY = ("--method", "ntk", "--max-nats", "1")
@@ -28,11 +28,40 @@ def test_a_ruined_network_is_refused_and_nothing_is_written(here, how):
     last = ended.err.strip().splitlines()[-1]
     assert last.startswith("error[damage]: The scrubbed network is ruined: ")
     assert "of 57 retained rows are answered wrong" in last
-    assert "`--method retrain`" in last
-    assert "the lr of Adam is not that of SGD" in last
+    # Neither init nor recipe is known here: nothing is said of an lr that nobody gave.
+    assert "`--method retrain`" not in last
+    assert "give init and recipe" in last
+    assert "Adam" not in last
+    assert ("less noise" in last) == (how is NOISY)
     assert "default method" not in last
     assert "--accept-damage insists" in last
     assert [p for p in sorted(here.rglob("*")) if "__pycache__" not in str(p)] == before
+
+
+def test_the_advice_follows_what_is_known(here):
+    last = spotless("scrub", *BASE, *RECIPE, *RUINOUS, "--out", "run").err
+    assert "`--method retrain`" in last
+    assert "The recipe says SGD with lr 0.05: an lr of Adam is not one for SGD" in last
+    assert "less noise" not in last
+    trained, _, data = problem(torch.arange(60) % 3)
+    split, ruined = sn.rows([0])(data), trained.at(-trained.weights)
+
+    def said(scrub: sn.Scrub, **known: object) -> str:
+        network = sn.Trained.of(trained.module(), **known)  # type: ignore[arg-type]  # what is tried
+        with pytest.raises(DamageError) as raised:
+            sn.check_damage(network, ruined, split, scrub=scrub)
+        return str(raised.value)
+
+    start = trained.module()
+    adam = said(sn.Finetune(), init=start, recipe=sn.Recipe(optimizer="adam"))
+    assert "Adam" not in adam
+    assert "`--method retrain`" in adam
+    step = said(sn.SSD(), init=start, recipe=sn.Recipe())
+    assert "Adam" not in step
+    assert "Try a smaller step" in step
+    both = said(sn.chain(sn.NTK(), sn.Finetune()), init=start, recipe=sn.Recipe())
+    assert "an lr of Adam is not one for SGD" in both
+    assert "--method retrain" not in said(sn.Retrain(), init=start, recipe=sn.Recipe())
 
 
 def test_whoever_insists_gets_it_with_both_errors_in_the_receipt(here):

@@ -1,12 +1,16 @@
 """`Registry`: entered once, found by name, in an order that does not depend on imports."""
 
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
+from spotlessnet.core.bound import BOUNDS
 from spotlessnet.core.errors import SettingError
+from spotlessnet.core.readout import READOUTS
 from spotlessnet.core.registry import Registry, first_line
+from spotlessnet.core.scrub import METHODS
 
 
 def greetings() -> Registry[type]:
@@ -77,6 +81,15 @@ def test_asking_imports_every_file_of_the_package(tmp_path: Path, monkeypatch):
     assert registry.names() == ("alpha", "zeta")
     for name in [name for name in sys.modules if name.startswith("toy_package_of_greetings")]:
         monkeypatch.delitem(sys.modules, name)
+
+
+def test_no_summary_has_a_hole_or_a_formula():
+    """`spotless list` cut formulas out of sentences: "ssd: where; no training."."""
+    for registry in (METHODS, READOUTS, BOUNDS):
+        for entry in registry.entries():
+            said = entry.summary
+            assert re.search(r"  | [;,.:]|\b(on|with|where)[;,.]| to so |^[a-z]", said) is None, (entry.name, said)
+            assert re.search(r"[$\\{}`]", said) is None, (entry.name, said)
 
 
 def test_first_line_of_something_without_a_docstring():

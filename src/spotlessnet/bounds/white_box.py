@@ -12,6 +12,7 @@ from spotlessnet.core.trained import Trained
 
 @BOUNDS.register(
     "white-box",
+    summary="The divergence of scrubbed from retrained weights, over all weights.",
     paper="Golatkar, Achille and Soatto (2020), Eternal Sunshine of the Spotless Net: propositions 1 and 2",
     guarantee="holds for every attack on the weights and what is computed from them",
 )

@@ -22,7 +22,7 @@ def demo(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> int:
-    """Forget mislabelled digits with every method, audit it, and write a report: about a minute.
+    """Forget mislabelled digits with nine methods, audit it, and write a report: about a minute.
 
     [bold]spotless demo[/bold]
     """

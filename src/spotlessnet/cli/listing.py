@@ -7,7 +7,7 @@ import typer
 from spotlessnet.cli.console import Console
 from spotlessnet.cli.options import AsJson, Debug, Quiet
 from spotlessnet.core.errors import check_choice
-from spotlessnet.core.registry import Entry, defaults
+from spotlessnet.core.registry import Entry, defaults, first_line
 
 KINDS = ("methods", "readouts", "bounds", "datasets", "experiments")
 What = Annotated[str, typer.Argument(help=f"{', '.join(KINDS)}, or all.")]
@@ -102,12 +102,4 @@ def experiments() -> dict[str, Any]:
 
 
 def _experiments() -> dict[str, Any]:
-    return {name: {"about": _first_line(one), "settings": {}} for name, one in experiments().items()}
-
-
-def _first_line(thing: Any) -> str:
-    import re
-
-    line = (thing.__doc__ or "").strip().split("\n", 1)[0].replace("`", "")
-    # Names such as $D_f$ stay; a formula does not read well in a terminal.
-    return re.sub(r":? *\$[^$]{5,}\$", "", line).replace("$", "").strip()
+    return {name: {"about": first_line(one), "settings": {}} for name, one in experiments().items()}

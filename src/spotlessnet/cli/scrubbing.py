@@ -9,7 +9,7 @@ import typer
 from spotlessnet.cli.console import Console
 from spotlessnet.cli.options import AsJson, Debug, Quiet, Wish, takes_case
 from spotlessnet.core.progress import quiet as no_bars
-from spotlessnet.requests.audits import REPORT, Audit
+from spotlessnet.requests.audits import REPORT, Audit, check_can_audit
 from spotlessnet.requests.planning import Plan, plan_of
 from spotlessnet.requests.serving import SCRUBBED, Unlearned, serve
 
@@ -46,15 +46,17 @@ def scrub(
     console = Console(json, quiet)
     with no_bars() if quiet or json else nullcontext():
         if wish.dry_run:
-            return planned(plan_of(wish.case), console)
+            return planned(plan_of(wish.case), console, audit=audit)
         wish.case.need("out", "model", "weights", "data", "forget")
         how = Audit(seeds, shadow_attack) if audit else None
         served = serve(wish.case, resume=wish.resume, audit=how, say=console.say)
     return _told(served, console, audited=audit)
 
 
-def planned(plan: Plan, console: Console) -> int:
-    """Print a plan; nothing was written."""
+def planned(plan: Plan, console: Console, *, audit: bool = False) -> int:
+    """Print a plan, with `audit` only where one can be run; nothing was written."""
+    if audit:
+        check_can_audit(plan)
     retraining = plan.cost.retraining if isfinite(plan.cost.retraining) else None
     cost = {"seconds": plan.cost.seconds, "at_most": plan.cost.at_most, "retraining": retraining}
     bytes_ = {"memory": plan.cost.memory, "available": plan.cost.available}

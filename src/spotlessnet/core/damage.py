@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from spotlessnet.core.data import Data, evenly
 from spotlessnet.core.errors import DamageError, check_positive
 from spotlessnet.core.loss import BinaryCrossEntropy, CrossEntropy, Loss
+from spotlessnet.core.scrub import Scrub, declared_by
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 
@@ -29,11 +30,7 @@ BORNE = {"error": 1.0, "balanced error": 3.0, "loss": 10.0}
 """Times the limit that each rise may be. Few rows carry a balanced error, and confidence falls with any noise: five
 points of error go with fifteen of the balanced error, and with half of what a loss knows about the labels."""
 
-ADVICE = (
-    "Try a lower lr or a smaller step, less noise (a larger budget in nats), `--method retrain`, or a method that "
-    "needs no recipe (`--method ntk`). A recipe means SGD with momentum: the lr of Adam is not that of SGD, with it "
-    "a network comes out ruined. --max-damage says how much may be lost, --accept-damage insists."
-)
+INSIST = "--max-damage says how much may be lost, --accept-damage insists."
 
 
 @dataclass(frozen=True)
@@ -92,8 +89,43 @@ def utility_of(before: Trained, after: Trained, split: Split) -> list[Utility]:
     ]
 
 
+def advice_for(before: Trained, scrub: Scrub | None = None) -> str:
+    """What may help a network that came out ruined, from what is known of it and of the method.
+
+    **Arguments:**
+
+    - `scrub`: the method; advice is for any where it is not said.
+    """
+    named = set() if scrub is None else declared_by(scrub)
+    read = {word for entry in named for word in (*entry.needs, *entry.reads)}
+    trains = scrub is None or "recipe" in read
+    tries = ["a lower lr or fewer epochs" if trains else "a smaller step"]
+    if scrub is None or scrub.is_noisy:
+        tries.append("less noise (a larger budget in nats)")
+    names = {entry.name for entry in named}
+    if before.can_retrain and "retrain" not in names:
+        tries.append("`--method retrain`")
+    if not before.can_retrain:
+        tries.append("a retraining (give init and recipe, or a trainer)")
+    recipe = before.recipe if trains else None
+    # The lr of Adam in a recipe of SGD trains to ruin, and a command line knows no other optimiser.
+    told = (
+        f" The recipe says SGD with lr {recipe.lr:g}: an lr of Adam is not one for SGD "
+        '(`sn.Recipe(optimizer="adam", ...)`).'
+        if recipe is not None and recipe.optimizer == "sgd"
+        else ""
+    )
+    return f"Try {', or '.join(tries)}.{told} {INSIST}"
+
+
 def check_damage(
-    before: Trained, after: Trained | nn.Module, split: Split, limit: float = MOST, *, least: int = LEAST
+    before: Trained,
+    after: Trained | nn.Module,
+    split: Split,
+    limit: float = MOST,
+    *,
+    least: int = LEAST,
+    scrub: Scrub | None = None,
 ) -> list[Utility]:
     """Raise where a scrubbed network answers rows that stay much worse than the original did; else say how it does.
 
@@ -106,6 +138,7 @@ def check_damage(
       of what the network knows about the labels that may be lost. The balanced error may rise three times as much, and
       a loss beside an error ten times.
     - `least`: rows, retained and held-out together, that must be there to look at.
+    - `scrub`: the method, for what an error advises.
     """
     check_positive("limit", limit, "0.05 is five points.")
     check_positive("least", least)
@@ -116,7 +149,7 @@ def check_damage(
     if worst is not None and not worst.share <= limit:  # not a number counts as damage
         raise DamageError(
             f"The scrubbed network is ruined: {worst}, and the rise may be {worst.borne * limit:g}. Nothing was "
-            f"written. {ADVICE}"
+            f"written. {advice_for(before, scrub)}"
         )
     # Each set of rows once, though it is judged by several measures.
     rows = sum({one.on: one.rows for one in found if one.kind != "balanced error"}.values())

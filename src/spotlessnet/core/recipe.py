@@ -36,6 +36,7 @@ class Recipe(metaclass=AcceptsOldNames):
       `(x, generator) -> x`. The first kind must draw from torch's own generators, which follow the seed.
     - `bf16`: the forward pass under bfloat16 autocast; weights stay in their own number format.
     - `freeze_statistics`: BatchNorm keeps the running statistics it came with; its scale and shift still train.
+      `Trained.of` sees from the buffers of `init` where training moved them, and then repeats that.
     - `dropout`: whether dropout layers are active while training.
     """
 

@@ -160,6 +160,10 @@ class Registry(Generic[T]):
             )
         return found
 
+    def declared(self, thing: object) -> Entry[T] | None:
+        """As `entry_of`, or `None` for a class of the caller's own that never declared itself; imports nothing."""
+        return next((entry for entry in self._entries.values() if entry.thing is thing), None)
+
     def api_entries(self) -> str:
         """A line for each thing, by which the page of the API shows it."""
         return "\n".join(f"::: {entry.place}" for entry in self.entries())
@@ -179,10 +183,13 @@ class Registry(Generic[T]):
 
 
 def first_line(thing: object) -> str:
-    """The first line of a docstring as a terminal shows it: without code marks and formulas."""
+    """The first line of a docstring as a terminal shows it: without code marks.
+
+    Names such as $D_f$ stay as plain text, and a formula after a colon goes. One that is part of the sentence would
+    leave a hole: such a thing declares a `summary` in words.
+    """
     line = (getattr(thing, "__doc__", None) or "").strip().split("\n", 1)[0].replace("`", "")
-    # Names such as $D_f$ stay; a formula does not read well in a terminal.
-    return re.sub(r":? *\$[^$]{5,}\$", "", line).replace("$", "").strip()
+    return re.sub(r": *\$[^$]{5,}\$", "", line).replace("$", "").strip()
 
 
 def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -13,9 +13,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from spotlessnet.core.buffers import reestimated
 from spotlessnet.core.covariance import Covariance, NoNoise
 from spotlessnet.core.deprecated import AcceptsOldNames
-from spotlessnet.core.errors import DataError, SettingError
+from spotlessnet.core.errors import DataError, NeedError, SettingError
 from spotlessnet.core.gaussian import Diagnostics, Gaussian, Measured
-from spotlessnet.core.registry import Registry
+from spotlessnet.core.registry import Entry, Registry
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Buffers, Trained
 
@@ -223,9 +223,16 @@ class Scrub(metaclass=AcceptsOldNames):
             # Nothing to forget: the very same bytes come back, without noise.
             return Gaussian(trained.weights.clone(), NoNoise.at(trained.weights), notes.diagnostics())
         self.check_enough_is_kept(split)
+        self.check_needs(trained, split)
         mean = self.shift(trained, split, notes).detach().clone()
         shifted = with_statistics(trained.at(mean), split, notes)
         return Gaussian(mean, self.spread(shifted, split, notes), notes.diagnostics(), notes.buffers)
+
+    def check_needs(self, trained: Trained, split: Split) -> None:
+        """Raise where the network is not of the kind that the method declared to need; called before any work."""
+        declared = METHODS.declared(type(self))
+        if declared is not None and "classes" in declared.needs:
+            check_has_classes(f"The method {declared.name!r}", trained, split)
 
     def check_enough_is_kept(self, split: Split) -> None:
         """Raise where a request leaves too little for the method to mean anything."""
@@ -237,6 +244,20 @@ class Scrub(metaclass=AcceptsOldNames):
                 f"{type(self).__name__} must keep at least {self.least_kept:.0%} of the training rows, but this "
                 f"request leaves {kept} of {kept + gone}. Train anew on what is left."
             )
+
+
+@torch.no_grad()
+def check_has_classes(who: str, trained: Trained, split: Split) -> None:
+    """Raise unless the network gives one logit per class and labels are class numbers; one row is looked at."""
+    batch = next(iter(trained.batches(split.forget, 1)))
+    outputs = trained.outputs(batch.x)
+    numbers = trained.loss.is_classification or not batch.y.is_floating_point()
+    if outputs.ndim != 2 or outputs.shape[1] < 2 or batch.y.ndim != 1 or not numbers:
+        raise NeedError(
+            f"{who} needs classes: one logit per class and one class number a row, but for the loss "
+            f"{trained.loss.name!r} an answer has shape {tuple(outputs.shape[1:])} and a label "
+            f"{tuple(batch.y.shape[1:])}, {batch.y.dtype}. Take a method without that need: `spotless list methods`."
+        )
 
 
 def with_statistics(shifted: Trained, split: Split, notes: Notes) -> Trained:
@@ -310,6 +331,10 @@ class Chain(Scrub):
     def cost(self, trained: Trained, split: Split) -> Work:
         return sum((link.cost(trained, split) for link in self.links), Work(0, 0))
 
+    def check_needs(self, trained: Trained, split: Split) -> None:
+        for link in self.links:
+            link.check_needs(trained, split)
+
     @property
     def is_noisy(self) -> bool:
         return self.links[-1].is_noisy
@@ -325,6 +350,14 @@ def chain(*links: Scrub) -> Scrub:
     what its own link left and not what the others did, so it is refused there.
     """
     return Chain(links)
+
+
+def declared_by(scrub: Scrub) -> set[Entry[type[Scrub]]]:
+    """What the parts of a method declared of themselves: those of a chain, and the one inside a budget."""
+    inside = getattr(scrub, "scrub", None)
+    parts = (*getattr(scrub, "links", ()), *([inside] if isinstance(inside, Scrub) else []))
+    own = METHODS.declared(type(scrub))
+    return {entry for part in parts for entry in declared_by(part)} | (set() if own is None else {own})
 
 
 def _check_no_budget(links: tuple[Scrub, ...]) -> None:

@@ -75,7 +75,8 @@ class Trained(metaclass=AcceptsOldNames):
         - `loss`: what was minimised, per sample; softmax cross-entropy unless said.
         - `weight_decay`: weight of `½‖w − start‖²` beside the mean loss; taken from the recipe if that is given.
         - `init`: where training began, which the decay pulls to: a state dict, a module or a flat vector.
-        - `recipe`: how it was trained, if retraining and relearning shall be defined.
+        - `recipe`: how it was trained, if retraining and relearning shall be defined. Where `init` has other BatchNorm
+          statistics than the network, training moved them, and so does the recipe, whatever its `freeze_statistics`.
         - `trainer`: what trained it, where that was not this package: `train(model, examples, seed) -> model`.
         """
         if isinstance(trainer, Recipe):
@@ -99,7 +100,13 @@ class Trained(metaclass=AcceptsOldNames):
             check_not_negative("Trained.decay", weight_decay)
         objective = smoothed(as_loss(loss), 0.0 if recipe is None else recipe.label_smoothing)
         made = Trained(network, weights, tuple(taking_part), shapes, objective, weight_decay, None, recipe, trainer)
-        return made if init is None else replace(made, init=made.vector(init), init_buffers=made._buffers_in(init))
+        if init is None:
+            return made
+        made = replace(made, init=made.vector(init), init_buffers=made._buffers_in(init))
+        if recipe is not None and made.statistics_moved:
+            # What is seen outweighs a default: to repeat the training is to move them again.
+            made = replace(made, recipe=recipe.but(freeze_statistics=False))
+        return made
 
     @property
     def device(self) -> torch.device:
@@ -143,13 +150,21 @@ class Trained(metaclass=AcceptsOldNames):
     def statistics_moved(self) -> bool:
         """Whether training moved BatchNorm's running statistics, so that they too know the rows.
 
-        A recipe says so; of a trainer it is seen from where training began, and believed where that is not known.
+        A recipe says so, or it is seen: they are not those at which training began. Where those are not known, it is
+        believed of a trainer only.
         """
         if not running_norms(self.model):
             return False
-        if self.trainer is not None:
-            return self.init_buffers is None or not same_statistics(self.model, self.init_buffers)
-        return self.recipe is not None and not self.recipe.freeze_statistics
+        if self.recipe is not None and not self.recipe.freeze_statistics:
+            return True
+        if self.init_buffers is None:
+            return self.trainer is not None
+        return not same_statistics(self.model, self.init_buffers)
+
+    @property
+    def may_have_moved_statistics(self) -> bool:
+        """Whether running statistics may know the rows and nobody can tell: there are some, and init brought none."""
+        return bool(running_norms(self.model)) and self.init_buffers is None and not self.statistics_moved
 
     def begin(self, who: str, *, instead: str = "") -> "Trained":
         """The network where its training began, or an error that says what `who` lacks and what to use instead.

@@ -21,7 +21,7 @@ from spotlessnet.training.tuning import Tuning
 @METHODS.register(
     "bad-teacher",
     paper="Chundawat, Tarun, Mandal and Kankanhalli (2023), Can Bad Teaching Induce Forgetting?",
-    needs=("retained data",),
+    needs=("retained data", "classes"),
     reads=("init", "recipe"),
     guarantee="none",
 )

@@ -18,6 +18,7 @@ from spotlessnet.training.tuning import Tuning
 
 @METHODS.register(
     "l1-sparse",
+    summary="Train on with the retained data and an l1 norm of the weights, whose strength falls to zero.",
     paper="Jia, Liu, Ram, Yao, Liu, Liu, Sharma and Liu (2023), Model Sparsity Can Simplify Machine Unlearning",
     needs=("retained data",),
     reads=("init", "recipe"),

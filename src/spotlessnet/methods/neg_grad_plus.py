@@ -20,6 +20,7 @@ from spotlessnet.training.tuning import Tuning
 
 @METHODS.register(
     "neg-grad-plus",
+    summary="Fine-tune down the loss of the retained data and, with a small share, up that of the forgotten data.",
     paper="Kurmanji, Triantafillou, Hayes and Triantafillou (2023), Towards Unbounded Machine Unlearning",
     needs=("retained data", "classes"),
     reads=("init", "recipe"),

@@ -19,10 +19,18 @@ from spotlessnet.training.train import train
 
 @dataclass(frozen=True)
 class ShortRetrainFacts(Measured):
-    """How long it took, and how well retained rows are answered."""
+    """How long it took, and how well retained rows are answered.
+
+    **Arguments:**
+
+    - `share_of_training`: epochs done, as a share of the recipe's.
+    - `share_of_retraining`: operations done, looks at the error included, as a share of one retraining's: what the plan
+      shows as usual and at most.
+    """
 
     epochs: int | None = None
     share_of_training: float | None = None
+    share_of_retraining: float | None = None
     retained_error: float | None = None
 
 
@@ -98,7 +106,15 @@ class ShortRetrain(Scrub):
             epochs += stage
             error = error_rate(network, split.retain)
         share = epochs / full if full else 0.0
-        notes.measure(ShortRetrainFacts, epochs=epochs, share_of_training=share, retained_error=error)
+        sizes = Sizes.of(trained, split)
+        counted = share + (epochs // stage + 1) * sizes.answer / (full * sizes.gradient) if full else 0.0
+        notes.measure(
+            ShortRetrainFacts,
+            epochs=epochs,
+            share_of_training=share,
+            share_of_retraining=counted,
+            retained_error=error,
+        )
         if error > goal:
             notes.assume(
                 f"after as many epochs as the recipe has, the retained rows' error is {error:.3g}, not {goal:.3g}",

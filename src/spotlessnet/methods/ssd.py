@@ -27,6 +27,7 @@ class SSDFacts(Measured):
 
 @METHODS.register(
     "ssd",
+    summary="Shrink weights that matter far more to the forgotten data than to all data; no training.",
     paper="Foster, Schoepf and Brintrup (2024), Fast Machine Unlearning Without Retraining",
     needs=("retained data",),
     guarantee="none",

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from spotlessnet.auditing.audit_report import AuditReport
+from spotlessnet.core.errors import DataError, NeedError
 from spotlessnet.core.trained import Trained
+from spotlessnet.readouts.parts import class_labels, class_logits
 from spotlessnet.requests.case import Case, as_flag
 from spotlessnet.requests.folder import Folder
 from spotlessnet.requests.inputs import OF_ONE_REQUEST, inputs_of, neutral
@@ -32,6 +34,20 @@ class Audit:
 
     seeds: int = 8
     shadow_attack: bool = False
+
+
+def check_can_audit(plan: Plan) -> None:
+    """Raise, before any work, where the audit's readouts have nothing to read: they compare margins of classes."""
+    opened = plan.opened
+    try:
+        row = opened.split.forget.select([0])
+        class_logits(opened.trained, row)
+        class_labels(opened.trained, row)
+    except (DataError, NeedError) as e:
+        raise NeedError(NO_CLASSES.format(e)) from e
+
+
+NO_CLASSES = "An audit is for classifiers: it needs one logit per class and class numbers. {} Leave the audit out."
 
 
 def audited(plan: Plan, delivered: Trained | None, settings: Audit) -> AuditReport:
@@ -66,6 +82,7 @@ def audit_case(
     folder = Folder(case.out, resume, case.private_days)
     folder.check(inputs_of(case))
     plan = plan_of(case)
+    check_can_audit(plan)
     for line in plan.lines():
         say(line)
     with folder.claimed():

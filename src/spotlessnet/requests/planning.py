@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 import torch
 
+from spotlessnet.auditing.audit_report import AuditReport
 from spotlessnet.core.damage import CHECKED
 from spotlessnet.core.errors import ResourceError
+from spotlessnet.core.gaussian import Gaussian
 from spotlessnet.core.meter import free_bytes
 from spotlessnet.core.scrub import Scrub, Sizes, Work
 from spotlessnet.core.split import Request, Split
@@ -54,8 +56,9 @@ class Estimate:
         known = math.isfinite(share)
         retrain = f"{_seconds(self.retraining)} for one retraining" if known else "retraining: its recipe is not known"
         ratio = f" ({share:.1%} of it)" if known else ""
+        most = f" ({self.at_most / self.retraining:.0%})" if known else ""
         return [
-            f"time    about {_seconds(self.seconds)}{ratio}, at most {_seconds(self.at_most)}; {retrain}",
+            f"time    about {_seconds(self.seconds)}{ratio}, at most {_seconds(self.at_most)}{most}; {retrain}",
             memory,
         ]
 
@@ -68,7 +71,7 @@ class Estimate:
             )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Plan:
     """A request that was checked and not yet begun.
 
@@ -100,8 +103,31 @@ class Plan:
         for link, own in changed(self.scrub).items():
             lines.append(f"        {link}: {', '.join(f'{k}={v}' for k, v in own.items())}")
         lines += self.cost.lines()
-        lines.append("noise   " + ("from the seed given: for experiments only" if case.seed is not None else "secret"))
+        lines += self._norms()
+        lines.append(f"noise   {self._noise()}")
         return lines
+
+    def _norms(self) -> list[str]:
+        """What becomes of BatchNorm's running statistics, where there are any that may know the rows."""
+        trained = self.opened.trained
+        if trained.may_have_moved_statistics:
+            return [
+                "norms   BatchNorm's running statistics stay as they are and may come from the forgotten rows: give "
+                "`init` with its buffers, or a recipe with `freeze_statistics=False`"
+            ]
+        moved = "norms   training moved BatchNorm's running statistics: they are made anew without the forgotten rows"
+        return [moved] if trained.statistics_moved else []
+
+    def _noise(self) -> str:
+        if not self.scrub.is_noisy:
+            return "none: the method adds none"
+        return "secret" if self.opened.case.seed is None else "from the seed given: for experiments only"
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    # What was read holds the network and all rows: nobody wants those where a plan is shown.
+    __repr__ = __str__
 
 
 def plan_of(case: Case) -> Plan:
@@ -113,6 +139,7 @@ def plan_of(case: Case) -> Plan:
     scrub = scrub_of(case, network.statistics, network.reference, network.fold_models)
     opened = load_rows(case, network)
     scrub.check_enough_is_kept(opened.split)
+    scrub.check_needs(opened.trained, opened.split)
     cost = estimate(opened.trained, opened.split, scrub, case.memory_limit)
     cost.check_memory()
     return Plan(opened, scrub, cost)
@@ -123,6 +150,60 @@ def copies_in_words(request: Request) -> str:
     count = request.copies or 0
     rows = "1 kept row has" if count == 1 else f"{count} kept rows have"
     return f"{rows} the very inputs of a forgotten row: what such copies taught the network stays"
+
+
+def _limits_of_norms(trained: Trained, gaussian: Gaussian) -> list[str]:
+    """What running statistics may still carry; nothing where training is seen to have left them alone."""
+    if gaussian.buffers is None and (trained.statistics_moved or trained.may_have_moved_statistics):
+        return ["BatchNorm's running statistics were gathered with the forgotten rows and are left as they were."]
+    estimated = "batchnorm_statistics" in gaussian.diagnostics
+    if gaussian.buffers is not None and trained.init_buffers is None and not estimated:
+        return [
+            "BatchNorm's running statistics began at those of the original, for `init` has none: a moving average has "
+            "replaced them, all but the little that so many steps leave."
+        ]
+    return []
+
+
+def limits_of(
+    opened: LoadedRequest, gaussian: Gaussian, report: AuditReport | None, *, unchanged: bool = False
+) -> list[str]:
+    """What the receipt of this request cannot say."""
+    limits = [f"Assumed: {text}." for text in dict.fromkeys(gaussian.diagnostics.assumed)]
+    limits += _limits_of_norms(opened.trained, gaussian)
+    if unchanged:
+        limits.append("Nothing was changed: every weight came back bit for bit, so nothing was forgotten.")
+    frozen = sum(p.numel() for p in opened.trained.model.parameters()) - opened.trained.size
+    if frozen:
+        limits.append(f"{frozen} frozen parameters were not changed; what they know of the rows stays.")
+    limits.append("The optimiser's state, if kept, carries the forgotten rows too: discard it.")
+    limits.append("The list of what to forget and the folder `private` name or betray the rows: keep or destroy them.")
+    if opened.split.request.copies:
+        limits.append(f"{copies_in_words(opened.split.request)}. Ask for them too.")
+    if opened.statistics is not None:
+        limits.append(
+            "The network and the statistics that were given to this request know the forgotten rows: destroy both. "
+            "Whoever keeps them can read rows back from what changed."
+        )
+    if opened.statistics is not None and not opened.may_write_statistics:
+        limits.append(opened.no_statistics)
+    if opened.fold_models is not None:
+        limits.append(
+            "The file of the fold models holds the network from before all requests, and fold models that were "
+            "trained on "
+            "forgotten rows, each on a part of them: destroy it once a network was retrained, and guard it until then. "
+            "Give the next request the fold models that lie beside the new network: they no longer know the rows of "
+            "this one, so that none left in the data is taught again. "
+            "Whether a request takes back what an earlier one did is judged by retained rows, which stand in for those "
+            "gone."
+        )
+    if opened.case.seed is not None and not gaussian.is_noiseless:
+        limits.append("The noise came from a published seed: anyone can take it away again.")
+    if report is None:
+        limits.append("No audit was run: how much was forgotten has not been measured.")
+    else:
+        limits.append("The audit is of the method on this request over several seeds, not of this one file.")
+    return limits
 
 
 def estimate(trained: Trained, split: Split, scrub: Scrub, limit: float | None = None) -> Estimate:

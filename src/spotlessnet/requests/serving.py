@@ -10,17 +10,19 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from spotlessnet.auditing.audit_report import AuditReport
 from spotlessnet.core.damage import MOST, check_damage, utility_of
-from spotlessnet.core.errors import NeedError, NumericsError, WornError
+from spotlessnet.core.errors import DamageError, NeedError, NumericsError, WornError
 from spotlessnet.core.gaussian import Gaussian
 from spotlessnet.core.meter import Meter
 from spotlessnet.core.row_digests import as_bytes
 from spotlessnet.core.row_keys import next_salt
-from spotlessnet.core.trained import Trained, running_norms
+from spotlessnet.core.scrub import Scrub
+from spotlessnet.core.trained import Trained, same_statistics
 from spotlessnet.core.trainer import name_of
 from spotlessnet.precomputed.after_request import after_request
 from spotlessnet.precomputed.effect import Effect
@@ -28,14 +30,14 @@ from spotlessnet.precomputed.fold_model_files import write_fold_models
 from spotlessnet.precomputed.fold_models import FoldModels
 from spotlessnet.precomputed.statistics import Statistics
 from spotlessnet.precomputed.statistics_files import write_statistics
-from spotlessnet.requests.audits import Audit, audited, write_report
+from spotlessnet.requests.audits import Audit, audited, check_can_audit, write_report
 from spotlessnet.requests.case import Case
 from spotlessnet.requests.folder import Folder
 from spotlessnet.requests.inputs import Look, check_unchanged, identity_of, inputs_of, keyed, looks_at
 from spotlessnet.requests.lineage import Lineage
 from spotlessnet.requests.loading import LoadedRequest, need_inputs, network_of
 from spotlessnet.requests.methods import described
-from spotlessnet.requests.planning import Plan, copies_in_words, plan_of
+from spotlessnet.requests.planning import Plan, limits_of, plan_of
 from spotlessnet.store.checkpoints import load_into, read_weights, weights_as_bytes, write_weights
 from spotlessnet.store.receipts import COMMITMENT, NoiseSeed, commit_to, plain, statement, write_receipt
 
@@ -168,6 +170,8 @@ def serve(
             return _served_before(case, folder, found)
     lineages = _lineages(case)
     plan = plan_of(case)
+    if audit is not None:
+        check_can_audit(plan)
     check_unchanged(looks)
     for line in plan.lines():
         say(line)
@@ -245,8 +249,9 @@ def _forget(
     weights = gaussian.mean if noise is None else gaussian.draw(noise.generator())
     if not bool(weights.isfinite().all()):
         raise NumericsError("The scrubbed weights are not finite, so nothing was written. Lower the noise or the step.")
+    _check_changed(opened, weights, gaussian)
     after = opened.trained.at(weights, gaussian.buffers)
-    utility = measured_utility(opened, after)
+    utility = measured_utility(opened, after, plan.scrub)
     model = after.module()
     subjects = {SCRUBBED: _keep_network(folder, model)}
     statistics, fold_models = _for_next_request(opened, after)
@@ -265,7 +270,7 @@ def _forget(
         noise=NO_NOISE if noise is None else noise.record(),
         diagnostics={**gaussian.diagnostics, "seconds": meter.seconds, "utility": utility},
         audit=[] if report is None else report.figures(),
-        limits=limits_of(opened, gaussian, report),
+        limits=limits_of(opened, gaussian, report, unchanged=is_unchanged(opened, weights, gaussian)),
     )
     if folder is not None:
         write_receipt(folder.receipt, receipt, replace=folder.again)
@@ -330,7 +335,22 @@ def _receipt(place: Folder | Unwritten, plan: Plan, known: Mapping[str, Any], **
     )
 
 
-def measured_utility(opened: LoadedRequest, after: Trained) -> dict[str, Any]:
+def is_unchanged(opened: LoadedRequest, weights: Float[Tensor, " P"], gaussian: Gaussian) -> bool:
+    """Whether a result is the original, bit for bit, buffers included."""
+    moved = gaussian.buffers is not None and not same_statistics(opened.trained.model, gaussian.buffers)
+    return torch.equal(weights, opened.trained.weights) and not moved
+
+
+def _check_changed(opened: LoadedRequest, weights: Float[Tensor, " P"], gaussian: Gaussian) -> None:
+    """Refuse a receipt for nothing: a network that comes back bit for bit still knows what it knew."""
+    if is_unchanged(opened, weights, gaussian) and not opened.case.accept_damage:
+        raise DamageError(
+            "Nothing was changed: every weight came back bit for bit, so nothing was forgotten, and nothing was "
+            "written. Take another method or stronger settings; --accept-damage insists."
+        )
+
+
+def measured_utility(opened: LoadedRequest, after: Trained, scrub: Scrub | None = None) -> dict[str, Any]:
     """What the request cost on rows that stay, for the receipt; a ruined network is refused unless accepted."""
     case = opened.case
     # Whoever allows noise to cost more has said how much more may be lost.
@@ -338,7 +358,7 @@ def measured_utility(opened: LoadedRequest, after: Trained) -> dict[str, Any]:
     if case.accept_damage:
         found = utility_of(opened.trained, after, opened.split)
     else:
-        found = check_damage(opened.trained, after, opened.split, limit)
+        found = check_damage(opened.trained, after, opened.split, limit, scrub=scrub)
     return {"measured": [one.record() for one in found], "limit": limit, "accepted_any": bool(case.accept_damage)}
 
 
@@ -356,41 +376,3 @@ def _refuse(place: Folder | Unwritten, plan: Plan, known: Mapping[str, Any], gau
         f"What was kept for requests no longer serves: {why}. Nothing was forgotten. Retrain without these rows, then "
         f"write new statistics or train new fold models{records}"
     )
-
-
-def limits_of(opened: LoadedRequest, gaussian: Gaussian, report: AuditReport | None) -> list[str]:
-    """What the receipt of this request cannot say."""
-    limits = [f"Assumed: {text}." for text in dict.fromkeys(gaussian.diagnostics.assumed)]
-    if running_norms(opened.trained.model) and gaussian.buffers is None:
-        limits.append("BatchNorm's running statistics were gathered with the forgotten rows and are left as they were.")
-    frozen = sum(p.numel() for p in opened.trained.model.parameters()) - opened.trained.size
-    if frozen:
-        limits.append(f"{frozen} frozen parameters were not changed; what they know of the rows stays.")
-    limits.append("The optimiser's state, if kept, carries the forgotten rows too: discard it.")
-    limits.append("The list of what to forget and the folder `private` name or betray the rows: keep or destroy them.")
-    if opened.split.request.copies:
-        limits.append(f"{copies_in_words(opened.split.request)}. Ask for them too.")
-    if opened.statistics is not None:
-        limits.append(
-            "The network and the statistics that were given to this request know the forgotten rows: destroy both. "
-            "Whoever keeps them can read rows back from what changed."
-        )
-    if opened.statistics is not None and not opened.may_write_statistics:
-        limits.append(opened.no_statistics)
-    if opened.fold_models is not None:
-        limits.append(
-            "The file of the fold models holds the network from before all requests, and fold models that were "
-            "trained on "
-            "forgotten rows, each on a part of them: destroy it once a network was retrained, and guard it until then. "
-            "Give the next request the fold models that lie beside the new network: they no longer know the rows of "
-            "this one, so that none left in the data is taught again. "
-            "Whether a request takes back what an earlier one did is judged by retained rows, which stand in for those "
-            "gone."
-        )
-    if opened.case.seed is not None and not gaussian.is_noiseless:
-        limits.append("The noise came from a published seed: anyone can take it away again.")
-    if report is None:
-        limits.append("No audit was run: how much was forgotten has not been measured.")
-    else:
-        limits.append("The audit is of the method on this request over several seeds, not of this one file.")
-    return limits

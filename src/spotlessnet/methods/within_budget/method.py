@@ -60,6 +60,7 @@ class BudgetFacts(Measured):
 
 @METHODS.register(
     "within-budget",
+    summary="Another scrub with its noise rescaled so that a budget is met.",
     paper="Golatkar, Achille and Soatto (2020), Eternal Sunshine of the Spotless Net",
     needs=("retained data", "a method that adds noise"),
     guarantee="the nats asked for, given retrained weights; else an estimate",
@@ -116,6 +117,9 @@ class WithinBudget(Scrub):
                 f"A budget is met by noise, but {type(self.scrub).__name__} adds none. Give it a strength, or end a "
                 "chain with Fisher()."
             )
+
+    def check_needs(self, trained: Trained, split: Split) -> None:
+        self.scrub.check_needs(trained, split)
 
     @property
     def is_noisy(self) -> bool:

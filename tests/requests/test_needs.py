@@ -1,0 +1,142 @@
+"""What a method or an audit needs of a network is checked once, before any work, also by a dry run."""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import nn
+
+import spotlessnet as sn
+from spotlessnet.core.errors import DamageError, NeedError
+from spotlessnet.core.scrub import METHODS, Notes, Scrub
+from spotlessnet.requests.case import Case
+from spotlessnet.requests.planning import plan_of
+from tests.cli.workshop import BASE, QUICK, spotless
+
+CLASSES = [entry.name for entry in METHODS.entries() if "classes" in entry.needs]
+RECIPE = sn.Recipe(epochs=2, lr=0.01, batch_size=20)
+
+
+def regression(outputs: int = 1) -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
+    torch.manual_seed(0)
+    return nn.Linear(4, outputs), torch.randn(90, 4), torch.randn(90, outputs)
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+@pytest.mark.parametrize("method", CLASSES)
+def test_a_method_for_classes_refuses_regression_in_one_line_before_any_work(method, outputs):
+    """Bad teacher gave the same weights back with a receipt; others ended in raw errors after a dry run."""
+    model, x, y = regression(outputs)
+    trained = sn.Trained.of(model, sn.SquaredError(), init=model, recipe=RECIPE)
+    said = f"The method '{method}' needs classes"
+    case = Case.of({"model": trained, "data": sn.Data.of((x, y)), "forget": sn.rows([1, 2]), "method": method})
+    with pytest.raises(NeedError, match=said) as raised:
+        plan_of(case)
+    assert "\n" not in str(raised.value)
+    with pytest.raises(NeedError, match=said):
+        METHODS[method]()(trained, sn.rows([1, 2])(sn.Data.of((x, y))))
+    with pytest.raises(NeedError, match=said):
+        sn.chain(sn.Finetune(epochs=1), METHODS[method]())(trained, sn.rows([1, 2])(sn.Data.of((x, y))))
+
+
+def test_bad_teacher_is_among_them_and_a_loss_of_ones_own_for_classes_is_served():
+    assert "bad-teacher" in CLASSES
+    torch.manual_seed(0)
+    y = torch.arange(90) % 3
+    x = torch.randn(90, 4) + 2 * nn.functional.one_hot(y, 4)
+    done = sn.unlearn(
+        nn.Linear(4, 3),
+        (x, y),
+        forget=[1, 2],
+        method="bad-teacher",
+        loss=nn.CrossEntropyLoss(reduction="none"),
+        accept_damage=True,
+    )
+    assert done.model is not None
+
+
+@dataclass(frozen=True)
+class Nothing(Scrub):
+    """Gives back what it was given."""
+
+    def shift(self, trained, split, notes: Notes):
+        return trained.weights
+
+
+def test_a_result_that_is_the_original_bit_for_bit_gets_no_receipt(tmp_path):
+    model, x, y = regression()
+    asked = {"forget": [1, 2], "method": Nothing(), "loss": sn.SquaredError()}
+    with pytest.raises(DamageError, match="Nothing was changed: every weight came back bit for bit"):
+        sn.unlearn(model, (x, y), **asked, out=tmp_path / "run")
+    assert not (tmp_path / "run" / "scrubbed.safetensors").exists()
+    done = sn.unlearn(model, (x, y), **asked, accept_damage=True)
+    assert any("Nothing was changed" in limit for limit in done.receipt["predicate"]["limits"])
+
+
+def test_an_audit_of_regression_is_refused_before_anything_is_written(tmp_path):
+    model, x, y = regression()
+    with pytest.raises(NeedError, match="An audit is for classifiers: it needs one logit per class"):
+        sn.unlearn(
+            model,
+            (x, y),
+            forget=[1, 2],
+            loss=sn.SquaredError(),
+            init=model,
+            recipe=RECIPE,
+            audit=True,
+            out=tmp_path / "run",
+        )
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("command", [("scrub", "--audit"), ("audit",)])
+def test_so_does_a_dry_run(here, command):
+    (here / "reg.py").write_text(
+        "import torch\nfrom torch import nn\nfrom safetensors.torch import save_file\n"
+        "def build():\n    return nn.Linear(4, 1)\n"
+        "def train():\n    torch.manual_seed(0)\n    return torch.randn(60, 4), torch.randn(60, 1)\n"
+    )
+    sn.write_weights(here / "reg.safetensors", nn.Linear(4, 1))
+    (here / "rows.csv").write_text("row\n1\n2\n")
+    asked = (
+        "--model", "reg.py:build", "--weights", "reg.safetensors", "--data", "reg.py:train", "--loss", "squared-error",
+        "--forget", "rows.csv", "--id-column", "row", "--method", "finetune", "--dry-run",
+    )  # fmt: skip
+    ended = spotless(*command, *asked)
+    assert ended.code == 2, ended.err
+    assert "An audit is for classifiers" in ended.err
+    assert spotless("scrub", *asked).code == 0
+
+
+def test_a_plan_says_noise_only_of_methods_that_add_some_and_shows_its_lines(here):
+    assert "noise   secret" in spotless("scrub", *BASE, *QUICK, "--dry-run").out
+    assert "noise   none" in spotless("scrub", *BASE, "--method", "finetune", "--dry-run").out
+    model, x, y = regression()
+    done = sn.unlearn(model, (x, y), forget=[1, 2], method="finetune", loss=sn.SquaredError(), accept_damage=True)
+    assert str(done.plan) == repr(done.plan) == "\n".join(done.plan.lines())
+    assert "Linear" not in repr(done)
+
+
+def test_what_a_short_retraining_took_lies_within_what_its_plan_said():
+    """The plan said 23% where three of five stages were run; the receipt counts as the plan does."""
+    torch.manual_seed(0)
+    y = torch.arange(90) % 3
+    x = torch.randn(90, 4) + nn.functional.one_hot(y, 4)
+    start = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3))
+    recipe = sn.Recipe(epochs=10, lr=0.1, batch_size=20)
+    model = sn.fit(sn.Trained.of(start, recipe=recipe, init=start), sn.Data.of((x, y))).module()
+    shares = []
+    for tolerance in (1.0, 0.0):  # one stage, and as many as are needed
+        settings = {"error_tolerance": tolerance}
+        done = sn.unlearn(
+            model, (x, y), forget=[1, 2], init=start, recipe=recipe, method="short-retrain", settings=settings
+        )
+        cost = done.plan.cost
+        usual, most = cost.seconds / cost.retraining, cost.at_most / cost.retraining
+        shares.append(done.diagnostics["share_of_retraining"])
+        # The plan also counts the look at the damage: 90 rows answered twice.
+        assert shares[-1] <= most
+        if tolerance:
+            assert usual == pytest.approx(shares[0], abs=0.1)
+        assert f"at most {most:.0%}" in str(done.plan) or f"({most:.0%})" in str(done.plan)
+    assert shares[0] < shares[1]
