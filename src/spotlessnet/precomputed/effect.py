@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
@@ -15,6 +16,17 @@ NOISE = 0.05
 
 STEPS = 4
 """So many values to a factor of two: finer ones would tell more of the rows, coarser ones refuse too much."""
+
+MOST = 10_000
+"""Requests of which a file may tell: each is looked at anew by every later one."""
+
+LARGEST = 2**53
+"""Rows of a request at most."""
+
+LEAST, GREATEST = sys.float_info.min, sys.float_info.max
+"""Of a rise or a loss: below, numbers lose their digits, and a quotient by one is no number any more."""
+
+KINDS: dict[str, tuple[type, ...]] = {"size": (int,), "raised": (int, float), "loss": (int, float)}
 
 
 @dataclass(frozen=True)
@@ -55,12 +67,24 @@ def as_text(effects: Sequence[Effect]) -> str:
     return json.dumps([asdict(effect) for effect in effects])
 
 
-def from_text(text: str) -> tuple[Effect, ...]:
-    """What a header says of earlier requests; a number that no request can have is a `ValueError`."""
-    found = tuple(Effect(int(e["size"]), float(e["raised"]), float(e["loss"])) for e in json.loads(text))
-    if not all(e.size > 0 and 0 < e.raised < math.inf and 0 < e.loss < math.inf for e in found):
-        raise ValueError("what earlier requests did is no positive number")
-    return found
+def from_text(text: str, most: int | None = None) -> tuple[Effect, ...]:
+    """What a header says of earlier requests; what no requests can have done is a `ValueError`.
+
+    **Arguments:**
+
+    - `most`: requests that there can have been, such as the rows gone.
+    """
+    told = json.loads(text)
+    limit = MOST if most is None else min(most, MOST)
+    if not isinstance(told, list) or len(told) > limit:
+        raise ValueError(f"what earlier requests did must be a list of at most {limit} entries")
+    if not all(isinstance(e, dict) and e.keys() == KINDS.keys() for e in told):
+        raise ValueError("what an earlier request did is not told in size, raised and loss")
+    if not all(type(e[name]) in kinds for e in told for name, kinds in KINDS.items()):
+        raise ValueError("what earlier requests did is no number")
+    if not all(0 < e["size"] <= LARGEST and LEAST <= e["raised"] <= e["loss"] <= GREATEST for e in told):
+        raise ValueError("what earlier requests did is no positive number, or more than the loss they left")
+    return tuple(Effect(e["size"], float(e["raised"]), float(e["loss"])) for e in told)
 
 
 def _rounded(value: float) -> float:

@@ -5,7 +5,6 @@ from typing import Literal
 import torch
 
 from spotlessnet.core.data import Data
-from spotlessnet.core.errors import check_not_negative
 from spotlessnet.core.row_keys import RowKeys
 from spotlessnet.core.trained import Trained
 from spotlessnet.operators.fisher import fisher_diagonal
@@ -13,7 +12,8 @@ from spotlessnet.operators.gauss_newton import GaussNewton
 from spotlessnet.operators.gradient import gradient
 from spotlessnet.operators.kronecker import kronecker as kronecker_curvature
 from spotlessnet.operators.low_rank import LowRank, low_rank
-from spotlessnet.precomputed.statistics import Statistics, Written
+from spotlessnet.precomputed.statistics import Statistics
+from spotlessnet.precomputed.written import Written
 
 
 def precompute(
@@ -40,8 +40,8 @@ def precompute(
     - `coreset`: remember the keys of this many retained rows for later fine-tuning.
     - `salt`: of the keys by which rows are known again; a new one unless given.
     """
-    check_not_negative("precompute.rank", rank)
-    check_not_negative("precompute.coreset", coreset)
+    written = Written(rank, diagonal, kronecker, sample, coreset, seed)
+    written.check()
     draw = torch.Generator().manual_seed(seed)
     N = len(data)
     seen = (
@@ -72,7 +72,7 @@ def precompute(
         kronecker=K,
         coreset=RowKeys.of(data.select(chosen), keys.salt).digests if coreset else None,
         trained_on=N,
-        written=Written(rank, diagonal, kronecker, sample, coreset, seed),
+        written=written,
     )
 
 

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Literal
 
 from jaxtyping import Float, UInt8
 from torch import Tensor
@@ -15,20 +14,9 @@ from spotlessnet.core.row_digests import WIDTH
 from spotlessnet.core.row_keys import RowKeys
 from spotlessnet.core.trained import Trained
 from spotlessnet.precomputed.effect import Effect, as_text, from_text
+from spotlessnet.precomputed.written import Written
 
 FORMAT = "3"
-
-
-@dataclass(frozen=True)
-class Written:
-    """How a memory was written, so that it can be written anew in the same way (see `precompute`)."""
-
-    rank: int = 200
-    diagonal: Literal["exact", "monte carlo", "empirical"] | None = "monte carlo"
-    kronecker: bool = False
-    sample: int | None = None
-    coreset: int = 0
-    seed: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,9 +131,10 @@ class Statistics:
         blocks = _blocks(tensors)
         try:
             salt = bytes.fromhex(text["salt"])
-            written = Written(**json.loads(text["written"]))
+            written = Written.from_text(text["written"])
             numbers = {name: float(text[name]) for name in NUMBERS}
             since = int(text.get("since", 0))
+            trained_on = _trained_on(text["trained_on"], len(tensors["keys"]))
             if tensors["keys"].ndim != 2 or tensors["keys"].shape[1] != WIDTH:
                 raise ValueError("its keys have another shape")
             found = Statistics(
@@ -157,12 +146,12 @@ class Statistics:
                 diagonal=tensors.get("diagonal"),
                 kronecker=Kronecker(tuple(blocks)) if blocks else None,
                 coreset=tensors.get("coreset"),
-                trained_on=int(text["trained_on"]),
-                effects=from_text(text.get("effects", "[]")),
+                trained_on=trained_on,
+                effects=from_text(text.get("effects", "[]"), most=max(0, trained_on - len(tensors["keys"]))),
                 written=written,
                 **numbers,
             )
-        except (KeyError, ValueError, TypeError) as e:
+        except (KeyError, ValueError, TypeError, RecursionError) as e:
             raise DataError(f"The memory's header is damaged ({e}). Write it anew with `precompute`.") from e
         if found.forgotten() and "effects" not in text:
             raise DataError(
@@ -178,6 +167,14 @@ class Statistics:
         return found
 
 
+def _trained_on(text: str, count: int) -> int:
+    """How many rows a header says that there were at first: none where it does not tell, else not fewer than now."""
+    found = int(text)
+    if found and not count <= found <= MOST_ROWS:
+        raise ValueError(f"it must have been trained on the {count} rows that it holds or more")
+    return found
+
+
 def _blocks(tensors: Mapping[str, Tensor]) -> list[Block]:
     """The blocks of a Kronecker-factored curvature, as far as they are numbered."""
     found: list[Block] = []
@@ -187,5 +184,8 @@ def _blocks(tensors: Mapping[str, Tensor]) -> list[Block]:
         found.append(Block(left, right, tensors[f"kronecker.{i}.values"]))
     return found
 
+
+MOST_ROWS = 2**53
+"""Above, shares of rows are no longer exact."""
 
 NUMBERS = ("weight_decay", "outside", "error")
