@@ -1,11 +1,12 @@
 """`spotless verify` looks at everything that a receipt says, and a digest is of what was read."""
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -262,3 +263,110 @@ def test_identical_copies_among_the_kept_are_counted_and_told(here, copies):
     assert any("the very inputs of a forgotten row" in limit for limit in receipt["limits"]) == bool(copies)
     page = (here / "run/report.html").read_text()
     assert f"<dt>identical copies among the rows kept</dt><dd>{copies}</dd>" in page
+
+
+def pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def hole(path: Path) -> None:
+    os.truncate(path, 2 << 30)
+
+
+def half(path: Path) -> None:
+    os.truncate(path, 60 << 20)
+
+
+@pytest.mark.parametrize("spoil", [pipe, hole, half], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(("name", "code"), [("request.json", 7), ("destroy-after", 3), ("salt", 3)])
+def test_pipes_and_gigabytes_in_the_private_folder_are_refused_at_once(run, monkeypatch, spoil, name, code):
+    def bounded(path: Path, *args: Any, **named: Any) -> NoReturn:
+        raise AssertionError(f"{path} is read without a limit")
+
+    spoil(run / "private" / name)
+    for reader in ("read_bytes", "read_text"):
+        monkeypatch.setattr(Path, reader, bounded)
+    ended = spotless("verify", "run")
+    assert ended.code == (7 if (name, spoil) == ("salt", pipe) else code), ended.err
+    assert ended.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["fold-models.safetensors", "statistics.safetensors", "refusal.json"])
+def test_a_planted_file_under_a_name_of_this_tool_is_found(run, name):
+    for content in (b"x", b"{}"):
+        (run / name).write_bytes(content)
+        ended = spotless("verify", "run")
+        assert ended.code == 7
+        assert name in ended.err
+
+
+def refusal_of(run: Path) -> None:
+    """A refusal as a forger writes it, without the salt."""
+    receipt = json.loads((run / "receipt.json").read_text())
+    receipt["subject"] = []
+    receipt["predicate"] |= {"audit": []}
+    receipt["predicate"]["about"]["refused"] = "it was not"
+    receipt["predicate"]["integrity"] |= seals(receipt, b"a salt of the forger's own, no use")
+    (run / "refusal.json").write_text(json.dumps(receipt))
+
+
+def test_a_refusal_beside_a_receipt_is_named_and_must_bear_its_seal(run):
+    refusal_of(run)
+    assert "refusal.json" in spotless("verify", "run").err
+    assert spotless("verify", "run").code == 7
+    shutil.rmtree(run / "private")
+    ended = spotless("verify", "run")
+    assert ended.code == 0
+    assert "files of which the receipt does not speak: refusal.json" in ended.out
+
+
+def test_who_says_purged_must_have_purged(run, here):
+    shutil.copytree(run, here / "kept")
+    assert spotless("purge", "run", "--now").code == 0
+    assert spotless("verify", "run").code == 0
+    honest = (run / "purged.json").read_text()
+    told = json.loads(honest)
+    lies = [{}, [], {**told, "receipt": "0" * 64}, {**told, "receipt": "none"}, {**told, "purged": "yes"}]
+    texts = [*map(json.dumps, lies), honest.replace("{", '{"receipt": "x",', 1), "[" * 100_000, "", "\0"]
+    for text in texts:
+        (run / "purged.json").write_text(text)
+        for command in ("verify", "purge"):
+            ended = spotless(command, "run")
+            assert ended.code == 7, text[:60]
+            assert ended.err.count("\n") == 1
+            assert "purged.json" in ended.err
+    (run / "purged.json").unlink()
+    pipe_at = run / "purged.json"
+    os.mkfifo(pipe_at)
+    assert "that needs the folder `private`" in spotless("verify", "run").out
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("{", '{"verdict": "forgotten",', "a name stands twice"),
+        ("{", '{"outcome": "forgotten",', "its outcome must be its verdict"),
+        ("{", '{"more": NaN,', "NaN is not JSON"),
+    ],
+)
+def test_a_verdict_that_can_be_read_in_two_ways_is_found(run, old, new, says):
+    """Bound by its digest as it is, whoever wrote it: the salt is the forger's own."""
+    path = run / "verdict.json"
+    path.write_text(path.read_text().replace(old, new, 1))
+    shutil.rmtree(run / "private")
+
+    def rebind(receipt: dict[str, Any]) -> None:
+        for subject in receipt["subject"]:
+            subject["digest"]["sha256"] = sha256(run / subject["name"])
+
+    forge(run, rebind, again=True)
+    ended = spotless("verify", "run")
+    assert ended.code == 7
+    assert says in ended.err
+
+
+def test_a_kept_request_with_a_name_twice_is_found(run):
+    path = run / "private/request.json"
+    path.write_text(path.read_text().replace("{", '{"fields": {},', 1))
+    assert spotless("verify", "run").code == 7

@@ -15,14 +15,22 @@ from pathlib import Path
 from typing import Any
 
 from spotlessnet.core.errors import DamageError, DataError, IntegrityError, ResourceError
-from spotlessnet.core.files import sha256, sweep, write_whole
+from spotlessnet.core.files import opened, read_whole, sha256, sweep, write_whole
 from spotlessnet.requests.inputs import identity_of
-from spotlessnet.store.receipts import read_receipt, verify
+from spotlessnet.store.receipts import loads_once, read_receipt, verify
 
 RECEIPT = "receipt.json"
 PRIVATE, SALT, REQUEST, DUE = "private", "salt", "request.json", "destroy-after"
 PURGED = "purged.json"
 """Stands beside the receipt once the private material is gone."""
+
+SALT_BYTES = 32
+LONGEST_DATE = 2**8
+LONGEST_REQUEST = 2**28  # it names every row
+LONGEST_NOTE = 2**20
+"""Bytes of what `private` and `purged.json` may hold: others may have put a pipe or gigabytes there."""
+
+LOOK = "Look into who changed the folder."
 
 DAYS = 90
 """How long the private material is kept unless a person says otherwise."""
@@ -48,11 +56,13 @@ class Private:
     def salt(self) -> bytes:
         """Thirty-two random bytes that key every commitment of the receipt, and its seal."""
         try:
-            found = (self.path / SALT).read_bytes()
+            with opened(self.path / SALT, "salt") as stream:
+                found = stream.read(SALT_BYTES + 1)
+                size = os.fstat(stream.fileno()).st_size
         except OSError as e:
-            raise ResourceError(f"{self.path / SALT} cannot be read ({e.strerror}).") from e
-        if len(found) != 32:
-            raise DataError(f"{self.path / SALT} must hold 32 bytes, but holds {len(found)}. It was damaged.")
+            raise ResourceError(f"{self.path / SALT} cannot be read ({e.strerror or e}).") from e
+        if len(found) != SALT_BYTES:
+            raise DataError(f"{self.path / SALT} must hold {SALT_BYTES} bytes, but holds {size}. It was damaged.")
         return found
 
     @property
@@ -64,8 +74,9 @@ class Private:
     def destroy_after(self) -> datetime:
         """When it is due to be destroyed."""
         try:
-            return datetime.fromisoformat((self.path / DUE).read_text().strip()).astimezone(UTC)
-        except (OSError, ValueError) as e:
+            text = read_whole(self.path / DUE, "date", LONGEST_DATE).decode().strip()
+            return datetime.fromisoformat(text).astimezone(UTC)
+        except (OSError, ValueError, OverflowError) as e:
             raise DataError(
                 f"{self.path / DUE} does not say when {self.path} is due. `spotless purge --now` destroys it today."
             ) from e
@@ -83,7 +94,7 @@ class Private:
     def begin(self, days: int) -> None:
         """Make salt and date, unless an earlier run of the request made them."""
         if not self.has_salt:
-            write_whole(self.path / SALT, secrets.token_bytes(32))
+            write_whole(self.path / SALT, secrets.token_bytes(SALT_BYTES))
         if not (self.path / DUE).is_file():
             due = datetime.now(UTC) + timedelta(days=days)
             write_whole(self.path / DUE, due.isoformat(timespec="seconds").encode() + b"\n")
@@ -96,14 +107,36 @@ class Private:
     def request(self) -> Any:
         """What `keep_request` kept, or `None`."""
         try:
-            return json.loads((self.path / REQUEST).read_bytes())
+            return loads_once(read_whole(self.path / REQUEST, "request", LONGEST_REQUEST))
         except (OSError, ValueError, RecursionError):
             return None
 
     @property
     def is_purged(self) -> bool:
-        """Whether it was destroyed, and that was written down."""
-        return not self.path.exists() and (self.out / PURGED).is_file()
+        """Whether it was destroyed, and that was written down for the receipt that lies here."""
+        if self.path.exists() or not (self.out / PURGED).is_file():
+            return False
+        self.check_purged()
+        return True
+
+    def check_purged(self) -> None:
+        """Raise unless `purged.json` is such as `destroy` writes, beside this very receipt."""
+        path = self.out / PURGED
+        try:
+            told = loads_once(read_whole(path, "note", LONGEST_NOTE))
+            is_one = told.keys() == {"purged", "files", "reach", "receipt"}
+            is_one = is_one and datetime.fromisoformat(told["purged"]).tzinfo is not None
+            is_one = is_one and isinstance(told["files"], list)
+        except (OSError, ValueError, TypeError, AttributeError, RecursionError) as e:
+            raise IntegrityError(f"{path} is not what `spotless purge` writes ({type(e).__name__}). {LOOK}") from e
+        if not is_one:
+            raise IntegrityError(f"{path} is not what `spotless purge` writes: parts are missing or others. {LOOK}")
+        if told["receipt"] != self._receipt_digest():
+            raise IntegrityError(f"{path} was written for another receipt than the one beside it. {LOOK}")
+
+    def _receipt_digest(self) -> str:
+        receipt = self.out / RECEIPT
+        return sha256(receipt) if receipt.is_file() else "none"
 
     def destroy(self, now: datetime) -> list[str]:
         """Overwrite and unlink every file in it, say so beside the receipt, and give the files' names."""
@@ -112,9 +145,8 @@ class Private:
         try:
             for path in files:
                 _overwrite(path)
-            receipt = self.out / "receipt.json"
             told = {"purged": now.isoformat(timespec="seconds"), "files": names, "reach": NOT_REACHED}
-            told["receipt"] = sha256(receipt) if receipt.is_file() else "none"
+            told["receipt"] = self._receipt_digest()
             # The folder goes last: a run that was killed before leaves it, and is done again.
             write_whole(self.out / PURGED, json.dumps(told, indent=2).encode() + b"\n", replace=True)
             for folder in sorted((p for p in self.path.rglob("*") if p.is_dir()), reverse=True):

@@ -11,6 +11,7 @@ from typing import Any
 from spotlessnet.core.errors import DataError, ResourceError
 from spotlessnet.core.files import read_whole, sha256, sweep, write_whole
 from spotlessnet.requests.folder import RECEIPT
+from spotlessnet.store.receipts import loads_once
 
 SUFFIX = ".next"
 LONGEST = 2**16
@@ -96,7 +97,7 @@ class Lineage:
         if not self.note.exists():
             return None
         try:
-            found = json.loads(read_whole(self.note, "note", LONGEST))
+            found = loads_once(read_whole(self.note, "note", LONGEST))
             about, state, folder = found["statistics"], found["state"], found["folder"]
             if b"\0" in os.fsencode(folder):
                 raise ValueError("no folder has such a name")

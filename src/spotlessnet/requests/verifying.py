@@ -1,7 +1,6 @@
 """Verifying a request after the fact: everything that its receipt says, against what lies beside it."""
 
 import html
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,18 +9,22 @@ from typing import Any
 
 from spotlessnet.core.cohorts import read_list
 from spotlessnet.core.errors import DataError, IntegrityError
+from spotlessnet.core.files import read_whole
 from spotlessnet.requests.audits import REPORT, VERDICT
 from spotlessnet.requests.folder import PRIVATE, RECEIPT, Private
 from spotlessnet.requests.folder import PURGED as PURGED_FILE
 from spotlessnet.requests.inputs import identity_of
 from spotlessnet.requests.loading import listed_ids
-from spotlessnet.requests.serving import REFUSAL, SCRUBBED, STATISTICS
-from spotlessnet.store.receipts import COMMITMENT, commit_to, read_receipt, verify
+from spotlessnet.requests.serving import FOLD_MODELS, REFUSAL, SCRUBBED, STATISTICS
+from spotlessnet.store.receipts import COMMITMENT, LARGEST, commit_to, loads_once, read_receipt, verify
 from spotlessnet.store.schema import agrees, verdict_mistakes
 
 UNSIGNED = "who wrote the receipt: it is not signed, and whoever holds `private` could write another"
 UNSEALED = "that nobody rewrote the receipt whole: that needs the folder `private`, which lies with the asker"
 PURGED = "the list, and that nobody rewrote the receipt: the folder `private` was purged"
+
+LONGEST_PAGE = 2**28
+"""Bytes of a report with all its figures at most; a longer one is not read."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,7 @@ def verify_request(path: Path, forget: Path | None = None, id_column: str = "id"
     receipt = read_receipt(file)
     body = receipt["predicate"]
     _check_report(body["audit"], file.parent, names)
-    others = _others(file, names)
+    others = _others(file, names, salt)
     if salt is not None:
         private.due(receipt)
         _check_request(body["request"], private.request(), salt)
@@ -84,17 +87,27 @@ def _file(path: Path) -> Path:
     return path / (names[0] if names else RECEIPT)
 
 
-def _others(file: Path, names: list[str]) -> list[str]:
+def _others(file: Path, names: list[str], salt: bytes | None) -> list[str]:
     """Files beside the receipt of which it does not speak; under a name that this tool gives, one was planted."""
     beside = {p.name for p in file.parent.iterdir()} - {*names, file.name, PRIVATE, PURGED_FILE}
-    # A refused request that was asked again and served leaves both.
-    planted = sorted(beside & {*REPORT, SCRUBBED, STATISTICS})
+    planted = sorted(beside & {*REPORT, SCRUBBED, STATISTICS, FOLD_MODELS})
     if planted:
         raise IntegrityError(
             f"{', '.join(planted)} lies beside {file.name}, which does not speak of it: this run did not write it. "
             "Remove it, or find out who put it there."
         )
-    return sorted(beside - {RECEIPT, REFUSAL, *(f"{name}.next" for name in names)})
+    # A refused request that was asked again and served leaves both.
+    for name in sorted(beside & {RECEIPT, REFUSAL}):
+        _check_sibling(file.parent / name, salt)
+    return sorted(beside - {f"{name}.next" for name in names})
+
+
+def _check_sibling(path: Path, salt: bytes | None) -> None:
+    """A receipt and a refusal in one folder are of one salt; each is whole in itself."""
+    try:
+        verify(path, salt)
+    except (DataError, IntegrityError) as e:
+        raise IntegrityError(f"{path.name} lies beside, but was not written here: {e}") from e
 
 
 def _check_report(audit: list[Any], folder: Path, names: list[str]) -> None:
@@ -104,10 +117,12 @@ def _check_report(audit: list[Any], folder: Path, names: list[str]) -> None:
     if not audit:
         return
     try:
-        told = json.loads((folder / VERDICT).read_bytes())
-        page, card = ((folder / name).read_text(encoding="utf-8") for name in ("report.html", "model-card.md"))
+        told = loads_once(read_whole(folder / VERDICT, "verdict", LARGEST))
+        page, card = (
+            read_whole(folder / name, "report", LONGEST_PAGE).decode() for name in ("report.html", "model-card.md")
+        )
     except (OSError, ValueError, RecursionError) as e:
-        raise IntegrityError(f"The report beside the receipt cannot be read ({type(e).__name__}).") from e
+        raise IntegrityError(f"The report beside the receipt cannot be read: {_why(e)}.") from e
     wrong = verdict_mistakes(told)
     if wrong:
         raise IntegrityError(f"{VERDICT} is not a verdict that this version can read: {'; '.join(wrong)}.")
@@ -117,6 +132,12 @@ def _check_report(audit: list[Any], folder: Path, names: list[str]) -> None:
     on_card = re.search(r"\*\*([^*]*)\.\*\*", card)
     if not agrees(told, audit) or on_page != word or on_card is None or on_card[1].lower() != word:
         raise IntegrityError("The receipt does not say what the report beside it says: verdict or figures differ.")
+
+
+def _why(error: Exception) -> str:
+    """In one half sentence; of a file that is not JSON at all, the kind of error alone."""
+    is_ours = type(error) is ValueError or isinstance(error, DataError)
+    return str(error).rstrip(".") if is_ours else type(error).__name__
 
 
 def _check_request(told: Mapping[str, Any], kept: Any, salt: bytes) -> None:

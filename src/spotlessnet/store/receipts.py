@@ -223,7 +223,7 @@ def read_receipt(path: Path) -> dict[str, Any]:
     """A receipt from disk, with every part that a receipt must have; anything else is refused."""
     content = read_whole(path, "receipt", LARGEST)
     try:
-        receipt = json.loads(content, object_pairs_hook=_each_once, parse_constant=_no_constant)
+        receipt = loads_once(content)
     except (ValueError, RecursionError) as e:
         raise DataError(f"{path} is not a receipt: it is not valid JSON.") from e
     if not isinstance(receipt, dict) or receipt.get("predicateType") != PREDICATE:
@@ -258,6 +258,11 @@ def verify(receipt_path: Path, salt: bytes | None = None) -> list[str]:
             raise IntegrityError(f"{path.name} is not the file that the receipt was written for: its digest differs.")
         checked.append(path.name)
     return checked
+
+
+def loads_once(content: bytes | bytearray) -> Any:
+    """JSON that all readers take alike: every name once, numbers that are numbers; anything else is a `ValueError`."""
+    return json.loads(content, object_pairs_hook=_each_once, parse_constant=_no_constant)
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

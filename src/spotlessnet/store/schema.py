@@ -123,6 +123,9 @@ def verdict_mistakes(told: Any) -> list[str]:
     if told.get("schema") != VERDICT_SCHEMA or isinstance(told["schema"], bool):
         return [f"its schema must be {VERDICT_SCHEMA}, but is {str(told.get('schema'))[:20]}"]
     found = [] if told.get("verdict") in WORDS else [f"its verdict must be one of {', '.join(WORDS)}"]
+    # The page and Python call it so: a file that says two things would be read in two ways.
+    if "outcome" in told and told["outcome"] != told.get("verdict"):
+        found.append("its outcome must be its verdict, but they differ")
     checks = told.get("checks")
     if not isinstance(checks, dict):
         return [*found, "its 'checks' must be an object"]
