@@ -327,7 +327,7 @@ def test_who_says_purged_must_have_purged(run, here):
     assert spotless("verify", "run").code == 0
     honest = (run / "purged.json").read_text()
     told = json.loads(honest)
-    lies = [{}, [], {**told, "receipt": "0" * 64}, {**told, "receipt": "none"}, {**told, "purged": "yes"}]
+    lies: list[Any] = [{}, [], {**told, "receipt": "0" * 64}, {**told, "receipt": "none"}, {**told, "purged": "yes"}]
     texts = [*map(json.dumps, lies), honest.replace("{", '{"receipt": "x",', 1), "[" * 100_000, "", "\0"]
     for text in texts:
         (run / "purged.json").write_text(text)
