@@ -49,6 +49,7 @@ _PLACES = {
     "forgettable": ("Adaptation", "ForgettableModel", "fit_forgettable", "load_forgettable", "save_forgettable"),
     # one request, from the asking to the receipt
     "requests.unlearning": ("unlearn",),
+    "requests.audits": ("Audit",),
     "requests.serving": ("Unlearned",),
     # evidence
     "auditing.run_audit": ("audit",),
@@ -155,6 +156,7 @@ if TYPE_CHECKING:
     from spotlessnet.readouts import MeanLoss as MeanLoss
     from spotlessnet.readouts import RelearnTime as RelearnTime
     from spotlessnet.report.page import page as page
+    from spotlessnet.requests.audits import Audit as Audit
     from spotlessnet.requests.serving import Unlearned as Unlearned
     from spotlessnet.requests.unlearning import unlearn as unlearn
     from spotlessnet.store.checkpoints import load_into as load_into

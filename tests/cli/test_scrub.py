@@ -342,3 +342,11 @@ def test_data_sets_by_name_need_no_code_of_ones_own(here):
     )
     assert ended.code == 0, ended.err
     assert set(load_file(here / "run/scrubbed.safetensors")) == set(net.state_dict())
+
+
+def test_too_few_seeds_for_a_verdict_are_refused_before_any_work(here):
+    for command in (("audit",), ("scrub", "--audit")):
+        ended = spotless(*command, *BASE, "--seeds", "4", "--out", "run")
+        assert ended.code == 2
+        assert "greater than or equal to 5" in ended.err
+        assert not (here / "run").exists()

@@ -215,7 +215,7 @@ def test_losses_may_be_named_given_or_left_out():
     assert isinstance(as_loss(None), CrossEntropy)
     assert isinstance(as_loss(SquaredError()), SquaredError)
     assert isinstance(as_loss(lambda out, y: out.sum(dim=1)), PerSample)
-    with pytest.raises(SettingError, match=r"must be a `Loss` or a function of \(outputs, y\), but got int"):
+    with pytest.raises(SettingError, match=r"must be a `Loss`, one of .* or a function of \(outputs, y\), but got 3"):
         as_loss(3)
 
 

@@ -11,10 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from jaxtyping import TypeCheckError
 from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
 
 import spotlessnet as sn
+from spotlessnet.auditing.equivalence import EquivalenceTest
 from spotlessnet.core.errors import (
     DamageError,
     DataError,
@@ -27,6 +29,7 @@ from spotlessnet.core.errors import (
 from spotlessnet.core.scrub import Notes, Scrub
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
+from spotlessnet.requests.audits import LEAST
 from spotlessnet.requests.case import Case
 from spotlessnet.requests.methods import BEST, FALLBACK, TAUGHT, default
 from spotlessnet.requests.serving import serve
@@ -300,13 +303,52 @@ def test_statistics_serve_and_the_next_ones_come_back(tmp_path):
         sn.unlearn(trained, (x, y), forget=FORGET, statistics=tmp_path / "kept.safetensors", method="ntk")
 
 
+@pytest.mark.parametrize("kind", ["statistics", "fold_models"])
+def test_objects_serve_one_request_too(kind):
+    """From one object two networks would come, each of which still knows what the other forgot."""
+    model, start, x, y = problem()
+    trained = sn.Trained.of(model, init=start, recipe=RECIPE)
+    data = sn.Data.of((x, y))
+    kept = sn.precompute(trained, data, rank=10) if kind == "statistics" else sn.train_fold_models(trained, data)
+    how = {kind: kept, "method": "ntk" if kind == "statistics" else TAUGHT}
+    with pytest.raises(SpotlessError, match="row"):
+        sn.unlearn(trained, (x, y), forget=[1000], **how)  # type: ignore[arg-type]
+    # A request that was refused used nothing up.
+    first = sn.unlearn(trained, (x, y), forget=[5], accept_damage=True, **how)  # type: ignore[arg-type]
+    with pytest.raises(DataError, match=rf"served a request before.*`{kind}=result.{kind}`"):
+        sn.unlearn(trained, (x, y), forget=[6], **how)  # type: ignore[arg-type]
+    left = [row for row in range(90) if row != 5]
+    how[kind] = getattr(first, kind)
+    after = sn.Trained.of(first.model, init=start, recipe=RECIPE)
+    second = sn.unlearn(after, (x[left], y[left]), forget=[5], accept_damage=True, **how)  # type: ignore[arg-type]
+    assert second.receipt["predicate"]["request"]["kept"] == 88
+
+
+@pytest.mark.parametrize("seeds", [0, 4, 1.5, True])
+def test_an_audit_of_too_few_seeds_is_refused_before_any_work(seeds):
+    assert EquivalenceTest().least == LEAST
+    with pytest.raises((SettingError, TypeCheckError), match="seeds"):
+        sn.Audit(seeds=seeds)
+
+
+def test_a_loss_goes_by_the_names_of_the_command():
+    model, _, x, y = problem()
+    for name, kind in {"squared-error": sn.SquaredError, "cross-entropy": sn.CrossEntropy}.items():
+        one, two = (
+            sn.unlearn(model, (x, y), forget=FORGET, loss=loss, method="ntk", accept_damage=True)
+            for loss in (name, kind())
+        )
+        assert torch.equal(weights(one.model), weights(two.model))
+    assert isinstance(sn.Trained.of(model, "binary-cross-entropy").loss, sn.BinaryCrossEntropy)
+    with pytest.raises(SettingError, match="one of 'cross-entropy', 'squared-error', 'binary-cross-entropy', or a fun"):
+        sn.unlearn(model, (x, y), forget=FORGET, loss="squared")
+
+
 def test_an_audit_comes_back_as_a_report(tmp_path):
     model, start, x, y = problem()
     few = sn.Recipe(epochs=2, lr=0.1, batch_size=30)
     how = {"forget": FORGET, "init": start, "recipe": few, "method": "finetune", "settings": {"epochs": 1}}
-    from spotlessnet.requests.audits import Audit
-
-    done = sn.unlearn(model, (x, y), test=(x, y), audit=Audit(seeds=2), out=tmp_path / "run", **how)  # type: ignore[arg-type]
+    done = sn.unlearn(model, (x, y), test=(x, y), audit=sn.Audit(seeds=5), out=tmp_path / "run", **how)  # type: ignore[arg-type]
     assert done.report is not None
     assert done.receipt["predicate"]["audit"]
     assert (tmp_path / "run/report.html").is_file()

@@ -17,7 +17,7 @@ EXIT_CODES = {"forgotten": 0, "not forgotten": 1, "inconclusive": 6}
 """What the audit's word means to a script; no word at all is inconclusive too."""
 
 Audited = Annotated[bool, typer.Option("--audit", help="Measure what is left, and put it in the receipt and a report.")]
-Seeds = Annotated[int, typer.Option("--seeds", help="Pairs of trainings that an audit looks at.", min=1, max=1000)]
+Seeds = Annotated[int, typer.Option("--seeds", help="Pairs of trainings that an audit looks at.", min=5, max=1000)]
 Strong = Annotated[bool, typer.Option("--shadow-attack", help="Also attack shadow networks scrubbed the same way.")]
 
 

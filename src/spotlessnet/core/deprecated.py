@@ -1,6 +1,7 @@
 """Names of before: how they keep working for one release, each saying its new name."""
 
 import functools
+import inspect
 import warnings
 from abc import ABCMeta
 from collections.abc import Callable, Mapping
@@ -72,6 +73,15 @@ class AcceptsOldNames(ABCMeta):
 
     An old name that is now a function of the class stands in its `old_keywords`: only the keyword keeps its meaning.
     """
+
+    @property
+    def __signature__(cls) -> inspect.Signature:
+        """That of the class itself, which `__call__` below would hide from help and editors."""
+        init = cls.__init__  # type: ignore[misc]  # this very class's
+        if init is object.__init__:
+            return inspect.Signature()
+        own = inspect.signature(init)
+        return own.replace(parameters=[*own.parameters.values()][1:], return_annotation=inspect.Signature.empty)
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         if kwargs:

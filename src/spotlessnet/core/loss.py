@@ -185,6 +185,14 @@ class PerSample(Loss):
         return values
 
 
+LOSSES: dict[str, type[Loss]] = {
+    "cross-entropy": CrossEntropy,
+    "squared-error": SquaredError,
+    "binary-cross-entropy": BinaryCrossEntropy,
+}
+"""By the names that flags, case files and calls may give."""
+
+
 def smoothed(loss: Loss, amount: float) -> Loss:
     """The loss with labels smoothed by so much; cross-entropy only."""
     if not amount:

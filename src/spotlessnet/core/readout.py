@@ -1,10 +1,11 @@
 """`Readout`: one look at one network."""
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from spotlessnet.core.deprecated import AcceptsOldNames
 from spotlessnet.core.registry import Registry
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
@@ -34,7 +35,7 @@ class Reading:
         return text if math.isnan(self.low) else f"{text} [{self.low:.4g}, {self.high:.4g}]"
 
 
-class Readout(ABC):
+class Readout(metaclass=AcceptsOldNames):
     """A number that tells something about what a network remembers.
 
     To add one, write one file in `spotlessnet/readouts/` with one frozen dataclass, its `unit` and `ideal`, and

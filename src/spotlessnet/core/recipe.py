@@ -83,7 +83,7 @@ class Recipe(metaclass=AcceptsOldNames):
             raise SettingError(f"`Recipe.betas` must be two numbers in [0, 1), but got {shown(repr(self.betas))}.")
         shares |= {"betas[0]": self.betas[0], "betas[1]": self.betas[1]}
         for name, value in shares.items():
-            if not isinstance(value, Real) or not 0 <= value < 1:
+            if not isinstance(value, Real) or not 0 <= float(value) < 1:
                 raise SettingError(f"`Recipe.{name}` must be in [0, 1), but got {shown(value)}.")
         if self.warmup_ratio and self.schedule == "one-cycle":
             raise SettingError(

@@ -20,8 +20,9 @@ from spotlessnet.core.errors import (
     SettingError,
     check_finite,
     check_not_negative,
+    shown,
 )
-from spotlessnet.core.loss import CrossEntropy, Loss, PerSample, smoothed
+from spotlessnet.core.loss import LOSSES, CrossEntropy, Loss, PerSample, smoothed
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.source import Inputs
 from spotlessnet.core.trainer import Trainer, epochs_of
@@ -72,7 +73,8 @@ class Trained(metaclass=AcceptsOldNames):
 
         **Arguments:**
 
-        - `loss`: what was minimised, per sample; softmax cross-entropy unless said.
+        - `loss`: what was minimised, per sample; softmax cross-entropy unless said. `"squared-error"` and
+          `"binary-cross-entropy"` are known by name.
         - `weight_decay`: weight of `½‖w − start‖²` beside the mean loss; taken from the recipe if that is given.
         - `init`: where training began, which the decay pulls to: a state dict, a module or a flat vector.
         - `recipe`: how it was trained, if retraining and relearning shall be defined. Where `init` has other BatchNorm
@@ -305,14 +307,19 @@ def logits_of(answer: Any) -> Float[Tensor, "N *C"]:
 
 
 def as_loss(loss: Any) -> Loss:
-    """A `Loss` from whatever was given: nothing, a loss, or a function per sample."""
+    """A `Loss` from whatever was given: nothing, a loss, its name, or a function per sample."""
     if loss is None:
         return CrossEntropy()
     if isinstance(loss, Loss):
         return loss
+    if isinstance(loss, str) and loss in LOSSES:
+        return LOSSES[loss]()
     if callable(loss):
         return PerSample(loss)
-    raise SettingError(f"A loss must be a `Loss` or a function of (outputs, y), but got {type(loss).__name__}.")
+    names = ", ".join(repr(name) for name in LOSSES)
+    raise SettingError(
+        f"A loss must be a `Loss`, one of {names}, or a function of (outputs, y), but got {shown(repr(loss))}."
+    )
 
 
 def unwrapped(model: nn.Module) -> nn.Module:

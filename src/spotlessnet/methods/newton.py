@@ -14,7 +14,7 @@ from torch import Tensor
 
 from spotlessnet.core.covariance import Covariance, Diagonal, LowRankPlusRidge, NoNoise
 from spotlessnet.core.damping import Damped, assume_anchor, ridge_of
-from spotlessnet.core.deprecated import OldPart
+from spotlessnet.core.deprecated import OldName, OldPart
 from spotlessnet.core.errors import (
     NeedError,
     NumericsError,
@@ -126,6 +126,7 @@ class Newton(Scrub):
     solver: CG = ROUGH
     statistics: Statistics | None = field(default=None, repr=False)
 
+    memory = OldName("statistics")
     tolerance = OldPart("solver", solver_of)
     max_iterations = OldPart("solver", solver_of)
 

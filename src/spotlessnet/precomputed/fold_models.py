@@ -10,6 +10,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from spotlessnet.core.data import Data, evenly
+from spotlessnet.core.deprecated import accepts_old_names
 from spotlessnet.core.errors import MismatchError, NeedError, NumericsError, SettingError, check_positive
 from spotlessnet.core.row_digests import keyed_digests
 from spotlessnet.core.row_keys import RowKeys
@@ -120,6 +121,7 @@ def begin_fold_models(network: Trained, data: Data, folds: int) -> Trained:
     return begun if begun.recipe is None else replace(begun, recipe=begun.recipe.but(patience=None))
 
 
+@accepts_old_names(parts="folds", divisions="repeats")
 def train_fold_models(
     network: Trained,
     data: Data,

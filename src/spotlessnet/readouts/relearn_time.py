@@ -6,6 +6,7 @@ Golatkar, Achille and Soatto (2020), *Forgetting Outside the Box*.
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from spotlessnet.core.deprecated import OldName
 from spotlessnet.core.errors import NeedError, NumericsError, check_not_negative, check_positive
 from spotlessnet.core.readout import READOUTS, Ideal, Reading, Readout
 from spotlessnet.core.recipe import Recipe
@@ -51,6 +52,10 @@ class RelearnTime(Readout):
     weight_decay: float | None = None
     tolerance: float = 1e-5
     seed: int = 0
+
+    rate = OldName("lr")
+    batch = OldName("batch_size")
+    decay = OldName("weight_decay")
 
     def __post_init__(self) -> None:
         check_positive("RelearnTime.cap", self.cap)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from spotlessnet.auditing.audit_report import AuditReport
-from spotlessnet.core.errors import DataError, NeedError
+from spotlessnet.core.errors import DataError, NeedError, SettingError, shown
 from spotlessnet.core.trained import Trained
 from spotlessnet.readouts.parts import class_labels, class_logits
 from spotlessnet.requests.case import Case, as_flag
@@ -21,6 +21,9 @@ VERDICT = "verdict.json"
 REPORT = ("report.html", "rows.jsonl", "rows.csv", "model-card.md", VERDICT)
 """The files that an audit writes; a receipt with a verdict binds them all."""
 
+LEAST = 5
+"""Pairs of trainings below which the equivalence test gives no verdict."""
+
 
 @dataclass(frozen=True)
 class Audit:
@@ -28,12 +31,19 @@ class Audit:
 
     **Arguments:**
 
-    - `seeds`: pairs of trainings to look at.
+    - `seeds`: pairs of trainings to look at; 5 at least, for fewer give no verdict. More are surer and take longer.
     - `shadow_attack`: also attack shadow networks that were scrubbed the same way.
     """
 
     seeds: int = 8
     shadow_attack: bool = False
+
+    def __post_init__(self) -> None:
+        if isinstance(self.seeds, bool) or not isinstance(self.seeds, int) or self.seeds < LEAST:
+            raise SettingError(
+                f"`Audit.seeds` must be a whole number of at least {LEAST}, but got {shown(self.seeds)}. Fewer "
+                "pairs of trainings give no verdict."
+            )
 
 
 def check_can_audit(plan: Plan) -> None:

@@ -2,6 +2,8 @@
 
 import json
 import os
+import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -123,6 +125,36 @@ class Lineage:
         folder = os.path.relpath(out.resolve(), self._real.parent)
         told = {"statistics": sha256(self.memory), "folder": folder, "state": state}
         write_whole(self.note, json.dumps(told, sort_keys=True).encode() + b"\n", replace=True)
+
+
+_USED: "weakref.WeakSet[Any]" = weakref.WeakSet()
+"""Objects that served a request of this process, or are at it; each by its identity, as long as it lives."""
+
+_LOOKING = threading.Lock()
+
+
+def check_unused(kept: Any, what: str) -> None:
+    """Raise if these very statistics or fold models served a request before; of a file, its note tells."""
+    if kept in _USED:
+        name = what.replace(" ", "_")
+        raise DataError(
+            f"These {what} served a request before, and serve one only: a second network from them would still know "
+            f"what the first one forgot. Go on from the network and the {what} of its result: `result.model` with "
+            f"`{name}=result.{name}`, or make them anew."
+        )
+
+
+@contextmanager
+def used_once(kept: Any, what: str) -> Iterator[None]:
+    """Hold an object while a request works; if that comes to its end, the object is used up."""
+    with _LOOKING:
+        check_unused(kept, what)
+        _USED.add(kept)
+    try:
+        yield
+    except BaseException:
+        _USED.discard(kept)
+        raise
 
 
 def _from_here(path: Path) -> Path:

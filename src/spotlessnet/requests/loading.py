@@ -14,7 +14,7 @@ from spotlessnet.core.adapters import Arrays
 from spotlessnet.core.cohorts import Cohort, ids, read_ids, read_list, rows, spelled
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import DataError, MismatchError, ResourceError, SpotlessError
-from spotlessnet.core.loss import BinaryCrossEntropy, CrossEntropy, Loss, SquaredError
+from spotlessnet.core.loss import LOSSES
 from spotlessnet.core.source import HasLabels
 from spotlessnet.core.split import Request, Split
 from spotlessnet.core.trained import Trained
@@ -26,12 +26,6 @@ from spotlessnet.precomputed.statistics_files import read_statistics
 from spotlessnet.requests.case import Case, as_flag, called, made, resolve
 from spotlessnet.requests.inputs import Contents, contents_of
 from spotlessnet.store.checkpoints import fit_names, load_into, read_weights
-
-LOSSES: dict[str, type[Loss]] = {
-    "cross-entropy": CrossEntropy,
-    "squared-error": SquaredError,
-    "binary-cross-entropy": BinaryCrossEntropy,
-}
 
 TRIED = 8
 """Rows on which the network is tried before any work."""

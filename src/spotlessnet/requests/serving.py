@@ -34,7 +34,7 @@ from spotlessnet.requests.audits import Audit, audited, check_can_audit, write_r
 from spotlessnet.requests.case import Case
 from spotlessnet.requests.folder import Folder
 from spotlessnet.requests.inputs import Look, check_unchanged, identity_of, inputs_of, keyed, looks_at
-from spotlessnet.requests.lineage import Lineage
+from spotlessnet.requests.lineage import Lineage, check_unused, used_once
 from spotlessnet.requests.loading import LoadedRequest, need_inputs, network_of
 from spotlessnet.requests.methods import described
 from spotlessnet.requests.planning import Plan, limits_of, plan_of
@@ -177,16 +177,27 @@ def serve(
         say(line)
     request = request_of(case, looks, plan)
     if folder is None:
-        return _forget(Unwritten.new(case.private_days), plan, request, looks, began, audit)
+        with _objects_held(case):
+            return _forget(Unwritten.new(case.private_days), plan, request, looks, began, audit)
     with folder.claimed():
         # Another run may have finished between the look above and the claim.
         if found := folder.finished(request):
             return _served_before(case, folder, found)
         folder.private.keep_request(request)
         with ExitStack() as held:
+            held.enter_context(_objects_held(case))
             for lineage in lineages:
                 held.enter_context(lineage.used_by(folder.path))
             return _forget(folder, plan, request, looks, began, audit)
+
+
+def _objects_held(case: Case) -> ExitStack:
+    """Statistics and fold models that were given as objects, held for this one request."""
+    with ExitStack() as held:
+        for kept, what in ((case.statistics, "statistics"), (case.fold_models, "fold models")):
+            if kept is not None and not isinstance(kept, Path):
+                held.enter_context(used_once(kept, what))
+        return held.pop_all()
 
 
 def _lineages(case: Case) -> list[Lineage]:
@@ -196,7 +207,11 @@ def _lineages(case: Case) -> list[Lineage]:
         (case.statistics, "statistics", "statistics"),
         (case.fold_models, "fold models", "fold_models"),
     ):
+        if kept is None:
+            continue
         if not isinstance(kept, Path):
+            if case.out is None:
+                check_unused(kept, what)  # with a folder the same request may ask for its result again
             continue
         if case.out is None:
             raise NeedError(

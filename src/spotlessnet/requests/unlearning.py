@@ -94,13 +94,13 @@ def unlearn(
       then fine-tuning.
     - `init`, `recipe`: where training began (a state dict, a module, a vector or a file) and how it went.
     - `trainer`: instead of a recipe, the function that trained it: `train(model, examples, seed) -> model`.
-    - `loss`, `weight_decay`: what was minimised; cross-entropy unless said. See `Trained.of`.
+    - `loss`, `weight_decay`: what was minimised; cross-entropy unless said. See `Trained.of` for names.
     - `test`, `validation`, `core`: as in `Split`.
     - `ids`: the id of each example, or the name of the data's column that holds them (`id` unless said).
     - `statistics`, `fold_models`: what was precomputed for requests, as objects or files.
     - `max_nats`, `max_error_increase`, `reference`: a budget for noise; see `WithinBudget`.
     - `max_damage`, `accept_damage`: how much the error on examples that stay may rise (0.05 unless said); or any.
-    - `audit`: measure what is left over several trainings, which takes long; `Audit(seeds=5)` says how.
+    - `audit`: measure what is left over several trainings, which takes long; `sn.Audit(seeds=5)` says how.
     - `out`: a new folder for network, receipt and report; nothing is written without it. See `resume`.
     - `seed`: for experiments only: noise that can be drawn again protects nobody.
     - `progress`, `say`: whether bars are shown; what is called with each line of the plan.
