@@ -1,6 +1,7 @@
 """What a method or an audit needs of a network is checked once, before any work, also by a dry run."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -65,7 +66,7 @@ class Nothing(Scrub):
 
 def test_a_result_that_is_the_original_bit_for_bit_gets_no_receipt(tmp_path):
     model, x, y = regression()
-    asked = {"forget": [1, 2], "method": Nothing(), "loss": sn.SquaredError()}
+    asked: dict[str, Any] = {"forget": [1, 2], "method": Nothing(), "loss": sn.SquaredError()}
     with pytest.raises(DamageError, match="Nothing was changed: every weight came back bit for bit"):
         sn.unlearn(model, (x, y), **asked, out=tmp_path / "run")
     assert not (tmp_path / "run" / "scrubbed.safetensors").exists()
@@ -113,6 +114,7 @@ def test_a_plan_says_noise_only_of_methods_that_add_some_and_shows_its_lines(her
     assert "noise   none" in spotless("scrub", *BASE, "--method", "finetune", "--dry-run").out
     model, x, y = regression()
     done = sn.unlearn(model, (x, y), forget=[1, 2], method="finetune", loss=sn.SquaredError(), accept_damage=True)
+    assert done.plan is not None
     assert str(done.plan) == repr(done.plan) == "\n".join(done.plan.lines())
     assert "Linear" not in repr(done)
 
@@ -131,6 +133,7 @@ def test_what_a_short_retraining_took_lies_within_what_its_plan_said():
         done = sn.unlearn(
             model, (x, y), forget=[1, 2], init=start, recipe=recipe, method="short-retrain", settings=settings
         )
+        assert done.plan is not None
         cost = done.plan.cost
         usual, most = cost.seconds / cost.retraining, cost.at_most / cost.retraining
         shares.append(done.diagnostics["share_of_retraining"])
