@@ -1,8 +1,9 @@
 """`unlearn`: one call from a trained network to one that forgot, with its receipt."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from spotlessnet.core.cohorts import Cohort, rows
 from spotlessnet.core.cohorts import ids as by_id
 from spotlessnet.core.data import Data
-from spotlessnet.core.errors import DataError, SettingError
+from spotlessnet.core.errors import DataError, NeedError, SettingError, shown
 from spotlessnet.core.loss import Loss
 from spotlessnet.core.progress import quiet
 from spotlessnet.core.recipe import Recipe
@@ -24,12 +25,31 @@ from spotlessnet.core.trained import Trained
 from spotlessnet.core.trainer import Trainer
 from spotlessnet.precomputed.fold_models import FoldModels
 from spotlessnet.precomputed.statistics import Statistics
-from spotlessnet.requests.arguments import check_arguments, check_rows
 from spotlessnet.requests.audits import Audit
 from spotlessnet.requests.case import RECIPE, Case
 from spotlessnet.requests.loading import as_data
 from spotlessnet.requests.serving import Unlearned, serve
 from spotlessnet.store.checkpoints import fit_names, read_weights
+
+FILE = (str, Path)
+NUMBERS = ("weight_decay", "max_nats", "max_error_increase", "max_damage", "memory_limit")
+TRUTHS = ("mislabelled", "accept_damage", "resume", "progress")
+
+KINDS: dict[str, tuple[tuple[type, ...], str]] = {
+    "settings": ((Mapping,), 'a mapping such as `{"damping": 0.1}`'),
+    "init": ((Mapping, nn.Module, Tensor, *FILE), "a state dict, a module, a vector or the path of a checkpoint"),
+    "recipe": ((Recipe,), "a `sn.Recipe`, such as `sn.Recipe(epochs=30, lr=0.01)`"),
+    "weights": (FILE, "the path of a checkpoint"),
+    "statistics": ((Statistics, *FILE), "what `sn.precompute` gave, or its path"),
+    "fold_models": ((FoldModels, *FILE), "what `sn.train_fold_models` gave, or its path"),
+    "reference": ((Tensor, *FILE), "a vector of weights, or the path of a checkpoint"),
+    "audit": ((bool, Audit), "True, False or how to audit, such as `sn.Audit(seeds=5)`"),
+    "out": (FILE, "the path of a new folder"),
+    **dict.fromkeys(TRUTHS, ((bool,), "True or False")),
+}
+"""For each argument the types that it may have, and how a message calls them; what may be left out may also be None."""
+
+NEVER_NONE = ("audit", *TRUTHS)
 
 
 def unlearn(
@@ -245,3 +265,61 @@ class Mask(Cohort):
 
 def _file(given: Any) -> Any:
     return Path(given) if isinstance(given, str) else given
+
+
+def check_arguments(given: Mapping[str, Any]) -> None:
+    """Raise, by its name, for the first argument that is of no type that `unlearn` knows."""
+    for name, (kinds, wanted) in KINDS.items():
+        value = given[name]
+        if not isinstance(value, kinds) and not (value is None and name not in NEVER_NONE):
+            raise _wrong(name, wanted, value)
+    for name in NUMBERS:
+        _check_number(name, given[name], Real, "a number")
+    for name in ("seed", "keep_private"):
+        _check_number(name, given[name], Integral, "a whole number")
+    for name in ("trainer", "say"):
+        if not callable(given[name]) and not (given[name] is None and name == "trainer"):
+            raise _wrong(name, "a function", given[name])
+    _check_method(given["method"])
+    _check_ids(given["ids"])
+    if given["resume"] and given["out"] is None:
+        raise NeedError("`resume` goes on in the folder of an earlier run, but `out` does not name one. Give it.")
+
+
+def _check_number(name: str, value: Any, kind: type, wanted: str) -> None:
+    # True is a number to Python, and to nobody else.
+    if value is not None and (isinstance(value, bool) or not isinstance(value, kind)):
+        raise _wrong(name, wanted, value)
+
+
+def _check_method(method: Any) -> None:
+    if isinstance(method, type) and issubclass(method, Scrub):
+        raise SettingError(f"`method` must be a method, but got its class. Give `sn.{method.__name__}()`.")
+    if not isinstance(method, (str, Scrub)) or (isinstance(method, str) and not method.strip()):
+        raise _wrong("method", 'a method such as `sn.NTK()`, its name such as `"ntk"`, or `"auto"`', method)
+
+
+def _check_ids(ids: Any) -> None:
+    if ids is None or isinstance(ids, str):
+        return
+    # An iterator would be empty when it is read again.
+    is_listed = isinstance(ids, Collection) and not isinstance(ids, (bytes, bytearray, set, frozenset, Mapping))
+    if not is_listed:
+        raise _wrong("ids", "a list with the id of each example, or the name of a column", ids)
+
+
+def check_rows(listed: list[int]) -> None:
+    """Raise where row numbers come twice, as they do in a mask of zeros and ones."""
+    if len(set(listed)) == len(listed):
+        return
+    if set(listed) <= {0, 1}:
+        raise SettingError(
+            f"`forget` must hold each row number once, but holds {len(listed)} zeros and ones. A mask must be of truth "
+            "values: give `mask.bool()` of a tensor, `mask.astype(bool)` of an array."
+        )
+    twice = next(one for i, one in enumerate(listed) if one in listed[:i])
+    raise SettingError(f"`forget` must hold each row number once, but holds {twice} more than once.")
+
+
+def _wrong(name: str, wanted: str, value: Any) -> SettingError:
+    return SettingError(f"`{name}` must be {wanted}, but got {shown(repr(value))} ({type(value).__name__}).")
