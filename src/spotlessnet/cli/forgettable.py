@@ -164,6 +164,7 @@ def _write(
         # The rows were read from the state, or are in the one that was written.
         rows = keyed(folder.salt, "rows", digests.get("state", subjects[STATE]))
         bound["data"] = {"rows": {"count": matched + request.left, "commitment": rows}}
+        about = request.about()
         receipt = statement(
             subjects=subjects,
             inputs=bound,
@@ -179,12 +180,13 @@ def _write(
             method="forgettable by design: exact downdate of a ridge problem",
             settings={"ridge": model.ridge, "ridge_from": model.ridge_from, "features": len(model.weights)},
             noise={"kind": "none"},
-            diagnostics=request.about(),
+            diagnostics=about,
             private={"destroy_after": folder.private.destroy_after.isoformat(), "by": "spotless purge"},
             salt=folder.salt,
             limits=LIMITS,
             began=began,
         )
+        folder.private.keep_diagnostics(about)
         write_receipt(folder.receipt, receipt)
     console.say(
         f"result  {request.examples} examples, {request.left} left, {1000 * request.seconds:.1f} ms; at most "

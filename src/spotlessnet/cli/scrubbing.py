@@ -71,7 +71,7 @@ def _told(served: Unlearned, console: Console, *, audited: bool) -> int:
     verdict = next((figure for figure in receipt["audit"] if "verdict" in figure), None)
     if served.again:
         console.say("This request was served before; nothing was changed.")
-    about = receipt["about"]
+    about = served.diagnostics
     if "nats" in about:
         # The price of the budget must not hide in the receipt, nor that it was only estimated.
         low, high = about.get("nats_range", [about["nats"]] * 2)

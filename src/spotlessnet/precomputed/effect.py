@@ -14,8 +14,9 @@ from spotlessnet.core.trained import Trained
 NOISE = 0.05
 """A smaller rise of the mean loss, in nats, is none: there is nothing to take back. Of other losses, this share."""
 
-STEPS = 4
-"""So many values to a factor of two: finer ones would tell more of the rows, coarser ones refuse too much."""
+FACTOR = 4.0
+"""Losses are kept as a power of this. Finer ones told the label of a single row: with four values to a factor of two,
+the label that fitted best was the right one in eleven of twelve requests."""
 
 MOST = 10_000
 """Requests of which a file may tell: each is looked at anew by every later one."""
@@ -37,9 +38,9 @@ class Effect:
 
     **Arguments:**
 
-    - `size`: how many rows carry it, $(\sum d)^2 / \sum d^2$, rounded.
-    - `raised`: by how much their loss rose, $\sum d^2 / \sum d$, rounded.
-    - `loss`: what it was afterwards, $\sum d \ell / \sum d$, rounded.
+    - `size`: how many rows carry it, $(\sum d)^2 / \sum d^2$, as a power of two.
+    - `raised`: by how much their loss rose, $\sum d^2 / \sum d$, as a power of four.
+    - `loss`: what it was afterwards, $\sum d \ell / \sum d$, as a power of four.
     """
 
     size: int
@@ -59,7 +60,8 @@ class Effect:
             return None
         d = (loss - lost).clamp(min=0)
         raised, size = float(d.square().sum() / d.sum()), float(d.sum().square() / d.square().sum())
-        return Effect(max(1, round(size)), _rounded(raised), _rounded(max(float((d * loss).sum() / d.sum()), raised)))
+        loss_after = max(float((d * loss).sum() / d.sum()), raised)
+        return Effect(2 ** round(math.log2(size)), _rounded(raised), _rounded(loss_after))
 
 
 def as_text(effects: Sequence[Effect]) -> str:
@@ -88,4 +90,4 @@ def from_text(text: str, most: int | None = None) -> tuple[Effect, ...]:
 
 
 def _rounded(value: float) -> float:
-    return 2.0 ** (round(STEPS * math.log2(value)) / STEPS)
+    return FACTOR ** round(math.log(value, FACTOR))

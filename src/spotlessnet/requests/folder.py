@@ -17,10 +17,14 @@ from typing import Any
 from spotlessnet.core.errors import DamageError, DataError, IntegrityError, ResourceError
 from spotlessnet.core.files import opened, read_whole, sha256, sweep, write_whole
 from spotlessnet.requests.inputs import identity_of
-from spotlessnet.store.receipts import loads_once, read_receipt, verify
+from spotlessnet.store.public_numbers import as_json
+from spotlessnet.store.receipts import loads_once, plain, read_receipt, verify
 
 RECEIPT = "receipt.json"
 PRIVATE, SALT, REQUEST, DUE = "private", "salt", "request.json", "destroy-after"
+DIAGNOSTICS = "diagnostics.json"
+"""What was measured with all digits, after the name of the receipt that has it coarsely: `receipt-diagnostics.json`."""
+
 PURGED = "purged.json"
 """Stands beside the receipt once the private material is gone."""
 
@@ -110,6 +114,21 @@ class Private:
             return loads_once(read_whole(self.path / REQUEST, "request", LONGEST_REQUEST))
         except (OSError, ValueError, RecursionError):
             return None
+
+    def keep_diagnostics(self, diagnostics: Mapping[str, Any], receipt: str = RECEIPT) -> None:
+        """Keep all digits of what was measured; with them a guess could be confirmed, so they stay in here."""
+        write_whole(self._diagnostics(receipt), as_json(plain(diagnostics)), replace=True)
+
+    def diagnostics(self, receipt: str = RECEIPT) -> dict[str, Any] | None:
+        """What `keep_diagnostics` kept beside a receipt of this name, or `None`."""
+        try:
+            found = loads_once(read_whole(self._diagnostics(receipt), "diagnostics", LONGEST_REQUEST))
+        except (OSError, ValueError, RecursionError):
+            return None
+        return found if isinstance(found, dict) else None
+
+    def _diagnostics(self, receipt: str) -> Path:
+        return self.path / f"{Path(receipt).stem}-{DIAGNOSTICS}"
 
     @property
     def is_purged(self) -> bool:

@@ -58,6 +58,7 @@ class Unlearned:
     - `folder`: where everything was written, if anywhere.
     - `salt`: opens the commitments of the receipt: keep it as private as the list of what was forgotten.
     - `again`: the request had been served before, and this is that receipt.
+    - `exact`: what was measured with all digits, as private as the salt: it would confirm a guess at the rows.
     """
 
     receipt: dict[str, Any]
@@ -69,6 +70,7 @@ class Unlearned:
     folder: Path | None = None
     salt: bytes = field(default=b"", repr=False)
     again: bool = False
+    exact: Mapping[str, Any] | None = field(default=None, repr=False)
 
     @cached_property
     def model(self) -> nn.Module:
@@ -77,8 +79,8 @@ class Unlearned:
 
     @property
     def diagnostics(self) -> dict[str, Any]:
-        """What the method measured and assumed on the way, seconds, and what it cost in utility."""
-        return self.receipt["predicate"]["about"]
+        """What the method measured and assumed on the way, seconds, and the cost in utility; exact while kept."""
+        return dict(self.receipt["predicate"]["about"] if self.exact is None else self.exact)
 
 
 @dataclass(frozen=True)
@@ -228,7 +230,8 @@ def _served_before(case: Case, folder: Folder, receipt: dict[str, Any]) -> Unlea
     def load_model() -> nn.Module:
         return load_into(network_of(case), read_weights(folder.path / SCRUBBED)).eval()
 
-    return Unlearned(receipt, load_model, folder=folder.path, salt=folder.salt, again=True)
+    exact = folder.private.diagnostics()
+    return Unlearned(receipt, load_model, folder=folder.path, salt=folder.salt, again=True, exact=exact)
 
 
 def _inputs(looks: Mapping[str, Look], opened: LoadedRequest, salt: bytes) -> dict[str, dict[str, Any]]:
@@ -277,20 +280,22 @@ def _forget(
     report = None if audit is None else audited(plan, after, audit)
     if folder is not None and report is not None:
         subjects |= write_report(folder.path, report, replace=folder.again)
+    exact = plain({**gaussian.diagnostics, "seconds": meter.seconds, "utility": utility})
     receipt = _receipt(
         place,
         plan,
         known,
         subjects=subjects,
         noise=NO_NOISE if noise is None else noise.record(),
-        diagnostics={**gaussian.diagnostics, "seconds": meter.seconds, "utility": utility},
+        diagnostics=exact,
         audit=[] if report is None else report.figures(),
         limits=limits_of(opened, gaussian, report, unchanged=is_unchanged(opened, weights, gaussian)),
     )
     if folder is not None:
+        folder.private.keep_diagnostics(exact)
         write_receipt(folder.receipt, receipt, replace=folder.again)
     out = None if folder is None else folder.path
-    return Unlearned(receipt, lambda: model, plan, report, statistics, fold_models, out, place.salt)
+    return Unlearned(receipt, lambda: model, plan, report, statistics, fold_models, out, place.salt, exact=exact)
 
 
 NO_NOISE = {"kind": "none", "consequence": "the method adds no noise, so no bound in nats holds"}
@@ -326,8 +331,7 @@ def _for_next_request(opened: LoadedRequest, after: Trained) -> tuple[Statistics
 
 def _receipt(place: Folder | Unwritten, plan: Plan, known: Mapping[str, Any], **told: Any) -> dict[str, Any]:
     """The receipt of a request, served or refused."""
-    opened = plan.opened
-    split = plan.opened.split
+    opened, split = plan.opened, plan.opened.split
     name, settings = described(plan.scrub)
     due = place.private.destroy_after if isinstance(place, Folder) else place.destroy_after
     return statement(
@@ -385,6 +389,7 @@ def _refuse(place: Folder | Unwritten, plan: Plan, known: Mapping[str, Any], gau
         limits = ["Refused: nothing was forgotten, and no network was written. Retrain without the rows."]
         about, noise = {**gaussian.diagnostics, "refused": why}, {"kind": "none", "consequence": "nothing was drawn"}
         told = _receipt(place, plan, known, subjects={}, noise=noise, diagnostics=about, limits=limits)
+        place.private.keep_diagnostics(about, REFUSAL)
         write_receipt(place.path / REFUSAL, told, replace=True)
         records = f"; {place.path / REFUSAL} says it for your records."
     raise WornError(

@@ -16,6 +16,7 @@ from spotlessnet.requests.folder import PURGED as PURGED_FILE
 from spotlessnet.requests.inputs import identity_of
 from spotlessnet.requests.loading import listed_ids
 from spotlessnet.requests.serving import FOLD_MODELS, REFUSAL, SCRUBBED, STATISTICS
+from spotlessnet.store.public_numbers import EXACT, commit_to_exact
 from spotlessnet.store.receipts import COMMITMENT, LARGEST, commit_to, loads_once, read_receipt, verify
 from spotlessnet.store.schema import agrees, verdict_mistakes
 
@@ -68,6 +69,7 @@ def verify_request(path: Path, forget: Path | None = None, id_column: str = "id"
     if salt is not None:
         private.due(receipt)
         _check_request(body["request"], private.request(), salt)
+        _check_exact(body["about"], private.diagnostics(file.name), salt)
     if forget is not None:
         if salt is None:
             raise DataError(f"Checking a list needs {private.path / 'salt'}, which was written with the receipt.")
@@ -143,6 +145,12 @@ def _why(error: Exception) -> str:
 def _check_request(told: Mapping[str, Any], kept: Any, salt: bytes) -> None:
     if not isinstance(kept, dict) or identity_of(kept, salt) != told["identity"]:
         raise IntegrityError("The request kept in `private` is not the one that the receipt was written for.")
+
+
+def _check_exact(about: Mapping[str, Any], kept: Mapping[str, Any] | None, salt: bytes) -> None:
+    """What is kept with all digits must be what the receipt was written from; earlier receipts had all themselves."""
+    if EXACT in about and (kept is None or commit_to_exact(kept, salt) != about[EXACT].get("commitment")):
+        raise IntegrityError("The diagnostics kept in `private` are not those that the receipt was written from.")
 
 
 def _check_list(cohort: Mapping[str, Any], forget: Path, column: str, salt: bytes) -> None:

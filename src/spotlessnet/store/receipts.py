@@ -20,6 +20,7 @@ from spotlessnet.core.cohorts import spelled
 from spotlessnet.core.errors import DataError, IntegrityError, SettingError
 from spotlessnet.core.files import read_whole, sha256, write_whole
 from spotlessnet.core.noise import KEY_BYTES, SecretNoise, check_same_process
+from spotlessnet.store.public_numbers import EXACT, commit_to_exact, public
 from spotlessnet.store.schema import mistakes
 
 STATEMENT = "https://in-toto.io/Statement/v1"
@@ -143,8 +144,10 @@ def statement(
 
     - `subjects`: the SHA-256 of each file as it was written, by its name.
     - `inputs`: what is said of each input, digested when it was read.
+    - `diagnostics`: all that was measured; the receipt has it as far as `public` lets it, and a commitment to the rest.
     - `private`: when the private material is to be destroyed.
     """
+    exact = plain(diagnostics)
     receipt = {
         "_type": STATEMENT,
         "subject": [{"name": name, "digest": {"sha256": digest}} for name, digest in subjects.items()],
@@ -155,7 +158,7 @@ def statement(
             "method": method,
             "settings": plain(settings),
             "noise": plain(noise),
-            "about": plain(diagnostics),
+            "about": {**public(exact), EXACT: {"commitment": commit_to_exact(exact, salt)}},
             "audit": plain(audit),
             "limits": [*limits, *LIMITS],
             "private": plain(private),
