@@ -16,7 +16,7 @@ from spotlessnet.operators.gradient import gradient
 from spotlessnet.precomputed.step import BENEATH, WIDEST, own_root
 from spotlessnet.requests.verifying import verify_request
 from spotlessnet.store import receipts
-from spotlessnet.store.public_numbers import COUNTED, coarse, public
+from spotlessnet.store.receipts import COUNTED, coarse, public
 
 TRAIN, OTHERS = 300, 40
 

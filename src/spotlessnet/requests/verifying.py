@@ -16,8 +16,16 @@ from spotlessnet.requests.folder import PURGED as PURGED_FILE
 from spotlessnet.requests.inputs import identity_of
 from spotlessnet.requests.loading import listed_ids
 from spotlessnet.requests.serving import FOLD_MODELS, REFUSAL, SCRUBBED, STATISTICS
-from spotlessnet.store.public_numbers import EXACT, commit_to_exact
-from spotlessnet.store.receipts import COMMITMENT, LARGEST, commit_to, loads_once, read_receipt, verify
+from spotlessnet.store.receipts import (
+    COMMITMENT,
+    EXACT,
+    LARGEST,
+    commit_to,
+    commit_to_exact,
+    loads_once,
+    read_receipt,
+    verify,
+)
 from spotlessnet.store.schema import agrees, verdict_mistakes
 
 UNSIGNED = "who wrote the receipt: it is not signed, and whoever holds `private` could write another"
