@@ -3,6 +3,7 @@
 import json
 import math
 from collections import defaultdict
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -48,7 +49,7 @@ def ranks(seed: int) -> dict[str, list[float]]:
     trained = sn.fit(sn.Trained.of(nn.Linear(64, 10), weight_decay=1e-3), data, recipe)
     kept, got = sn.precompute(trained, data, rank=200), defaultdict[str, list[float]](list)
     for row in (5, 50, 100):
-        done = sn.unlearn(trained, data, forget=[row], method="ntk", statistics=kept, progress=False)
+        done = sn.unlearn(trained, data, forget=[row], method="ntk", statistics=replace(kept), progress=False)
         told, new = told_of(done.receipt["predicate"]["about"]), done.statistics
         assert new is not None
         assert new.basis is not None
