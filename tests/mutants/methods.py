@@ -223,8 +223,8 @@ PLANTED = (
     Planted(
         "stages begin at the trained weights",
         "methods/short_retrain.py",
-        "network = trained.at(init)",
-        "network = trained",
+        "network = self._hurried(begun, stage)",
+        "network = self._hurried(trained, stage)",
         "methods/test_short_retrain.py::test_the_forgotten_rows_never_touch_the_weights",
     ),
     Planted(

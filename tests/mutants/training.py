@@ -48,22 +48,22 @@ PLANTED = (
     Planted(
         "Retrain on all rows",
         "methods/retrain.py",
-        "fit(trained.at(init), split.retain, recipe",
-        "fit(trained.at(init), split.whole, recipe",
+        "train(begun, split.retain, seed",
+        "train(begun, split.whole, seed",
         "methods/test_baselines.py::test_retraining_finds_the_optimum_of_the_retained_data",
     ),
     Planted(
         "statistics of BatchNorm move",
         "core/trained.py",
-        "network = copy.deepcopy(_unwrapped(model)).eval()",
-        "network = copy.deepcopy(_unwrapped(model)).train()",
+        "network = copy.deepcopy(unwrapped(model)).eval()",
+        "network = copy.deepcopy(unwrapped(model)).train()",
         "core/test_trained.py::test_batch_statistics_stand_still_and_dropout_is_off",
     ),
     Planted(
         "noise taken at the trained weights",
         "core/scrub.py",
-        "covariance = self.spread(trained.at(mean), split, notes)",
-        "covariance = self.spread(trained, split, notes)",
+        "Gaussian(mean, self.spread(shifted, split, notes)",
+        "Gaussian(mean, self.spread(trained, split, notes)",
         "core/test_scrub.py::test_the_noise_is_taken_at_the_shifted_weights",
     ),
     Planted(
