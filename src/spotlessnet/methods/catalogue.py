@@ -23,7 +23,8 @@ COLUMNS = ("method", "command", "paper", "needs", "cost", "guarantee")
 
 CAPTION = (
     f"Cost: FLOPs counted by the plan as a share of one retraining, for a network of {WIDTH}–{WIDTH}–{CLASSES} units, "
-    f"{EXAMPLES:,} examples, {EPOCHS} epochs, a forget set of {FORGOTTEN}, default settings, nothing precomputed."
+    f"{EXAMPLES:,} examples, {EPOCHS} epochs, a forget set of {FORGOTTEN}, default settings, nothing precomputed. "
+    "A short retraining stops when it is as good as the original: the least is shown, and it may take a whole training."
 )
 """What the column of costs was counted on."""
 

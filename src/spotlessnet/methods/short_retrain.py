@@ -38,7 +38,7 @@ class ShortRetrainFacts(Measured):
     "short-retrain",
     paper="this package",
     needs=("retained data", "init", "recipe"),
-    guarantee="exact: the forgotten examples never touch the weights",
+    guarantee="the forgotten examples never touch the weights; when to stop is read off the original network",
 )
 @dataclass(frozen=True)
 class ShortRetrain(Scrub):
