@@ -31,7 +31,7 @@ from spotlessnet.auditing.rows import Row, append_rows, read_rows
 from spotlessnet.core.cohorts import rows
 from spotlessnet.core.data import Data
 from spotlessnet.core.intervals import ratio_interval
-from spotlessnet.core.meter import Meter
+from spotlessnet.core.progress import Meter
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.scrub import Scrub, chain
 from spotlessnet.core.split import Split

@@ -32,7 +32,7 @@ from spotlessnet.core.adapters import Arrays
 from spotlessnet.core.cohorts import rows as by_number
 from spotlessnet.core.data import Data
 from spotlessnet.core.files import write_whole
-from spotlessnet.core.meter import Meter
+from spotlessnet.core.progress import Meter
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.row_keys import RowKeys
 from spotlessnet.core.scrub import Scrub

@@ -12,9 +12,8 @@ from torch import float64, nn
 
 from spotlessnet.bounds import WhiteBox
 from spotlessnet.core.bound import BOUNDS, Bound
-from spotlessnet.core.covariance import Diagonal
 from spotlessnet.core.data import Data
-from spotlessnet.core.gaussian import Gaussian
+from spotlessnet.core.gaussian import Diagonal, Gaussian
 from spotlessnet.core.readout import Reading
 from spotlessnet.core.registry import Entry
 from spotlessnet.core.split import Split

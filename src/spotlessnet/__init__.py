@@ -29,7 +29,7 @@ _PLACES = {
     "core.split": ("Split",),
     "core.trained": ("Trained",),
     "core.trainer": ("Examples", "Trainer"),
-    "core.damage": ("check_damage",),
+    "core.answers": ("check_damage",),
     "core.errors": ("SpotlessError",),
     # which rows must go
     "core.cohorts": ("ids", "rows", "some_of_class", "where", "whole_class"),
@@ -88,12 +88,12 @@ if TYPE_CHECKING:
     from spotlessnet.bounds.attacker import best_accuracy as best_accuracy
     from spotlessnet.bounds.attacker import true_positives as true_positives
     from spotlessnet.bounds.trade_off import trade_off as trade_off
+    from spotlessnet.core.answers import check_damage as check_damage
     from spotlessnet.core.cohorts import ids as ids
     from spotlessnet.core.cohorts import rows as rows
     from spotlessnet.core.cohorts import some_of_class as some_of_class
     from spotlessnet.core.cohorts import where as where
     from spotlessnet.core.cohorts import whole_class as whole_class
-    from spotlessnet.core.damage import check_damage as check_damage
     from spotlessnet.core.data import Data as Data
     from spotlessnet.core.errors import SpotlessError as SpotlessError
     from spotlessnet.core.gaussian import Gaussian as Gaussian

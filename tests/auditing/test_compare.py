@@ -15,10 +15,10 @@ from spotlessnet.auditing.comparison import Context, compare, original_of, retra
 from spotlessnet.auditing.rows import Row, read_rows
 from spotlessnet.auditing.summary import as_text, summarise
 from spotlessnet.bounds import BlackBox, WhiteBox
-from spotlessnet.core.covariance import Covariance, Diagonal
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import NeedError, NumericsError, SettingError
-from spotlessnet.core.meter import Meter
+from spotlessnet.core.gaussian import Covariance, Diagonal
+from spotlessnet.core.progress import Meter
 from spotlessnet.core.readout import Ideal, Reading, Readout
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.scrub import Notes, Scrub

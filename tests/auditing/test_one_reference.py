@@ -12,7 +12,7 @@ from spotlessnet.auditing.comparison import Context, compare, original_of, retra
 from spotlessnet.auditing.run_audit import audit
 from spotlessnet.bounds import WhiteBox
 from spotlessnet.core.cohorts import rows
-from spotlessnet.core.covariance import Covariance, Diagonal
+from spotlessnet.core.gaussian import Covariance, Diagonal
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.scrub import Notes, Scrub, chain
 from spotlessnet.core.split import Split

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 import spotlessnet as sn
 from spotlessnet.auditing.equivalence import judge_method
 from spotlessnet.auditing.seeds import DRAWS_APART, scrub_every_seed, scrub_seed
-from spotlessnet.core.covariance import Covariance, Diagonal
 from spotlessnet.core.errors import MismatchError
+from spotlessnet.core.gaussian import Covariance, Diagonal
 from spotlessnet.core.scrub import Notes, Scrub, chain
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained

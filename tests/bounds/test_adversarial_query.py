@@ -9,10 +9,9 @@ from torch.distributions import MultivariateNormal, kl_divergence
 
 from spotlessnet.bounds.adversarial_query import adversarial_query
 from spotlessnet.bounds.per_query import per_query
-from spotlessnet.core.covariance import Diagonal, NoNoise
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import NeedError, NumericsError, SettingError
-from spotlessnet.core.gaussian import Gaussian
+from spotlessnet.core.gaussian import Diagonal, Gaussian, NoNoise
 from spotlessnet.core.trained import Trained
 
 NOISE = 0.1

@@ -8,9 +8,9 @@ from torch.distributions import MultivariateNormal, kl_divergence
 from spotlessnet.bounds import BlackBox, WhiteBox
 from spotlessnet.bounds.black_box import chosen
 from spotlessnet.bounds.per_query import per_query
-from spotlessnet.core.covariance import Diagonal, LowRankPlusRidge
+from spotlessnet.core.covariance import LowRankPlusRidge
 from spotlessnet.core.data import Data
-from spotlessnet.core.gaussian import Gaussian
+from spotlessnet.core.gaussian import Diagonal, Gaussian
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 

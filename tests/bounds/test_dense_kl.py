@@ -10,9 +10,9 @@ from torch import float64
 from torch.distributions import MultivariateNormal, kl_divergence
 
 from spotlessnet.bounds.dense_kl import dense_kl
-from spotlessnet.core.covariance import Diagonal, LowRankPlusRidge
+from spotlessnet.core.covariance import LowRankPlusRidge
 from spotlessnet.core.errors import NumericsError
-from spotlessnet.core.gaussian import Gaussian
+from spotlessnet.core.gaussian import Diagonal, Gaussian
 
 seeds = st.integers(0, 10**6)
 

@@ -11,10 +11,9 @@ from spotlessnet.bounds import BlackBox, WhiteBox
 from spotlessnet.bounds.black_box import output_covariance
 from spotlessnet.bounds.linearisation import linearisation
 from spotlessnet.bounds.trade_off import trade_off
-from spotlessnet.core.covariance import Diagonal, NoNoise
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import SettingError
-from spotlessnet.core.gaussian import Gaussian
+from spotlessnet.core.gaussian import Diagonal, Gaussian, NoNoise
 from spotlessnet.core.readout import Ideal, Reading, Readout
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained

@@ -15,10 +15,10 @@ from spotlessnet.bounds import BlackBox, WhiteBox
 from spotlessnet.bounds.black_box import chosen, jacobian_of, output_covariance
 from spotlessnet.bounds.dense_kl import dense_kl
 from spotlessnet.bounds.per_query import per_query, per_query_by_set
-from spotlessnet.core.covariance import Covariance, Diagonal, LowRankPlusRidge, NoNoise
+from spotlessnet.core.covariance import LowRankPlusRidge
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import NeedError, SettingError
-from spotlessnet.core.gaussian import Gaussian
+from spotlessnet.core.gaussian import Covariance, Diagonal, Gaussian, NoNoise
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.datasets.digits import load as load_digits

@@ -5,8 +5,7 @@ from importlib import import_module
 
 import pytest
 
-from spotlessnet.core.covariance import Diagonal
-from spotlessnet.core.gaussian import Diagnostics, Gaussian
+from spotlessnet.core.gaussian import Diagnostics, Diagonal, Gaussian
 from spotlessnet.methods import Fisher
 from tests.cli.test_commands import report
 from tests.cli.workshop import BASE, QUICK, spotless

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from torch import float64, nn
 
 import spotlessnet as sn
-from spotlessnet.core.damage import CHECKED, utility_of
+from spotlessnet.core.answers import CHECKED, utility_of
 from spotlessnet.core.errors import DamageError
 from tests.cli.workshop import BASE, DATA, QUICK, RECIPE, spotless
 

@@ -8,16 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from spotlessnet.core.covariance import (
-    Block,
-    Covariance,
-    Diagonal,
-    Kronecker,
-    LowRankPlusRidge,
-    NoNoise,
-    trace_of_product,
-)
+from spotlessnet.core.covariance import Block, Kronecker, LowRankPlusRidge
 from spotlessnet.core.errors import MismatchError, NumericsError
+from spotlessnet.core.gaussian import Covariance, Diagonal, NoNoise, trace_of_product
 
 SIZE = 13
 KINDS = ("still", "diagonal", "kronecker", "low rank", "low rank, negative", "dense")

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.distributions import MultivariateNormal, kl_divergence
 
-from spotlessnet.core.covariance import Diagonal, LowRankPlusRidge, NoNoise
+from spotlessnet.core.covariance import LowRankPlusRidge
 from spotlessnet.core.errors import MismatchError, NumericsError
-from spotlessnet.core.gaussian import Gaussian
+from spotlessnet.core.gaussian import Diagonal, Gaussian, NoNoise
 from tests.core.test_covariance import NOISY, SIZE, dense, generator_of, made, rotation
 
 

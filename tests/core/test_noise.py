@@ -15,9 +15,9 @@ import pytest
 import torch
 from scipy import stats
 
-from spotlessnet.core.covariance import Diagonal, LowRankPlusRidge
+from spotlessnet.core.covariance import LowRankPlusRidge
 from spotlessnet.core.errors import SettingError
-from spotlessnet.core.gaussian import Gaussian
+from spotlessnet.core.gaussian import Diagonal, Gaussian
 from spotlessnet.core.noise import CHUNK, FINENESS, NoiseSource, RepeatableNoise, SecretNoise, snapped
 from spotlessnet.store.receipts import NoiseSeed
 from tests.core.test_covariance import NOISY, SIZE, dense, made

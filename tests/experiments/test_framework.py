@@ -197,7 +197,7 @@ def test_the_bound_adds_the_same_noise_to_both_sides():
     noise = Fisher(strength=1e-4, cap=1.0)
     moved = trained.weights + 0.1
     still = noise.shift(trained, split, Notes())
-    from spotlessnet.core.covariance import NoNoise
+    from spotlessnet.core.gaussian import NoNoise
 
     a, b = (Gaussian(w, NoNoise.at(w)) for w in (still, moved))
     nats = WhiteBoxWithNoise(noise)(a, b, trained, split)

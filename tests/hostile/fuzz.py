@@ -31,7 +31,7 @@ from typing import Any
 import torch
 
 from spotlessnet.cli import main as command
-from spotlessnet.core.meter import resident
+from spotlessnet.core.progress import resident
 from tests.cli.workshop import furnish
 from tests.hostile.forked import HANGS, ROOM, imported
 from tests.hostile.targets import NOTE, Target, cleared, sound, targets

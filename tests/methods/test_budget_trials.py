@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import float64, nn
 
-from spotlessnet.core.covariance import Diagonal
 from spotlessnet.core.data import Data
+from spotlessnet.core.gaussian import Diagonal
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.scrub import Scrub, chain
 from spotlessnet.core.split import Split

@@ -11,9 +11,9 @@ from torch import Tensor, float64, nn
 from torch.distributions import MultivariateNormal, kl_divergence
 
 from spotlessnet.core.cohorts import rows, whole_class
-from spotlessnet.core.covariance import Diagonal
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import SettingError
+from spotlessnet.core.gaussian import Diagonal
 from spotlessnet.core.loss import SquaredError
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.scrub import Notes

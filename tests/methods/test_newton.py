@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, float64, nn
 
-from spotlessnet.core.covariance import LowRankPlusRidge, NoNoise
+from spotlessnet.core.covariance import LowRankPlusRidge
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import NeedError, NumericsError, SettingError
+from spotlessnet.core.gaussian import NoNoise
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor, float64, nn
 
-from spotlessnet.core.covariance import Diagonal
 from spotlessnet.core.data import Batch, Data
 from spotlessnet.core.errors import SettingError
+from spotlessnet.core.gaussian import Diagonal
 from spotlessnet.core.loss import SquaredError
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained

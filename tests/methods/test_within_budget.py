@@ -7,9 +7,9 @@ import torch
 from torch import float64, nn
 from torch.distributions import MultivariateNormal, kl_divergence
 
-from spotlessnet.core.covariance import Covariance, Diagonal
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import NumericsError, SettingError
+from spotlessnet.core.gaussian import Covariance, Diagonal
 from spotlessnet.core.loss import SquaredError
 from spotlessnet.core.scrub import Chain, Notes, Scrub, chain
 from spotlessnet.core.split import Split

@@ -33,7 +33,7 @@ PLANTED = (
     ),
     Planted(
         "batches cut after rows were left out",
-        "training/order.py",
+        "training/batches.py",
         "return [batch[batch >= 0] for batch in shuffled.split(self.batch_size)]",
         "return list(shuffled[shuffled >= 0].split(self.batch_size))",
         "training/test_fit.py::test_coupled_batches_are_those_of_the_whole_with_rows_left_out",

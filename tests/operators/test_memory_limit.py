@@ -10,7 +10,7 @@ from torch import nn
 
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import SettingError
-from spotlessnet.core.meter import budget, memory_limit
+from spotlessnet.core.progress import budget, memory_limit
 from spotlessnet.core.trained import Trained
 from spotlessnet.operators import fisher
 from spotlessnet.operators.fisher import fisher_diagonal

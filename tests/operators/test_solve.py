@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from scipy.sparse.linalg import cg as scipys
 from torch import Tensor
 
-from spotlessnet.core.covariance import Block, Diagonal, Kronecker, LowRankPlusRidge
+from spotlessnet.core.covariance import Block, Kronecker, LowRankPlusRidge
 from spotlessnet.core.errors import MismatchError, NumericsError, SettingError, SolveError
+from spotlessnet.core.gaussian import Diagonal
 from spotlessnet.operators.solve import conjugate_gradient
 
 

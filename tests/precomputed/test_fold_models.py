@@ -15,8 +15,7 @@ from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.trained import Trained
 from spotlessnet.precomputed import fold_models
 from spotlessnet.precomputed.fold_models import FoldModels, train_fold_models
-from spotlessnet.training.fit import fit
-from spotlessnet.training.train import train
+from spotlessnet.training.fit import fit, train
 
 
 def problem(rows: int = 12, seed: int = 0) -> tuple[Trained, Data]:

@@ -17,7 +17,7 @@ from spotlessnet.core.trained import Trained
 from spotlessnet.methods.retrain import Retrain
 from spotlessnet.models import MLP
 from spotlessnet.training import fit
-from spotlessnet.training.order import Order, permutation
+from spotlessnet.training.batches import Order, permutation
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from spotlessnet.core.scrub import Notes
 from spotlessnet.core.trained import Trained
 from spotlessnet.methods.finetune import Finetune
 from spotlessnet.training import fit, fit_many, lr_at
-from spotlessnet.training.order import permutation
+from spotlessnet.training.batches import permutation
 
 STEPS = 4 * 5  # four epochs of 40 rows in batches of 8
 FULL = Recipe(

@@ -20,7 +20,7 @@ from spotlessnet.methods.finetune import Finetune
 from spotlessnet.methods.retrain import Retrain
 from spotlessnet.methods.short_retrain import ShortRetrain
 from spotlessnet.training import fit, train, train_many
-from spotlessnet.training.train import seeded
+from spotlessnet.training.fit import seeded
 
 
 class Net(nn.Module):

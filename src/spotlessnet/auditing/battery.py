@@ -9,7 +9,7 @@ from spotlessnet.auditing.summary import ORIGINAL, RETRAINED
 from spotlessnet.bounds.black_box import BlackBox
 from spotlessnet.bounds.white_box import WhiteBox
 from spotlessnet.core.data import Data
-from spotlessnet.core.meter import Meter
+from spotlessnet.core.progress import Meter
 from spotlessnet.core.readout import Readout
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained

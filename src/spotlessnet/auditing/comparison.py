@@ -15,16 +15,14 @@ from spotlessnet.auditing.rows import Key, Row, append_rows, read_rows
 from spotlessnet.auditing.seeds import scrub_seed
 from spotlessnet.auditing.summary import ORIGINAL, RETRAINED
 from spotlessnet.core.bound import Bound
-from spotlessnet.core.covariance import NoNoise
 from spotlessnet.core.errors import NumericsError, SettingError
-from spotlessnet.core.gaussian import Gaussian
-from spotlessnet.core.meter import Meter
-from spotlessnet.core.progress import track
+from spotlessnet.core.gaussian import Gaussian, NoNoise
+from spotlessnet.core.progress import Meter, track
 from spotlessnet.core.readout import Reading, Readout
 from spotlessnet.core.scrub import Scrub
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
-from spotlessnet.training.train import train
+from spotlessnet.training.fit import train
 
 
 @dataclass(frozen=True, eq=False)

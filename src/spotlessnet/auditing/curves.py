@@ -14,16 +14,15 @@ from spotlessnet.bounds.per_query import per_query_by_set
 from spotlessnet.bounds.trade_off import trade_off
 from spotlessnet.bounds.white_box import WhiteBox
 from spotlessnet.core.data import Data
-from spotlessnet.core.meter import Meter
+from spotlessnet.core.progress import Meter
 from spotlessnet.core.scrub import Scrub, chain
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.methods.fisher import Fisher
 from spotlessnet.readouts.error import Error
 from spotlessnet.readouts.margin import margins_of
-from spotlessnet.training.fit import fit
+from spotlessnet.training.fit import fit, train
 from spotlessnet.training.pairs import Trainings
-from spotlessnet.training.train import train
 
 SCALES = tuple(10.0**e for e in range(-4, 5))
 """Multiples of a method's own noise at which error and nats are drawn."""

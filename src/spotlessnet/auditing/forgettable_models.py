@@ -17,8 +17,7 @@ from spotlessnet.auditing.run_audit import environment_of, request_of
 from spotlessnet.auditing.summary import ORIGINAL, RETRAINED
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import NeedError, check_positive
-from spotlessnet.core.meter import Meter
-from spotlessnet.core.progress import track
+from spotlessnet.core.progress import Meter, track
 from spotlessnet.core.readout import Readout
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from spotlessnet.auditing.seeds import Scrubbed, scrub_every_seed
 from spotlessnet.auditing.summary import ORIGINAL, RETRAINED
 from spotlessnet.core.data import Data
-from spotlessnet.core.meter import Meter
+from spotlessnet.core.progress import Meter
 from spotlessnet.core.scrub import Scrub
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained

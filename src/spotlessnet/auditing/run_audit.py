@@ -12,8 +12,7 @@ from spotlessnet.auditing.seeds import scrub_seed
 from spotlessnet.auditing.shadow_attack import u_lira
 from spotlessnet.auditing.summary import ORIGINAL, RETRAINED
 from spotlessnet.core.deprecated import accepts_old_names
-from spotlessnet.core.meter import Meter
-from spotlessnet.core.progress import track
+from spotlessnet.core.progress import Meter, track
 from spotlessnet.core.readout import Readout
 from spotlessnet.core.scrub import Scrub
 from spotlessnet.core.split import Split
@@ -23,8 +22,8 @@ from spotlessnet.readouts.error import Error
 from spotlessnet.readouts.margin import Margin
 from spotlessnet.readouts.mean_loss import MeanLoss
 from spotlessnet.store.receipts import LIMITS, environment
+from spotlessnet.training.fit import UNCOUPLED
 from spotlessnet.training.pairs import train_pairs
-from spotlessnet.training.train import UNCOUPLED
 
 SMALL = 200_000
 """Weights up to which networks of all seeds are trained as one program."""

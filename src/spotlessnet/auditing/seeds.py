@@ -11,8 +11,7 @@ import torch
 
 from spotlessnet.core.errors import MismatchError
 from spotlessnet.core.gaussian import Gaussian
-from spotlessnet.core.meter import Meter
-from spotlessnet.core.progress import track
+from spotlessnet.core.progress import Meter, track
 from spotlessnet.core.scrub import Scrub
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained

@@ -14,7 +14,7 @@ from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.scrub import Scrub
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Buffers, Trained, buffers_of
-from spotlessnet.training.train import train_many
+from spotlessnet.training.fit_many import train_many
 
 
 @dataclass(frozen=True, eq=False)

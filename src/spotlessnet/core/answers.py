@@ -1,14 +1,41 @@
-"""What a network's answers come to, row by row: by how much the right class wins, and whether it is wrong at all.
+"""What a network's answers come to: margins, mistakes, and how much worse rows that stay are answered after a scrub.
 
 Every layer reads margins and error rates here: methods, readouts, guards and experiments then mean the same by them.
+The guard is here too: a network that lost more than the request may cost is refused.
 """
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float, Float64, Int
-from torch import Tensor
+from torch import Tensor, nn
 
-from spotlessnet.core.data import Data
+from spotlessnet.core.data import Data, evenly
+from spotlessnet.core.errors import DamageError, check_positive
+from spotlessnet.core.loss import BinaryCrossEntropy, CrossEntropy, Loss
+from spotlessnet.core.scrub import Scrub, declared_by
+from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
+
+MOST = 0.05
+"""The rise of the error that is borne unless said: five points."""
+
+CHECKED = 2048
+"""Rows of each kind that are looked at, evenly spaced."""
+
+LEAST = 30
+"""Rows, retained and held-out together, below which nobody can tell whether a network was ruined."""
+
+OF_ONE_CLASS = 5
+"""Rows of a class below which its share of wrong answers says nothing and stays out of the balanced error."""
+
+BORNE = {"error": 1.0, "balanced error": 3.0, "loss": 10.0}
+"""Times the limit that each rise may be. Few rows carry a balanced error, and confidence falls with any noise: five
+points of error go with fifteen of the balanced error, and with half of what a loss knows about the labels."""
+
+INSIST = "--max-damage says how much may be lost, --accept-damage insists."
 
 
 def margin(logits: Float[Tensor, "N C"], y: Int[Tensor, " N"]) -> Float64[Tensor, " N"]:
@@ -36,3 +63,214 @@ def mistakes(network: Trained, data: Data) -> Float64[Tensor, " N"]:
 def error_rate(network: Trained, data: Data) -> float:
     """The mean of `mistakes`: for classes, the share of wrong answers."""
     return float(mistakes(network, data).mean())
+
+
+@dataclass(frozen=True)
+class Utility:
+    """What a scrub cost on some rows.
+
+    **Arguments:**
+
+    - `on`: which rows; `rows` says how many were looked at.
+    - `before`, `after`: the mean mistake of the original and of the scrubbed network.
+    - `scale`: what the rise is counted in: one for shares; for a loss what the network knows about the labels.
+    - `kind`: `error`, a share of wrong answers; `balanced error`, the mean of that share over classes, which an answer
+      that is always the commonest class does not pass; `loss`, the mean loss.
+    - `borne`: times the limit that its rise may be; see `BORNE`.
+    """
+
+    on: str
+    rows: int
+    before: float
+    after: float
+    scale: float = 1.0
+    kind: str = "error"
+    borne: float = 1.0
+
+    @property
+    def rise(self) -> float:
+        """How much worse: 0.05 is five points, or a twentieth of all that the network knows about the labels."""
+        return (self.after - self.before) / self.scale
+
+    @property
+    def share(self) -> float:
+        """The rise in units of the limit. More than all that a network knows cannot be lost."""
+        most = 1.0 if self.kind == "loss" and self.borne > 1 else float("inf")
+        return min(self.rise, most) / self.borne if self.rise == self.rise else self.rise
+
+    def __str__(self) -> str:
+        if self.kind == "loss":
+            return f"the mean loss of {self.rows} {self.on} is {self.after:.3g}, {self.before:.3g} before"
+        of = "" if self.kind == "error" else ", every class counting the same,"
+        return f"{self.after:.1%} of {self.rows} {self.on}{of} are answered wrong, {self.before:.1%} before"
+
+    def record(self) -> dict[str, Any]:
+        """For receipts."""
+        return {"on": self.on, "rows": self.rows, "kind": self.kind, "before": self.before, "after": self.after}
+
+
+def utility_of(before: Trained, after: Trained, split: Split) -> list[Utility]:
+    """Both networks on retained rows, and on held-out rows (validation, else test) where there are any."""
+    held_out = split.validation if split.validation is not None else split.test
+    sets = {"retained rows": split.kept, "held-out rows": None if held_out is None else _still_known(held_out, split)}
+    return [
+        one
+        for name, data in sets.items()
+        if data is not None and len(data)
+        for one in _compared(name, before, after, data.select(evenly(len(data), CHECKED)), split)
+    ]
+
+
+def advice_for(before: Trained, scrub: Scrub | None = None) -> str:
+    """What may help a network that came out ruined, from what is known of it and of the method.
+
+    **Arguments:**
+
+    - `scrub`: the method; advice is for any where it is not said.
+    """
+    named = set() if scrub is None else declared_by(scrub)
+    read = {word for entry in named for word in (*entry.needs, *entry.reads)}
+    trains = scrub is None or "recipe" in read
+    tries = ["a lower lr or fewer epochs" if trains else "a smaller step"]
+    if scrub is None or scrub.is_noisy:
+        tries.append("less noise (a larger budget in nats)")
+    names = {entry.name for entry in named}
+    if before.can_retrain and "retrain" not in names:
+        tries.append("`--method retrain`")
+    if not before.can_retrain:
+        tries.append("a retraining (give init and recipe, or a trainer)")
+    recipe = before.recipe if trains else None
+    # The lr of Adam in a recipe of SGD trains to ruin, and a command line knows no other optimiser.
+    told = (
+        f" The recipe says SGD with lr {recipe.lr:g}: an lr of Adam is not one for SGD "
+        '(`sn.Recipe(optimizer="adam", ...)`).'
+        if recipe is not None and recipe.optimizer == "sgd"
+        else ""
+    )
+    return f"Try {', or '.join(tries)}.{told} {INSIST}"
+
+
+def check_damage(
+    before: Trained,
+    after: Trained | nn.Module,
+    split: Split,
+    limit: float = MOST,
+    *,
+    least: int = LEAST,
+    scrub: Scrub | None = None,
+) -> list[Utility]:
+    """Raise where a scrubbed network answers rows that stay much worse than the original did; else say how it does.
+
+    Too few rows to tell, or none, are an error too.
+
+    **Arguments:**
+
+    - `before`, `after`: the original and the scrubbed network, the latter as a module if you like.
+    - `limit`: how much the error may rise, as a share: 0.05 is five points. For a loss without wrong answers, the share
+      of what the network knows about the labels that may be lost. The balanced error may rise three times as much, and
+      a loss beside an error ten times.
+    - `least`: rows, retained and held-out together, that must be there to look at.
+    - `scrub`: the method, for what an error advises.
+    """
+    check_positive("limit", limit, "0.05 is five points.")
+    check_positive("least", least)
+    network = after if isinstance(after, Trained) else before.at(before.vector(after))
+    found = utility_of(before, network, split)
+    # NaN compares as smaller than anything; it must come out as the worst.
+    worst = max(found, key=lambda one: float("inf") if one.share != one.share else one.share, default=None)
+    if worst is not None and not worst.share <= limit:  # not a number counts as damage
+        raise DamageError(
+            f"The scrubbed network is ruined: {worst}, and the rise may be {worst.borne * limit:g}. Nothing was "
+            f"written. {advice_for(before, scrub)}"
+        )
+    # Each set of rows once, though it is judged by several measures.
+    rows = sum({one.on: one.rows for one in found if one.kind != "balanced error"}.values())
+    if rows < least:
+        raise DamageError(
+            f"Utility must be measured on at least {least} rows, but there are {rows} that stay: nobody can tell "
+            "whether the scrubbed network was ruined. Nothing was written. Give more retained rows or held-out ones "
+            "(`Split(kept=..., validation=...)`, `--test`); --accept-damage (in Python `least`) does without."
+        )
+    return found
+
+
+def _still_known(held_out: Data, split: Split) -> Data:
+    """Held-out rows whose label keeps at least half of its training rows: a network should forget a class that goes."""
+    if split.kept is None:
+        return held_out
+    y, kept, gone = held_out.labels(), split.kept.labels(), split.forget.labels()
+    if y.ndim != 1 or y.is_floating_point():
+        return held_out
+    # A class that mostly goes should be forgotten: its held-out rows are then no sign of damage.
+    known = [label for label in y.unique().tolist() if int((kept == label).sum()) >= int((gone == label).sum())]
+    return held_out.select(torch.isin(y, torch.tensor(known, dtype=y.dtype)).nonzero().flatten())
+
+
+def _compared(name: str, before: Trained, after: Trained, data: Data, split: Split) -> list[Utility]:
+    y = data.labels()
+    answers = (_answers(before, data), _answers(after, data))
+    loss = before.loss
+    first, then = (_mean(loss.mistakes, out, y) for out in answers)
+    if type(loss).mistakes is Loss.mistakes:
+        # A loss has no unit of its own: what it would be if answers had nothing to do with labels gives one.
+        order = torch.randperm(len(data), generator=torch.Generator().manual_seed(0))
+        knows = _mean(loss.mistakes, answers[0], y[order]) - first
+        return [Utility(name, len(data), first, then, knows if knows > 0 else max(abs(first), 1e-12), "loss")]
+    found = [Utility(name, len(data), first, then)]
+    if not isinstance(loss, CrossEntropy | BinaryCrossEntropy):
+        return found
+    first, then = (_mean(loss, out, y) for out in answers)
+    # An answer that knows how common labels are and nothing else; a network that is worse is counted in its own loss.
+    scale = max(_constant_loss(y) - first, first, 1e-12)
+    found.append(Utility(name, len(data), first, then, scale, "loss", BORNE["loss"]))
+    known = data if y.ndim > 1 else _still_known(data, split)
+    if len(known):
+        first, then = (_balanced(network, known) for network in (before, after))
+        found.append(Utility(name, len(known), first, then, 1.0, "balanced error", BORNE["balanced error"]))
+    return found
+
+
+@torch.no_grad()
+def _answers(network: Trained, data: Data) -> Tensor:
+    return network.predict(data).double().cpu()
+
+
+def _mean(measure: Callable[[Tensor, Tensor], Tensor], answers: Tensor, y: Tensor) -> float:
+    """The mean over rows, infinite where an answer is not a number."""
+    return float(measure(answers, y.cpu()).double().mean()) if bool(answers.isfinite().all()) else float("inf")
+
+
+def _constant_loss(y: Tensor) -> float:
+    """The mean loss of the best answer that is the same for every row: the entropy of the labels."""
+    if not y.is_floating_point() and y.ndim == 1:
+        p = y.unique(return_counts=True)[1].double() / len(y)
+        return float(torch.special.entr(p).sum())
+    p = (y.double() > 0.5).double().mean(dim=0)
+    return float((torch.special.entr(p) + torch.special.entr(1 - p)).sum())
+
+
+def _balanced(network: Trained, data: Data) -> float:
+    """The share of wrong answers, class by class and then the mean; of yes-or-no labels, yes and no of each label."""
+    answers = _answers(network, data)
+    y = data.labels().cpu()
+    if not bool(answers.isfinite().all()):
+        return float("inf")
+    if isinstance(network.loss, CrossEntropy):
+        wrong = network.loss.mistakes(answers, y)[:, None]
+        groups = [y[:, None] == c for c in y.unique()]
+    else:
+        truth = y.reshape(answers.shape) > 0.5
+        wrong = ((answers > 0) != truth).double()
+        groups = [truth, ~truth]
+    shares = [_share(wrong, group) for group in groups if bool(group.any())]
+    enough = [share for share, rows in shares if rows >= OF_ONE_CLASS] or [share for share, _ in shares]
+    return sum(enough) / len(enough)
+
+
+def _share(wrong: Tensor, group: Tensor) -> tuple[float, int]:
+    """The mean over columns of the share of wrong answers in the group, and its rows; columns of few rows as one."""
+    rows = group.sum(dim=0)
+    many = rows >= OF_ONE_CLASS
+    if not bool(many.any()):
+        return float(wrong[group].mean()), int(rows.sum())
+    return float(((wrong * group).sum(dim=0)[many] / rows[many]).mean()), int(rows.sum())

@@ -1,155 +1,18 @@
-"""Symmetric matrices over the weights that are never written out: covariances, and curvatures alike.
+"""Structured covariances and curvatures, never written out: Kronecker factors, and low rank plus a ridge.
 
 Each knows its own eigenvalues, so `map` turns a curvature `F` into the covariance `F^{-1/2}` in one line.
 """
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from spotlessnet.core.errors import MismatchError, NumericsError
-from spotlessnet.core.noise import NoiseSource, as_source
-
-Spectrum = Callable[[Tensor], Tensor]
-
-
-class Covariance(ABC):
-    """A symmetric matrix `[P, P]` with known eigenvalues."""
-
-    @property
-    @abstractmethod
-    def size(self) -> int:
-        """`P`."""
-
-    @abstractmethod
-    def map(self, f: Spectrum) -> "Covariance":
-        """The same eigenvectors with `f` of the eigenvalues."""
-
-    @abstractmethod
-    def multiply(self, v: Float[Tensor, "*K P"]) -> Float[Tensor, "*K P"]:
-        """`Σ v`, for one vector or rows of vectors."""
-
-    @abstractmethod
-    def diagonal(self) -> Float[Tensor, " P"]:
-        """The diagonal of `Σ`."""
-
-    @abstractmethod
-    def logdet(self) -> float:
-        """`log |Σ|`."""
-
-    def solve(self, v: Float[Tensor, "*K P"]) -> Float[Tensor, "*K P"]:
-        """`Σ⁻¹ v`."""
-        return self.map(torch.reciprocal).multiply(v)
-
-    def inverse(self) -> "Covariance":
-        """`Σ⁻¹`."""
-        return self.map(torch.reciprocal)
-
-    def trace(self) -> float:
-        """The sum of the eigenvalues."""
-        return float(self.diagonal().double().sum())
-
-    def draw(self, noise: NoiseSource | torch.Generator) -> Float[Tensor, " P"]:
-        """One sample of `N(0, Σ)`; in float64 where the noise must protect."""
-        source = as_source(noise)
-        # Where noise must protect, its low bits must not depend on the weights, as those of a float32 product do.
-        root = (self.double() if source.protects else self).map(lambda e: e.clamp(min=0).sqrt())
-        return root.multiply(source.unit(self.size, root._like))
-
-    def scaled(self, factor: float) -> "Covariance":
-        """`factor · Σ`."""
-        return self.map(lambda e: factor * e)
-
-    def pushforward(self, jacobian: Float[Tensor, "M P"]) -> Float[Tensor, "M M"]:
-        """`J Σ Jᵀ`, what the noise does to `M` linear readings."""
-        return jacobian @ self.multiply(jacobian).T
-
-    @abstractmethod
-    def double(self) -> "Covariance":
-        """The same in float64."""
-
-    @property
-    @abstractmethod
-    def _like(self) -> Tensor:
-        """A tensor of the matrix's number format and device."""
-
-
-@dataclass(frozen=True, eq=False)
-class NoNoise(Covariance):
-    """No noise at all."""
-
-    count: int
-    like: Tensor
-
-    @staticmethod
-    def at(weights: Float[Tensor, " P"]) -> "NoNoise":
-        """No noise around these weights."""
-        return NoNoise(weights.numel(), weights.new_zeros(()))
-
-    @property
-    def size(self) -> int:
-        return self.count
-
-    def map(self, f: Spectrum) -> "Covariance":
-        value = f(self.like)
-        if not bool(value.isfinite()):
-            raise NumericsError("A Gaussian without noise has no inverse covariance. Add noise, or skip the bound.")
-        # A function that lifts zero, such as adding a ridge, turns nothing into noise on every weight.
-        return Diagonal(value.expand(self.count).clone()) if bool(value) else self
-
-    def multiply(self, v: Float[Tensor, "*K P"]) -> Float[Tensor, "*K P"]:
-        return torch.zeros_like(v)
-
-    def diagonal(self) -> Float[Tensor, " P"]:
-        return self.like.new_zeros(self.count)
-
-    def logdet(self) -> float:
-        return -math.inf
-
-    def draw(self, noise: NoiseSource | torch.Generator) -> Float[Tensor, " P"]:
-        return self.diagonal()
-
-    def double(self) -> "NoNoise":
-        return NoNoise(self.count, self.like.double())
-
-    @property
-    def _like(self) -> Tensor:
-        return self.like
-
-
-@dataclass(frozen=True, eq=False)
-class Diagonal(Covariance):
-    """Independent noise on each weight."""
-
-    variance: Float[Tensor, " P"]
-
-    @property
-    def size(self) -> int:
-        return self.variance.numel()
-
-    def map(self, f: Spectrum) -> "Diagonal":
-        return Diagonal(f(self.variance))
-
-    def multiply(self, v: Float[Tensor, "*K P"]) -> Float[Tensor, "*K P"]:
-        return v * self.variance
-
-    def diagonal(self) -> Float[Tensor, " P"]:
-        return self.variance
-
-    def logdet(self) -> float:
-        return float(self.variance.double().log().sum())
-
-    def double(self) -> "Diagonal":
-        return Diagonal(self.variance.double())
-
-    @property
-    def _like(self) -> Tensor:
-        return self.variance
+from spotlessnet.core.gaussian import Covariance, Spectrum
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,6 +44,7 @@ class Kronecker(Covariance):
     """One block per parameter, each with Kronecker-factored eigenvectors, in the order of the flat vector."""
 
     blocks: tuple[Block, ...]
+    structure: ClassVar[int] = 2
 
     @property
     def size(self) -> int:
@@ -203,6 +67,13 @@ class Kronecker(Covariance):
     def logdet(self) -> float:
         return float(sum(b.values.double().log().sum() for b in self.blocks))
 
+    def trace_with(self, other: Covariance) -> float:
+        if not isinstance(other, Kronecker):
+            return other.trace_with(self)
+        if [p.values.numel() for p in self.blocks] != [q.values.numel() for q in other.blocks]:
+            raise MismatchError("The blocks of two Kronecker matrices must cover the same parameters.")
+        return sum(_block_trace(p, q) for p, q in zip(self.blocks, other.blocks, strict=True))
+
     def double(self) -> "Kronecker":
         return Kronecker(tuple(b.double() for b in self.blocks))
 
@@ -223,6 +94,7 @@ class LowRankPlusRidge(Covariance):
     basis: Float[Tensor, "P r"]
     values: Float[Tensor, " r"]
     ridge: float
+    structure: ClassVar[int] = 1
 
     @staticmethod
     def dense(matrix: Float[Tensor, "P P"]) -> "LowRankPlusRidge":
@@ -265,32 +137,17 @@ class LowRankPlusRidge(Covariance):
             return inside
         return inside + outside * math.log(self.ridge) if self.ridge > 0 else -math.inf
 
+    def trace_with(self, other: Covariance) -> float:
+        # `tr(U diag(values) Uᵀ B)` needs `B` on the kept directions only.
+        seen = (other.multiply(self.basis.T) * self.basis.T).sum(dim=1)
+        return self.ridge * other.trace() + float((self.values.double() * seen.double()).sum())
+
     def double(self) -> "LowRankPlusRidge":
         return LowRankPlusRidge(self.basis.double(), self.values.double(), self.ridge)
 
     @property
     def _like(self) -> Tensor:
         return self.values
-
-
-def trace_of_product(a: Covariance, b: Covariance) -> float:
-    """`tr(A B)` by structure, never by writing either matrix out."""
-    if a.size != b.size:
-        raise MismatchError(f"Matrices over {a.size} and {b.size} weights cannot be multiplied.")
-    for one, other in ((a, b), (b, a)):
-        if isinstance(one, NoNoise):
-            return 0.0
-        if isinstance(one, Diagonal):
-            return float((one.variance.double() * other.diagonal().double()).sum())
-    for one, other in ((a, b), (b, a)):
-        if isinstance(one, LowRankPlusRidge):
-            seen = (other.multiply(one.basis.T) * one.basis.T).sum(dim=1)
-            return one.ridge * other.trace() + float((one.values.double() * seen.double()).sum())
-    if isinstance(a, Kronecker) and isinstance(b, Kronecker):
-        if [p.values.numel() for p in a.blocks] != [q.values.numel() for q in b.blocks]:
-            raise MismatchError("The blocks of two Kronecker matrices must cover the same parameters.")
-        return sum(_block_trace(p, q) for p, q in zip(a.blocks, b.blocks, strict=True))
-    raise MismatchError(f"No rule for the trace of {type(a).__name__} times {type(b).__name__}.")
 
 
 def _block_trace(a: Block, b: Block) -> float:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from spotlessnet.core.errors import DataError, ResourceError
-from spotlessnet.core.meter import free_bytes
+from spotlessnet.core.progress import free_bytes
 
 PENDING = ".spotless-"
 """How the name of a file that is still being written begins."""

@@ -1,7 +1,12 @@
-"""`Gaussian`: the distribution of scrubbed weights, with `Diagnostics` of how it came about."""
+"""`Gaussian`: the distribution of scrubbed weights: its mean, its `Covariance`, and `Diagnostics` of how it came about.
+
+Covariances are symmetric matrices over the weights that are never written out. Here are no noise and independent noise;
+those with structure are in `covariance`.
+"""
 
 import math
-from collections.abc import Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, TypeVar
 
@@ -9,12 +14,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from spotlessnet.core.covariance import Covariance, NoNoise, trace_of_product
 from spotlessnet.core.deprecated import AcceptsOldNames, OldName
-from spotlessnet.core.errors import MismatchError, check_finite
+from spotlessnet.core.errors import MismatchError, NumericsError, check_finite
 from spotlessnet.core.noise import NoiseSource, as_source, snapped
 
 M = TypeVar("M", bound="Measured")
+
+Spectrum = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -78,6 +84,164 @@ class Diagnostics(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self.record())
+
+
+class Covariance(ABC):
+    """A symmetric matrix `[P, P]` with known eigenvalues."""
+
+    structure: ClassVar[int] = 3
+    """How much of it is not on the diagonal: of two matrices the one with less knows the trace of their product."""
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """`P`."""
+
+    @abstractmethod
+    def map(self, f: Spectrum) -> "Covariance":
+        """The same eigenvectors with `f` of the eigenvalues."""
+
+    @abstractmethod
+    def multiply(self, v: Float[Tensor, "*K P"]) -> Float[Tensor, "*K P"]:
+        """`Σ v`, for one vector or rows of vectors."""
+
+    @abstractmethod
+    def diagonal(self) -> Float[Tensor, " P"]:
+        """The diagonal of `Σ`."""
+
+    @abstractmethod
+    def logdet(self) -> float:
+        """`log |Σ|`."""
+
+    def trace_with(self, other: "Covariance") -> float:
+        """`tr(Σ · other)` by the structure of this one; `trace_of_product` asks the simpler of two."""
+        raise MismatchError(f"No rule for the trace of {type(self).__name__} times {type(other).__name__}.")
+
+    def solve(self, v: Float[Tensor, "*K P"]) -> Float[Tensor, "*K P"]:
+        """`Σ⁻¹ v`."""
+        return self.map(torch.reciprocal).multiply(v)
+
+    def inverse(self) -> "Covariance":
+        """`Σ⁻¹`."""
+        return self.map(torch.reciprocal)
+
+    def trace(self) -> float:
+        """The sum of the eigenvalues."""
+        return float(self.diagonal().double().sum())
+
+    def draw(self, noise: NoiseSource | torch.Generator) -> Float[Tensor, " P"]:
+        """One sample of `N(0, Σ)`; in float64 where the noise must protect."""
+        source = as_source(noise)
+        # Where noise must protect, its low bits must not depend on the weights, as those of a float32 product do.
+        root = (self.double() if source.protects else self).map(lambda e: e.clamp(min=0).sqrt())
+        return root.multiply(source.unit(self.size, root._like))
+
+    def scaled(self, factor: float) -> "Covariance":
+        """`factor · Σ`."""
+        return self.map(lambda e: factor * e)
+
+    def pushforward(self, jacobian: Float[Tensor, "M P"]) -> Float[Tensor, "M M"]:
+        """`J Σ Jᵀ`, what the noise does to `M` linear readings."""
+        return jacobian @ self.multiply(jacobian).T
+
+    @abstractmethod
+    def double(self) -> "Covariance":
+        """The same in float64."""
+
+    @property
+    @abstractmethod
+    def _like(self) -> Tensor:
+        """A tensor of the matrix's number format and device."""
+
+
+@dataclass(frozen=True, eq=False)
+class NoNoise(Covariance):
+    """No noise at all."""
+
+    count: int
+    like: Tensor
+    structure: ClassVar[int] = 0
+
+    @staticmethod
+    def at(weights: Float[Tensor, " P"]) -> "NoNoise":
+        """No noise around these weights."""
+        return NoNoise(weights.numel(), weights.new_zeros(()))
+
+    @property
+    def size(self) -> int:
+        return self.count
+
+    def map(self, f: Spectrum) -> "Covariance":
+        value = f(self.like)
+        if not bool(value.isfinite()):
+            raise NumericsError("A Gaussian without noise has no inverse covariance. Add noise, or skip the bound.")
+        # A function that lifts zero, such as adding a ridge, turns nothing into noise on every weight.
+        return Diagonal(value.expand(self.count).clone()) if bool(value) else self
+
+    def multiply(self, v: Float[Tensor, "*K P"]) -> Float[Tensor, "*K P"]:
+        return torch.zeros_like(v)
+
+    def diagonal(self) -> Float[Tensor, " P"]:
+        return self.like.new_zeros(self.count)
+
+    def logdet(self) -> float:
+        return -math.inf
+
+    def trace_with(self, other: Covariance) -> float:
+        return 0.0
+
+    def draw(self, noise: NoiseSource | torch.Generator) -> Float[Tensor, " P"]:
+        return self.diagonal()
+
+    def double(self) -> "NoNoise":
+        return NoNoise(self.count, self.like.double())
+
+    @property
+    def _like(self) -> Tensor:
+        return self.like
+
+
+@dataclass(frozen=True, eq=False)
+class Diagonal(Covariance):
+    """Independent noise on each weight."""
+
+    variance: Float[Tensor, " P"]
+    structure: ClassVar[int] = 0
+
+    @property
+    def size(self) -> int:
+        return self.variance.numel()
+
+    def map(self, f: Spectrum) -> "Diagonal":
+        return Diagonal(f(self.variance))
+
+    def multiply(self, v: Float[Tensor, "*K P"]) -> Float[Tensor, "*K P"]:
+        return v * self.variance
+
+    def diagonal(self) -> Float[Tensor, " P"]:
+        return self.variance
+
+    def logdet(self) -> float:
+        return float(self.variance.double().log().sum())
+
+    def trace_with(self, other: Covariance) -> float:
+        return float((self.variance.double() * other.diagonal().double()).sum())
+
+    def double(self) -> "Diagonal":
+        return Diagonal(self.variance.double())
+
+    @property
+    def _like(self) -> Tensor:
+        return self.variance
+
+
+def trace_of_product(a: Covariance, b: Covariance) -> float:
+    """`tr(A B)` by structure, never by writing either matrix out."""
+    if a.size != b.size:
+        raise MismatchError(f"Matrices over {a.size} and {b.size} weights cannot be multiplied.")
+    # The trace does not mind the order of its factors.
+    simple, other = sorted((a, b), key=lambda matrix: matrix.structure)
+    return simple.trace_with(other)
 
 
 @dataclass(frozen=True, eq=False)

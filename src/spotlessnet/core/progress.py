@@ -1,11 +1,20 @@
-"""Progress: a bar on the terminal for anything that takes longer than two seconds, and nothing otherwise."""
+"""What running work shows and takes: a bar on the terminal after two seconds, its wall time, its memory."""
 
+import math
+import os
 import sys
+import threading
 import time
 from collections.abc import Iterable, Iterator, Sized
 from contextlib import contextmanager
 from contextvars import ContextVar
+from pathlib import Path
+from types import TracebackType
 from typing import TypeVar
+
+import torch
+
+from spotlessnet.core.errors import check_positive
 
 T = TypeVar("T")
 
@@ -14,6 +23,19 @@ PATIENCE = 2.0
 
 _quiet: ContextVar[bool] = ContextVar("quiet", default=False)
 _busy: ContextVar[bool] = ContextVar("busy", default=False)
+
+PAUSE = 0.01
+"""Seconds between two looks at the memory of the process."""
+
+MIB = 2**20
+
+_LIMIT: ContextVar[float | None] = ContextVar("memory limit", default=None)
+
+SHARE = 0.25
+"""The part of the free memory that one piece of work takes: others work beside it, and estimates err."""
+
+ENOUGH = 2.0**30
+"""Bytes beyond which larger pieces make a processor no faster."""
 
 
 @contextmanager
@@ -66,3 +88,131 @@ def track(items: Iterable[T], label: str, total: int | None = None) -> Iterator[
         if shown:
             bar.stop()
         _busy.reset(token)
+
+
+class Meter:
+    """Wall time, and peak memory in MiB above what was in use before.
+
+    On a GPU the allocator knows its peak. On a CPU the memory of the process is looked at every hundredth of a second,
+    so shorter peaks escape; where the system does not tell, the memory is NaN.
+
+    >>> with Meter() as meter:
+    ...     _ = sum(range(10))
+    >>> meter.seconds > 0
+    True
+    """
+
+    def __init__(self, device: torch.device | None = None) -> None:
+        self.device = torch.device("cpu") if device is None else device
+        self.seconds = float("nan")
+        self.memory = float("nan")
+
+    def __enter__(self) -> "Meter":
+        self._before = self._in_use()
+        if self._on_gpu:
+            torch.cuda.synchronize(self.device)
+            torch.cuda.reset_peak_memory_stats(self.device)
+        else:
+            self._peak = self._before
+            self._done = threading.Event()
+            self._thread = threading.Thread(target=self._watch, daemon=True)
+            self._thread.start()
+        self._began = time.perf_counter()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._on_gpu:
+            torch.cuda.synchronize(self.device)
+        self.seconds = time.perf_counter() - self._began
+        if self._on_gpu:
+            self._peak = float(torch.cuda.max_memory_allocated(self.device))
+        else:
+            self._done.set()
+            self._thread.join()
+            self._peak = max(self._peak, self._in_use())
+        self.memory = (self._peak - self._before) / MIB
+
+    @property
+    def _on_gpu(self) -> bool:
+        return self.device.type == "cuda"
+
+    def _watch(self) -> None:
+        while not self._done.wait(PAUSE):
+            self._peak = max(self._peak, self._in_use())
+
+    def _in_use(self) -> float:
+        if self._on_gpu:
+            return float(torch.cuda.memory_allocated(self.device))
+        return resident()
+
+
+def resident() -> float:
+    """Bytes of memory that this process holds, or NaN where the system does not tell."""
+    try:
+        import resource
+
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except (ImportError, OSError, IndexError, ValueError):
+        return float("nan")
+    return float(pages * resource.getpagesize())
+
+
+@contextmanager
+def memory_limit(bytes: float) -> Iterator[None]:
+    """Within this block, operators size their pieces so that these take about this many bytes at most.
+
+    Weights, data at hand and vectors as long as the weights come on top: they cannot be made smaller.
+    """
+    check_positive("memory_limit", bytes)
+    token = _LIMIT.set(float(bytes))
+    try:
+        yield
+    finally:
+        _LIMIT.reset(token)
+
+
+def budget(device: torch.device) -> float:
+    """Bytes that one piece of work may hold at once on this device: what was asked for, or a share of what is free."""
+    if device.type == "cuda":
+        # What the allocator holds but nobody uses is free too.
+        idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        free = float(torch.cuda.mem_get_info(device)[0] + idle)
+        most = math.inf
+    else:
+        free = free_bytes()
+        most = ENOUGH
+    limit = _LIMIT.get()
+    # A share only, because the network, the data and other programs want memory as well.
+    return min(SHARE * free, most) if limit is None else min(limit, free)
+
+
+def free_bytes() -> float:
+    """Bytes that this process may still ask for; infinite where the system does not tell."""
+    return min(_from_meminfo(), _from_control_group())
+
+
+def _from_meminfo() -> float:
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return next(float(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration, ValueError, IndexError):
+        try:
+            return float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+        except (ValueError, OSError, AttributeError):
+            return math.inf
+
+
+def _from_control_group() -> float:
+    group = Path("/sys/fs/cgroup")
+    try:
+        limit = (group / "memory.max").read_text().strip()
+        used = float((group / "memory.current").read_text())
+        if limit == "max":
+            return math.inf
+        parts = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        # Cached files count as used, but give way.
+        return max(0.0, float(limit) - used + float(parts.get("inactive_file", 0)))
+    except (OSError, ValueError):
+        return math.inf

@@ -10,9 +10,8 @@ import torch
 from jaxtyping import Int64, UInt8
 from torch import Tensor
 
-from spotlessnet.core.data import Data
+from spotlessnet.core.data import WIDTH, Data, keyed_digests
 from spotlessnet.core.errors import DataError, MismatchError
-from spotlessnet.core.row_digests import WIDTH, keyed_digests
 
 SALT = 16
 """Bytes of a salt."""

@@ -11,10 +11,9 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from spotlessnet.core.buffers import reestimated
-from spotlessnet.core.covariance import Covariance, NoNoise
 from spotlessnet.core.deprecated import AcceptsOldNames
 from spotlessnet.core.errors import DataError, NeedError, SettingError
-from spotlessnet.core.gaussian import Diagnostics, Gaussian, Measured
+from spotlessnet.core.gaussian import Covariance, Diagnostics, Gaussian, Measured, NoNoise
 from spotlessnet.core.registry import Entry, Registry
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Buffers, Trained

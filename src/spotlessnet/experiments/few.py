@@ -8,10 +8,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from spotlessnet.core.bound import Bound
-from spotlessnet.core.covariance import Covariance
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import NumericsError
-from spotlessnet.core.gaussian import Gaussian
+from spotlessnet.core.gaussian import Covariance, Gaussian
 from spotlessnet.core.readout import Ideal, Reading, Readout
 from spotlessnet.core.scrub import Notes, Scrub
 from spotlessnet.core.split import Split

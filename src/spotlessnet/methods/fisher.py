@@ -11,11 +11,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from spotlessnet.core.covariance import Covariance, Diagonal
 from spotlessnet.core.damping import ridge_of
 from spotlessnet.core.deprecated import OldName
 from spotlessnet.core.errors import NeedError, check_choice, check_not_negative, check_positive
-from spotlessnet.core.gaussian import Measured
+from spotlessnet.core.gaussian import Covariance, Diagonal, Measured
 from spotlessnet.core.scrub import METHODS, Notes, Scrub, Sizes, Work
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from spotlessnet.core.covariance import Covariance, Diagonal, LowRankPlusRidge, NoNoise
+from spotlessnet.core.covariance import LowRankPlusRidge
 from spotlessnet.core.damping import Damped, assume_anchor, ridge_of
 from spotlessnet.core.deprecated import OldName, OldPart
 from spotlessnet.core.errors import (
@@ -23,7 +23,7 @@ from spotlessnet.core.errors import (
     check_not_negative,
     check_positive,
 )
-from spotlessnet.core.gaussian import Measured
+from spotlessnet.core.gaussian import Covariance, Diagonal, Measured, NoNoise
 from spotlessnet.core.scrub import METHODS, Notes, Scrub, Sizes, Work
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
@@ -41,7 +41,7 @@ from spotlessnet.operators.solvers import CG, solver_of
 from spotlessnet.precomputed.statistics import Statistics
 from spotlessnet.precomputed.step import fisher_after, step_from_statistics
 from spotlessnet.precomputed.step_cost import step_cost
-from spotlessnet.training.schedule import lr_at
+from spotlessnet.training.optimiser import lr_at
 
 NOTICEABLE = 0.1
 """A gradient left over from training is noted when it exceeds this share of what the forgotten rows pull."""

@@ -14,7 +14,7 @@ from spotlessnet.core.scrub import METHODS, Notes, Scrub, Sizes, Work
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained, buffers_of
 from spotlessnet.core.trainer import name_of
-from spotlessnet.training.train import train
+from spotlessnet.training.fit import train
 
 
 @dataclass(frozen=True)

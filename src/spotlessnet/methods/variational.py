@@ -11,11 +11,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from spotlessnet.core.covariance import Covariance, Diagonal
 from spotlessnet.core.data import Batch, Data
 from spotlessnet.core.deprecated import OldName
 from spotlessnet.core.errors import check_positive
-from spotlessnet.core.gaussian import Measured
+from spotlessnet.core.gaussian import Covariance, Diagonal, Measured
 from spotlessnet.core.progress import track
 from spotlessnet.core.scrub import METHODS, Notes, Scrub, Work, gradients
 from spotlessnet.core.split import Split

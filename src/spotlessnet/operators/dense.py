@@ -4,8 +4,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from spotlessnet.core.covariance import Spectrum
 from spotlessnet.core.errors import MismatchError, NumericsError, ResourceError, check_finite, check_positive
+from spotlessnet.core.gaussian import Spectrum
 
 LARGEST = 8192
 """The widest matrix that is factored; beyond it an eigendecomposition takes minutes and gigabytes."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from spotlessnet.core.data import Batch, Data
 from spotlessnet.core.errors import NeedError, check_choice, check_positive
 from spotlessnet.core.loss import Loss, PerSample
-from spotlessnet.core.meter import budget
+from spotlessnet.core.progress import budget
 from spotlessnet.core.trained import Trained
 from spotlessnet.operators.layers import Layer
 from spotlessnet.operators.per_sample import Plan, Record, plan, pull_back, record_pass, rest_rows, rows_of

@@ -13,9 +13,9 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from spotlessnet.core.covariance import Covariance
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import SettingError
+from spotlessnet.core.gaussian import Covariance
 from spotlessnet.core.trained import Trained
 from spotlessnet.operators.factor import factor
 from spotlessnet.operators.gauss_newton import GaussNewton

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import torch
 
+from spotlessnet.core.data import WIDTH
 from spotlessnet.core.errors import DataError, NumericsError
 from spotlessnet.core.files import write_whole
-from spotlessnet.core.row_digests import WIDTH
 from spotlessnet.core.row_keys import RowKeys
 from spotlessnet.precomputed.effect import as_text, from_text
 from spotlessnet.precomputed.fold_models import FoldModels

@@ -9,15 +9,14 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from spotlessnet.core.data import Data, evenly
+from spotlessnet.core.data import Data, evenly, keyed_digests
 from spotlessnet.core.deprecated import accepts_old_names
 from spotlessnet.core.errors import MismatchError, NeedError, NumericsError, SettingError, check_positive
-from spotlessnet.core.row_digests import keyed_digests
 from spotlessnet.core.row_keys import RowKeys
 from spotlessnet.core.trained import Trained, buffers_of
 from spotlessnet.precomputed.effect import Effect
-from spotlessnet.training.order import mixed
-from spotlessnet.training.train import train
+from spotlessnet.training.batches import mixed
+from spotlessnet.training.fit import train
 
 WATCHED = 256
 """Rows on which it is seen how far answers are from the network's own."""

@@ -8,9 +8,8 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from spotlessnet.core.covariance import Block, Kronecker
-from spotlessnet.core.data import Data
+from spotlessnet.core.data import WIDTH, Data
 from spotlessnet.core.errors import DataError, MismatchError, NeedError
-from spotlessnet.core.row_digests import WIDTH
 from spotlessnet.core.row_keys import RowKeys
 from spotlessnet.core.trained import Trained
 from spotlessnet.precomputed.effect import Effect, as_text, from_text

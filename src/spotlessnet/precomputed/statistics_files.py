@@ -7,9 +7,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from spotlessnet.core.data import WIDTH
 from spotlessnet.core.errors import DataError, NumericsError
 from spotlessnet.core.files import write_whole
-from spotlessnet.core.row_digests import WIDTH
 from spotlessnet.precomputed.statistics import Statistics
 from spotlessnet.store.checkpoints import read_metadata, read_weights, to_bytes
 

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spotlessnet.core.data import Batch, Data
+from spotlessnet.core.data import Batch, Data, content_digests
 from spotlessnet.core.errors import IntegrityError
 from spotlessnet.core.files import sha256
-from spotlessnet.core.row_digests import content_digests
 from spotlessnet.requests.case import Case, as_flag
 from spotlessnet.store.receipts import plain
 

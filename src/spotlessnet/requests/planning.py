@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 
 from spotlessnet.auditing.audit_report import AuditReport
-from spotlessnet.core.damage import CHECKED
+from spotlessnet.core.answers import CHECKED
 from spotlessnet.core.errors import ResourceError
 from spotlessnet.core.gaussian import Gaussian
-from spotlessnet.core.meter import free_bytes
+from spotlessnet.core.progress import free_bytes
 from spotlessnet.core.scrub import Scrub, Sizes, Work
 from spotlessnet.core.split import Request, Split
 from spotlessnet.core.trained import Trained

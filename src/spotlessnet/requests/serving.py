@@ -15,11 +15,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from spotlessnet.auditing.audit_report import AuditReport
-from spotlessnet.core.damage import MOST, check_damage, utility_of
+from spotlessnet.core.answers import MOST, check_damage, utility_of
+from spotlessnet.core.data import as_bytes
 from spotlessnet.core.errors import DamageError, NeedError, NumericsError, WornError
 from spotlessnet.core.gaussian import Gaussian
-from spotlessnet.core.meter import Meter
-from spotlessnet.core.row_digests import as_bytes
+from spotlessnet.core.progress import Meter
 from spotlessnet.core.row_keys import next_salt
 from spotlessnet.core.scrub import Scrub
 from spotlessnet.core.trained import Trained, same_statistics

@@ -1,32 +1,41 @@
-"""The training loop: order, forward pass, gradient and step, spelt out from top to bottom."""
+"""The training loop, spelt out from top to bottom, and `train`: the one door for whatever retrains, by a recipe or a
+trainer of the user's own.
+"""
 
 import copy
+import random
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from spotlessnet.core.data import Data
-from spotlessnet.core.errors import NeedError, NumericsError
+from spotlessnet.core.errors import MismatchError, NeedError, NumericsError, SettingError
 from spotlessnet.core.loss import smoothed
 from spotlessnet.core.progress import track
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.source import Inputs
-from spotlessnet.core.trained import Buffers, Trained, buffers_of, logits_of
+from spotlessnet.core.trained import Buffers, Trained, buffers_of, logits_of, unwrapped
+from spotlessnet.core.trainer import Examples, name_of
 from spotlessnet.training import checkpoint as checkpoints
-from spotlessnet.training.augment import augmented
-from spotlessnet.training.optimiser import Optimiser
-from spotlessnet.training.order import Order, mixed, repeatable
-from spotlessnet.training.resident import Resident
-from spotlessnet.training.schedule import lr_at
+from spotlessnet.training.batches import Order, Resident, augmented, mixed, repeatable
+from spotlessnet.training.optimiser import Optimiser, lr_at
 
 Watch = Callable[[int, Trained], bool | None]
 Adjust = Callable[[Tensor, Tensor, float], None]
+
+UNCOUPLED = (
+    "networks were trained by a function, {name}: an original and its retrained partner share the initial weights and "
+    "the seed, but not the order of their batches"
+)
+"""What a trainer of the user's own cannot do, and a recipe can."""
 
 
 def fit(
@@ -191,3 +200,73 @@ def _check_sane(loss: Float[Tensor, ""], w: Float[Tensor, " P"], epoch: int, rec
             f"The training loss must be finite, but it is {loss.item()} in epoch {epoch + 1}. Lower `Recipe.lr` "
             f"(now {recipe.lr}), or look for NaN among the inputs."
         )
+
+
+def train(
+    begun: Trained,
+    data: Data,
+    *,
+    seed: int = 0,
+    order_of: Data | None = None,
+    epochs: int | None = None,
+    label: str = "training",
+) -> Trained:
+    """Train from where the network stands, by its own trainer or recipe.
+
+    **Arguments:**
+
+    - `order_of`: as in `fit`; a trainer of the user's own is given the rows and the seed alone.
+    - `epochs`: fewer than usual, of a trainer that can be asked for them.
+    """
+    if begun.trainer is not None:
+        return _by_function(begun, data, seed, epochs)
+    if begun.recipe is None:
+        raise NeedError("Training needs a recipe or a trainer, but none is known. Give `Trained.of(..., trainer=...)`.")
+    recipe = begun.recipe if epochs is None else begun.recipe.but(epochs=epochs)
+    return fit(begun, data, recipe, seed=seed, order_of=order_of, label=label)
+
+
+def _by_function(begun: Trained, data: Data, seed: int, epochs: int | None) -> Trained:
+    trainer = begun.trainer
+    assert trainer is not None  # the caller has looked
+    less = {} if epochs is None else {"epochs": epochs}
+    with seeded(begun.device, seed), torch.enable_grad():
+        made = trainer(begun.module().train(), Examples(data), seed, **less)
+    if not isinstance(made, nn.Module):
+        raise SettingError(
+            f"A trainer must return the trained module, but {name_of(trainer)} returned {type(made).__name__}. End it "
+            "with `return model`."
+        )
+    made = unwrapped(made)
+    _check_frozen(begun, made)
+    weights = begun.vector(made)
+    if not bool(weights.isfinite().all()):
+        raise NumericsError(f"Trained weights must be finite, but those of {name_of(trainer)} are not (seed {seed}).")
+    known = replace(begun, init=begun.weights if begun.init is None else begun.init, init_buffers=start_buffers(begun))
+    return known.at(weights, dict(made.named_buffers()))
+
+
+def _check_frozen(begun: Trained, made: nn.Module) -> None:
+    """Frozen parameters are in no vector of weights: if training moves them, they would be lost without a word."""
+    found = dict(made.named_parameters())
+    for name, value in begun.model.named_parameters():
+        if name not in begun.names and name in found and not torch.equal(value.to(found[name]), found[name]):
+            raise MismatchError(
+                f"A trainer must leave alone what does not require gradients, but it changed {name!r}. Unfreeze it "
+                "before `Trained.of`."
+            )
+
+
+@contextmanager
+def seeded(device: torch.device, seed: int) -> Iterator[None]:
+    """Inside, torch, numpy and Python draw from `seed` on; afterwards they are as they were."""
+    numbers = np.random.get_state()
+    python = random.getstate()
+    with repeatable(device, seed):
+        np.random.seed(seed % 2**32)
+        random.seed(seed)
+        try:
+            yield
+        finally:
+            np.random.set_state(numbers)
+            random.setstate(python)

@@ -8,7 +8,7 @@ import torch
 from spotlessnet.core.errors import NeedError, check_positive
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
-from spotlessnet.training.train import train_many
+from spotlessnet.training.fit_many import train_many
 
 
 @dataclass(frozen=True, eq=False)

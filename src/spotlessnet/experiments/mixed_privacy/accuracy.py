@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spotlessnet.auditing.rows import Row
-from spotlessnet.core.meter import Meter
+from spotlessnet.core.progress import Meter
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.experiments.experiment import Published, Sized

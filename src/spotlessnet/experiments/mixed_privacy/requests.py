@@ -13,7 +13,7 @@ from spotlessnet.auditing.rows import Row
 from spotlessnet.auditing.summary import ORIGINAL, RETRAINED
 from spotlessnet.core.data import Data
 from spotlessnet.core.intervals import t_interval
-from spotlessnet.core.meter import Meter
+from spotlessnet.core.progress import Meter
 from spotlessnet.core.readout import Readout
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained

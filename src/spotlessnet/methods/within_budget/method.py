@@ -10,11 +10,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from spotlessnet.core.covariance import Covariance
 from spotlessnet.core.damping import ridge_of
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import NumericsError, SettingError, check_positive
-from spotlessnet.core.gaussian import Gaussian, Measured
+from spotlessnet.core.gaussian import Covariance, Gaussian, Measured
 from spotlessnet.core.progress import track
 from spotlessnet.core.scrub import METHODS, Notes, Scrub, Sizes, Work, with_statistics
 from spotlessnet.core.split import Split

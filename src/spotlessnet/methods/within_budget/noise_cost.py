@@ -7,9 +7,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from spotlessnet.core.answers import mistakes
-from spotlessnet.core.covariance import Covariance
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import NumericsError
+from spotlessnet.core.gaussian import Covariance
 from spotlessnet.core.progress import track
 from spotlessnet.core.trained import Trained
 

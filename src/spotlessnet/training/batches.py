@@ -1,17 +1,27 @@
-"""Order: which rows each batch holds, a pure function of seed and epoch, so that runs can be repeated and coupled."""
+"""Batches: which rows each holds, a pure function of seed and epoch, on which device they lie, how they are augmented.
 
-from collections.abc import Iterator
+The order does not depend on what the network answers: runs can be repeated, and a retraining coupled to its original.
+"""
+
+import inspect
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Int64
-from torch import Tensor
+from torch import Tensor, nn
 
-from spotlessnet.core.data import Data
+from spotlessnet.core.adapters import Arrays
+from spotlessnet.core.data import Batch, Data
 from spotlessnet.core.errors import DataError, MismatchError, SettingError
-from spotlessnet.core.source import Source
+from spotlessnet.core.source import Inputs, Source
+from spotlessnet.core.trained import Trained
+
+LIMIT = 2 * 2**30
+"""Bytes of data in memory that are moved as a whole."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,7 +34,7 @@ class Order:
     **Arguments:**
 
     - `place`: for every row that is shuffled, its position in the data that is trained on, or -1 if it is left out.
-    - `batch`: rows per batch before any is left out.
+    - `batch_size`: rows per batch before any is left out.
     - `seed`: what decides the permutations.
     """
 
@@ -103,10 +113,10 @@ def _check_coupled(data: Data, order_of: Data) -> None:
             "Training can follow the order of other data only when both look at the same source. "
             "Pick both from one `Data`, or leave out `order_of`."
         )
-    matched_controls = int((~torch.isin(data.rows, order_of.rows)).sum())
-    if matched_controls:
+    unknown = int((~torch.isin(data.rows, order_of.rows)).sum())
+    if unknown:
         raise MismatchError(
-            f"{matched_controls} of {len(data)} rows are not in `order_of`, so they have no place in its order. "
+            f"{unknown} of {len(data)} rows are not in `order_of`, so they have no place in its order. "
             "Give the data that the first training saw."
         )
     for name, rows in (("data", data.rows), ("order_of", order_of.rows)):
@@ -119,3 +129,78 @@ def _below(source: Source) -> object:
     while hasattr(source, "source"):
         source = source.source
     return source
+
+
+@dataclass(frozen=True, eq=False)
+class Resident:
+    """The rows of `data` by their position in it, ready for the network."""
+
+    trained: Trained
+    data: Data
+    kept: Batch | None
+
+    @staticmethod
+    def of(trained: Trained, data: Data, limit: int = LIMIT) -> "Resident":
+        """Moved now if they lie in memory and take less than `limit` bytes."""
+        kept = trained.fetch(data, data.rows) if 0 < len(data) * _row_bytes(data.source) < limit else None
+        return Resident(trained, data, kept)
+
+    def take(self, positions: Int64[Tensor, " n"]) -> tuple[Inputs, Tensor]:
+        """Inputs and labels of some rows; `positions` lie where the rows do (see `place`)."""
+        if self.kept is None:
+            batch = self.trained.fetch(self.data, self.data.rows[positions])
+            return batch.x, batch.y
+        x, y = self.kept.x, self.kept.y[positions]
+        return ({name: value[positions] for name, value in x.items()} if isinstance(x, dict) else x[positions]), y
+
+    def place(self, positions: Int64[Tensor, " n"]) -> Int64[Tensor, " n"]:
+        """Positions, moved to where `take` wants them, without waiting for the device."""
+        return positions if self.kept is None else positions.to(self.trained.device, non_blocking=True)
+
+
+def _row_bytes(source: Source) -> int:
+    """Bytes per row of a source that lies in memory; zero for one that must be read."""
+    if isinstance(source, Arrays):
+        columns = [*(source.x.values() if isinstance(source.x, dict) else [source.x]), source.y]
+        return sum(c.element_size() * c[:1].numel() for c in columns)
+    if hasattr(source, "source"):
+        return _row_bytes(source.source)
+    if hasattr(source, "parts"):
+        sizes = [_row_bytes(part.source) for part in source.parts]
+        return max(sizes) if all(sizes) else 0
+    return 0
+
+
+def augmented(transform: Callable[..., Any] | None, x: Inputs, seed: int, step: int) -> Inputs:
+    """The inputs of this step's batch, transformed.
+
+    A transform with a second argument is given a generator that follows from seed and step alone, so that batches
+    before this one do not matter. One without draws from torch's global generators, which training has seeded.
+    """
+    if transform is None:
+        return x
+    count = len(next(iter(x.values())) if isinstance(x, dict) else x)
+    if takes_generator(transform):
+        device = next(iter(x.values())).device if isinstance(x, dict) else x.device
+        made = transform(x, torch.Generator(device).manual_seed(mixed(seed, step, "augment")))
+    else:
+        made = transform(x)
+    first = next(iter(made.values())) if isinstance(made, dict) and made else made
+    if not isinstance(first, Tensor) or len(first) != count:
+        raise DataError(
+            f"`Recipe.augment` must return the {count} inputs of a batch, but gave {type(made).__name__}"
+            f"{f' of {len(first)}' if isinstance(first, Tensor) else ''}. It is called with a whole batch, not one row."
+        )
+    return made
+
+
+def takes_generator(transform: Callable[..., Any]) -> bool:
+    """Whether the transform asks for a generator as its second argument."""
+    if isinstance(transform, nn.Module):  # torchvision's are modules with `forward(*inputs)`
+        transform = transform.forward
+    try:
+        parameters = list(inspect.signature(transform).parameters.values())
+    except (TypeError, ValueError):  # written in C, without a signature
+        return False
+    named = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return len(named) > 1 and (named[1].name == "generator" or named[1].default is inspect.Parameter.empty)
