@@ -19,10 +19,9 @@ from scipy import stats
 
 from spotlessnet.auditing.equivalence import EquivalenceTest
 from spotlessnet.auditing.evidence import Evidence, row_test
-from spotlessnet.core.cohorts import rows
 from spotlessnet.core.intervals import clopper_pearson, permutation_pvalue, ratio_interval, t_interval
 from spotlessnet.core.recipe import Recipe
-from spotlessnet.core.split import Split
+from spotlessnet.core.split import Split, rows
 from spotlessnet.core.trained import Trained
 from spotlessnet.datasets import digits
 from spotlessnet.models.mlp import MLP

@@ -17,8 +17,8 @@ from pathlib import Path
 from time import perf_counter
 
 from spotlessnet.auditing.rows import Row
-from spotlessnet.core.cohorts import rows
 from spotlessnet.core.progress import track
+from spotlessnet.core.split import rows
 from spotlessnet.methods import OutOfFoldDistillation
 from spotlessnet.precomputed.fold_models import train_fold_models
 from spotlessnet.training.fit import fit

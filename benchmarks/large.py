@@ -29,7 +29,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from spotlessnet.auditing.rows import Row, append_rows, read_rows
 from spotlessnet.core.adapters import Arrays
-from spotlessnet.core.cohorts import rows as by_number
 from spotlessnet.core.data import Data
 from spotlessnet.core.files import write_whole
 from spotlessnet.core.progress import Meter
@@ -37,6 +36,7 @@ from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.row_keys import RowKeys
 from spotlessnet.core.scrub import Scrub
 from spotlessnet.core.split import Split
+from spotlessnet.core.split import rows as by_number
 from spotlessnet.core.trained import Trained
 from spotlessnet.datasets import load
 from spotlessnet.experiments.few import some

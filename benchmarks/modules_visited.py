@@ -3,7 +3,7 @@
 python benchmarks/modules_visited.py --docs docs/architecture.md
 
 A file counts as visited when one of its functions runs. Everything is done once before anything is counted, so that
-imports do not count. How a request is counted is told in `benchmarks/request_path.py`.
+imports do not count. How files are counted is told in `benchmarks/request_path.py`.
 """
 
 import sys
@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from itertools import groupby
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 import torch
 
@@ -21,32 +19,12 @@ import spotlessnet as sn
 # Started as a script, its own folder comes first, not the one that holds it.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.common import Flags, Place
-from benchmarks.request_path import way_of_unlearn
+from benchmarks.request_path import visited, way_of_unlearn
 
-SOURCE = Path(sn.__file__).parent
 PLACES = {
     name: Place(f"<!-- {name}: written by benchmarks/modules_visited.py -->", f"<!-- end of {name} -->")
     for name in ("request", "step")
 }
-
-
-def visited(run: Callable[[], object]) -> list[str]:
-    """Files of the package in which a function ran, in the order of the first one."""
-    run()
-    found: dict[str, None] = {}
-
-    def note(frame: FrameType, event: str, _: Any) -> None:
-        path = frame.f_code.co_filename
-        # `<module>` is an import that happens late, and what it names is not run yet.
-        if event == "call" and path.startswith(str(SOURCE)) and frame.f_code.co_name != "<module>":
-            found.setdefault(Path(path).relative_to(SOURCE).as_posix())
-
-    sys.setprofile(note)
-    try:
-        run()
-    finally:
-        sys.setprofile(None)
-    return list(found)
 
 
 @cache
@@ -78,14 +56,14 @@ def picture(files: Iterable[str]) -> str:
 
 
 def way_of_the_request() -> str:
-    """Markdown: the files between asking and receipt, and those that only the method meets."""
-    trace = way_of_unlearn()
-    inside = ", ".join(f"`{file}`" for file in trace.method)
-    return f"{len(trace.request)} files:\n\n{picture(trace.request)}\n\nInside the method alone, not counted: {inside}."
+    """Markdown: the files between asking and receipt, those of the method among them."""
+    files = way_of_unlearn()
+    return f"{len(files)} files:\n\n{picture(files)}"
 
 
 def way_of_the_step() -> str:
     """Markdown: the files of one NTK step."""
+    step()
     files = visited(step)
     return f"{len(files)} files:\n\n{picture(files)}"
 

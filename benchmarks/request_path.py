@@ -1,12 +1,12 @@
 """Which files does one request visit? The way of `sn.unlearn` and of `spotless scrub`, in order of the first call.
 
-    python benchmarks/request_path.py            # both ways, with what is counted
+    python benchmarks/request_path.py            # both ways
     python benchmarks/request_path.py --mermaid  # the way of `sn.unlearn`, as a picture
 
 How it counts: digits, a linear network, the default method, no audit. The same request is made twice, and the second is
 traced (`sys.setprofile`), so that what runs while modules are imported does not count. A file of the package is visited
-when a function that is written in it is called. Below the method's door, `Scrub.__call__`, begins the way of the method
-(training, curvature, noise), which is another picture: a file that is met there alone is listed apart and not counted.
+when a function that is written in it is called. Everything counts, from the call to the receipt: also what the method
+itself calls (training, curvature, noise).
 """
 
 import argparse
@@ -15,7 +15,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass, field
+from inspect import CO_OPTIMIZED
 from io import StringIO
 from pathlib import Path
 from types import FrameType
@@ -39,37 +39,22 @@ DATA = (
 )
 
 
-@dataclass
-class Trace:
-    """Files in order of the first call, and those that only the method met."""
+def visited(work: Callable[[], object]) -> list[str]:
+    """The files of the package in which some work calls a function, in order of the first call."""
+    seen: dict[str, None] = {}
 
-    request: list[str] = field(default_factory=list)
-    method: list[str] = field(default_factory=list)
+    def look(frame: FrameType, event: str, _: Any) -> None:
+        code = frame.f_code
+        # Bodies of modules and classes are no functions: they lack the flag for fast local variables.
+        if event == "call" and code.co_flags & CO_OPTIMIZED and code.co_filename.startswith(PACKAGE):
+            seen.setdefault(code.co_filename.removeprefix(PACKAGE).replace(os.sep, "/"))
 
-    @staticmethod
-    def of(work: Callable[[], Any]) -> "Trace":
-        """Do some work and look where it goes."""
-        seen: dict[str, None] = {}
-        inside: dict[str, None] = {}
-        doors: list[FrameType] = []
-
-        def look(frame: FrameType, event: str, _: Any) -> None:
-            code = frame.f_code
-            if event == "return" and doors and frame is doors[0]:
-                doors.clear()
-            # Bodies of modules and classes are no functions: they lack the flag for fast local variables.
-            if event != "call" or not code.co_flags & 1 or not code.co_filename.startswith(PACKAGE):
-                return
-            (inside if doors else seen).setdefault(code.co_filename.removeprefix(PACKAGE).replace(os.sep, "/"))
-            if code.co_qualname == "Scrub.__call__" and not doors:
-                doors.append(frame)
-
-        sys.setprofile(look)
-        try:
-            work()
-        finally:
-            sys.setprofile(None)
-        return Trace(list(seen), [file for file in inside if file not in seen])
+    sys.setprofile(look)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return list(seen)
 
 
 def digits() -> tuple[Tensor, Tensor]:
@@ -86,7 +71,7 @@ def networks() -> tuple[nn.Module, nn.Module]:
     return start, trained.module()
 
 
-def way_of_unlearn() -> Trace:
+def way_of_unlearn() -> list[str]:
     """The way of one `sn.unlearn` in memory."""
     (start, model), data = networks(), digits()
 
@@ -94,10 +79,10 @@ def way_of_unlearn() -> Trace:
         sn.unlearn(model, data, forget=FORGET, init=start, recipe=RECIPE)
 
     ask()
-    return Trace.of(ask)
+    return visited(ask)
 
 
-def way_of_scrub() -> Trace:
+def way_of_scrub() -> list[str]:
     """The way of one `spotless scrub`, from the command line to the files of its folder."""
     start, model = networks()
     before = os.getcwd()
@@ -110,7 +95,7 @@ def way_of_scrub() -> Trace:
             save_file(start.state_dict(), "start.safetensors")
             save_file(model.state_dict(), "model.safetensors")
             _scrub("first")
-            return Trace.of(lambda: _scrub("second"))
+            return visited(lambda: _scrub("second"))
         finally:
             os.chdir(before)
 
@@ -125,9 +110,9 @@ def _scrub(out: str) -> None:
         raise SystemExit(f"`spotless scrub` ended with {code}: {said.getvalue()}")
 
 
-def mermaid(trace: Trace) -> str:
+def mermaid(files: list[str]) -> str:
     """The files as a chain of boxes."""
-    boxes = [f'  f{i}["{i}. {file}"]' for i, file in enumerate(trace.request, start=1)]
+    boxes = [f'  f{i}["{i}. {file}"]' for i, file in enumerate(files, start=1)]
     arrows = "  " + " --> ".join(f"f{i}" for i in range(1, len(boxes) + 1))
     return "\n".join(["flowchart TD", *boxes, arrows])
 
@@ -138,11 +123,10 @@ def main() -> None:
     if parser.parse_args().mermaid:
         print(mermaid(way_of_unlearn()))
         return
-    for name, trace in (("sn.unlearn", way_of_unlearn()), ("spotless scrub", way_of_scrub())):
-        print(f"{name}: {len(trace.request)} files")
-        for i, file in enumerate(trace.request, start=1):
+    for name, files in (("sn.unlearn", way_of_unlearn()), ("spotless scrub", way_of_scrub())):
+        print(f"{name}: {len(files)} files")
+        for i, file in enumerate(files, start=1):
             print(f"{i:3} {file}")
-        print(f"    inside the method {len(trace.method)} more: {', '.join(trace.method)}\n")
 
 
 if __name__ == "__main__":

@@ -20,11 +20,10 @@ from time import perf_counter
 import torch
 
 from spotlessnet.auditing.rows import Row
-from spotlessnet.core.cohorts import rows
 from spotlessnet.core.data import Data
 from spotlessnet.core.progress import track
 from spotlessnet.core.recipe import Recipe
-from spotlessnet.core.split import Split
+from spotlessnet.core.split import Split, rows
 from spotlessnet.core.trained import Trained
 from spotlessnet.datasets import load
 from spotlessnet.demo import mislabelled

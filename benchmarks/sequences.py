@@ -25,14 +25,13 @@ import torch
 from torch import Tensor
 
 from spotlessnet.auditing.rows import Row, read_rows
-from spotlessnet.core.cohorts import rows
 from spotlessnet.core.data import Data
 from spotlessnet.core.files import write_whole
 from spotlessnet.core.loss import SquaredError
 from spotlessnet.core.progress import track
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.scrub import Notes
-from spotlessnet.core.split import Split
+from spotlessnet.core.split import Split, rows
 from spotlessnet.core.trained import Trained
 from spotlessnet.datasets import load
 from spotlessnet.methods import NTK, OutOfFoldDistillation

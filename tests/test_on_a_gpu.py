@@ -8,12 +8,11 @@ from torch import float64, nn
 
 from spotlessnet.bounds import BlackBox, WhiteBox
 from spotlessnet.core.adapters import Arrays
-from spotlessnet.core.cohorts import some_of_class, whole_class
 from spotlessnet.core.data import Data
 from spotlessnet.core.readout import Readout
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.scrub import Scrub
-from spotlessnet.core.split import Split
+from spotlessnet.core.split import Split, some_of_class, whole_class
 from spotlessnet.core.trained import Trained
 from spotlessnet.experiments.setting import on_device
 from spotlessnet.readouts import ActivationDistance, Confidence, Entropy, Error, Margin, MeanLoss, RelearnTime

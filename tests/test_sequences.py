@@ -20,7 +20,7 @@ from benchmarks.sequences import (
     taken_back,
 )
 
-from spotlessnet.core.cohorts import rows
+from spotlessnet.core.split import rows
 from spotlessnet.training.fit import fit
 
 MEMORIES = (AT_HAND, SAMPLE)

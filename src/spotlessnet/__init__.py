@@ -26,13 +26,12 @@ _PLACES = {
     "precomputed.statistics": ("Statistics",),
     "core.recipe": ("Recipe",),
     "core.scrub": ("Scrub", "chain"),
-    "core.split": ("Split",),
     "core.trained": ("Trained",),
     "core.trainer": ("Examples", "Trainer"),
     "core.answers": ("check_damage",),
     "core.errors": ("SpotlessError",),
     # which rows must go
-    "core.cohorts": ("ids", "rows", "some_of_class", "where", "whole_class"),
+    "core.split": ("Split", "ids", "rows", "some_of_class", "where", "whole_class"),
     # what training minimised
     "core.loss": ("BinaryCrossEntropy", "CrossEntropy", "PerSample", "SquaredError"),
     # how the systems of methods are solved
@@ -89,11 +88,6 @@ if TYPE_CHECKING:
     from spotlessnet.bounds.attacker import true_positives as true_positives
     from spotlessnet.bounds.trade_off import trade_off as trade_off
     from spotlessnet.core.answers import check_damage as check_damage
-    from spotlessnet.core.cohorts import ids as ids
-    from spotlessnet.core.cohorts import rows as rows
-    from spotlessnet.core.cohorts import some_of_class as some_of_class
-    from spotlessnet.core.cohorts import where as where
-    from spotlessnet.core.cohorts import whole_class as whole_class
     from spotlessnet.core.data import Data as Data
     from spotlessnet.core.errors import SpotlessError as SpotlessError
     from spotlessnet.core.gaussian import Gaussian as Gaussian
@@ -105,6 +99,11 @@ if TYPE_CHECKING:
     from spotlessnet.core.scrub import Scrub as Scrub
     from spotlessnet.core.scrub import chain as chain
     from spotlessnet.core.split import Split as Split
+    from spotlessnet.core.split import ids as ids
+    from spotlessnet.core.split import rows as rows
+    from spotlessnet.core.split import some_of_class as some_of_class
+    from spotlessnet.core.split import where as where
+    from spotlessnet.core.split import whole_class as whole_class
     from spotlessnet.core.trained import Trained as Trained
     from spotlessnet.core.trainer import Examples as Examples
     from spotlessnet.core.trainer import Trainer as Trainer

@@ -9,9 +9,8 @@ from torch import nn
 from spotlessnet.auditing.audit_report import AuditReport
 from spotlessnet.auditing.battery import DELIVERED
 from spotlessnet.auditing.run_audit import audit
-from spotlessnet.core.cohorts import rows
 from spotlessnet.core.recipe import Recipe
-from spotlessnet.core.split import Split
+from spotlessnet.core.split import Split, rows
 from spotlessnet.core.trained import Trained
 from spotlessnet.methods import Finetune, Fisher, Retrain
 from spotlessnet.report.page import page

@@ -11,11 +11,10 @@ from torch.distributions import MultivariateNormal, kl_divergence
 from spotlessnet.auditing.comparison import Context, compare, original_of, retrained_of
 from spotlessnet.auditing.run_audit import audit
 from spotlessnet.bounds import WhiteBox
-from spotlessnet.core.cohorts import rows
 from spotlessnet.core.gaussian import Covariance, Diagonal
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.scrub import Notes, Scrub, chain
-from spotlessnet.core.split import Split
+from spotlessnet.core.split import Split, rows
 from spotlessnet.core.trained import Trained
 from spotlessnet.methods import NTK, Fisher, Newton, Variational, WithinBudget
 from spotlessnet.precomputed.precompute import precompute

@@ -16,7 +16,7 @@ import spotlessnet
 from spotlessnet.auditing.audit_report import AuditReport
 from spotlessnet.auditing.rows import Row
 from spotlessnet.auditing.verdict import Outcome, Verdict
-from spotlessnet.cli.options import GROUPS
+from spotlessnet.cli.common import GROUPS
 from spotlessnet.methods import Fisher
 from spotlessnet.requests.case import Case, as_flag
 from tests.cli.workshop import BASE, QUICK, RECIPE, spotless

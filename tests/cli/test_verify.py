@@ -15,8 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from spotlessnet.core.files import sha256
 from spotlessnet.requests import loading, serving
-from spotlessnet.requests.inputs import keyed
-from spotlessnet.store.receipts import seals
+from spotlessnet.store.receipts import keyed, seals
 from tests.cli.test_commands import report
 from tests.cli.workshop import BASE, FORGET, QUICK, spotless
 
@@ -160,7 +159,7 @@ def test_a_digest_is_of_what_was_read(here, monkeypatch):
         save_file({k: v + 1 for k, v in load_file(here / "model.safetensors").items()}, here / "model.safetensors")
 
     with monkeypatch.context() as patch:
-        between(patch, serving, "check_unchanged", exchange)
+        between(patch, serving, "request_of", exchange)  # the step after the second look at the files
         assert spotless("scrub", *BASE, *QUICK, "--out", "run").code == 0
     receipt = json.loads((here / "run/receipt.json").read_text())["predicate"]
     salt = (here / "run/private/salt").read_bytes()

@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from spotlessnet.core.files import sha256
-from spotlessnet.requests.inputs import keyed
+from spotlessnet.store.receipts import keyed
 from tests.cli.workshop import BASE, QUICK, RECIPE, spotless
 
 ROWS = ("--model", "nets.py:build", "--weights", "model.safetensors", "--data", "mydata.py:train")

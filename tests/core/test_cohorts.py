@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from spotlessnet.core.cohorts import ids, read_ids, rows, some_of_class, where, whole_class
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import DataError
+from spotlessnet.core.id_lists import read_ids
+from spotlessnet.core.split import ids, rows, some_of_class, where, whole_class
 
 LABELS = torch.tensor([0, 1, 2, 1, 0, 1])
 PEOPLE = ["ann", "bob", "cyd", "bob", "ann", "dee"]

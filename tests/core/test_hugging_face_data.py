@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from spotlessnet.core.cohorts import ids, where, whole_class
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import DataError
+from spotlessnet.core.split import ids, where, whole_class
 
 datasets = pytest.importorskip("datasets")
 

@@ -5,10 +5,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spotlessnet.core.cohorts import rows
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import DataError, NeedError
-from spotlessnet.core.split import Request, Split, joined
+from spotlessnet.core.split import Request, Split, joined, rows
 
 N = 12
 

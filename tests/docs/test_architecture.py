@@ -3,7 +3,8 @@
 import re
 import tomllib
 
-from benchmarks.modules_visited import picture, visited
+from benchmarks.modules_visited import picture
+from benchmarks.request_path import visited
 
 from spotlessnet.core.recipe import Recipe
 from tests.docs.blocks import ROOT, blocks

@@ -14,13 +14,13 @@ from torch import nn
 from spotlessnet.auditing.rows import Row, append_lines, append_rows, read_rows
 from spotlessnet.auditing.summary import summarise
 from spotlessnet.cli.entry import application
-from spotlessnet.core.cohorts import rows as by_number
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import DataError, NumericsError, SettingError
 from spotlessnet.core.gaussian import Gaussian
 from spotlessnet.core.loss import SquaredError
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.scrub import Notes
+from spotlessnet.core.split import rows as by_number
 from spotlessnet.core.trained import Trained
 from spotlessnet.experiments import EXPERIMENTS, Experiment, page
 from spotlessnet.experiments.__main__ import flags, main

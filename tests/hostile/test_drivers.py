@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from spotlessnet.core.cohorts import ids
 from spotlessnet.core.data import Data
 from spotlessnet.core.files import sha256
+from spotlessnet.core.split import ids
 from spotlessnet.store.receipts import verify
 from tests.cli.workshop import BASE, QUICK, furnish
 

@@ -9,12 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import float64, nn
 
-from spotlessnet.core.cohorts import whole_class
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import MismatchError, NeedError, SettingError
 from spotlessnet.core.row_keys import RowKeys
 from spotlessnet.core.scrub import chain
-from spotlessnet.core.split import Split
+from spotlessnet.core.split import Split, whole_class
 from spotlessnet.core.trained import Trained
 from spotlessnet.methods.fisher import Fisher
 from spotlessnet.methods.newton import Newton

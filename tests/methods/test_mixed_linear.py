@@ -10,14 +10,13 @@ from hypothesis import strategies as st
 from torch import Tensor, float64, nn
 from torch.distributions import MultivariateNormal, kl_divergence
 
-from spotlessnet.core.cohorts import rows, whole_class
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import SettingError
 from spotlessnet.core.gaussian import Diagonal
 from spotlessnet.core.loss import SquaredError
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.scrub import Notes
-from spotlessnet.core.split import Split
+from spotlessnet.core.split import Split, rows, whole_class
 from spotlessnet.core.trained import Trained
 from spotlessnet.methods.mixed_linear import MixedLinear
 from spotlessnet.methods.within_budget import WithinBudget

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, float64, nn
 
-from spotlessnet.core.cohorts import rows, some_of_class, whole_class
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import DataError, NeedError, SettingError
+from spotlessnet.core.split import rows, some_of_class, whole_class
 from spotlessnet.core.trained import Trained
 from spotlessnet.methods.ntk import NTK
 from spotlessnet.operators.gauss_newton import GaussNewton

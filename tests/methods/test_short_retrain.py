@@ -5,11 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from spotlessnet.core.cohorts import rows
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import NeedError, SettingError
 from spotlessnet.core.recipe import Recipe
-from spotlessnet.core.split import Split
+from spotlessnet.core.split import Split, rows
 from spotlessnet.core.trained import Trained
 from spotlessnet.methods import ShortRetrain
 from spotlessnet.models.mlp import MLP

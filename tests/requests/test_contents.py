@@ -4,9 +4,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spotlessnet.core.data import Data
+from spotlessnet.core.data import Data, contents_of
 from spotlessnet.core.row_keys import RowKeys
-from spotlessnet.requests.inputs import contents_of
 
 X = torch.arange(12.0).reshape(6, 2)
 Y = torch.arange(6) % 3

@@ -2,8 +2,7 @@
 
 from contextlib import nullcontext
 
-from spotlessnet.cli.console import Console
-from spotlessnet.cli.options import AsJson, Debug, Quiet, Wish, takes_case
+from spotlessnet.cli.common import AsJson, Console, Debug, Quiet, Wish, takes_case
 from spotlessnet.cli.scrubbing import EXIT_CODES, Seeds, Strong, planned
 from spotlessnet.core.progress import quiet as no_bars
 from spotlessnet.requests.audits import Audit, audit_case

@@ -7,14 +7,13 @@ from typing import Annotated
 
 import typer
 
-from spotlessnet.cli.console import Console
-from spotlessnet.cli.options import AsJson, Debug, Quiet, Wish, takes_case
+from spotlessnet.cli.common import AsJson, Console, Debug, Quiet, Wish, takes_case
 from spotlessnet.core.deprecated import methods_now
 from spotlessnet.core.errors import NeedError
 from spotlessnet.core.progress import quiet as no_bars
 from spotlessnet.core.scrub import METHODS
+from spotlessnet.requests.case import inputs_of
 from spotlessnet.requests.folder import Folder
-from spotlessnet.requests.inputs import inputs_of
 from spotlessnet.requests.loading import open_case
 from spotlessnet.requests.methods import named
 

@@ -20,7 +20,7 @@ import torch
 import typer
 
 from spotlessnet import __version__
-from spotlessnet.cli.console import DEBUG, printable
+from spotlessnet.cli.common import DEBUG, printable
 from spotlessnet.core.deprecated import GOES, arguments_now
 from spotlessnet.core.errors import SpotlessError
 from spotlessnet.requests.case import raised_by_own

@@ -8,18 +8,16 @@ from typing import Annotated, Any
 import typer
 from torch import nn
 
-from spotlessnet.cli.console import Console
-from spotlessnet.cli.options import AsJson, Debug, Out, Quiet
+from spotlessnet.cli.common import AsJson, Console, Debug, Out, Quiet
 from spotlessnet.core.errors import DataError, NeedError, SettingError, check_choice
 from spotlessnet.core.files import sha256
 from spotlessnet.core.progress import quiet as no_bars
 from spotlessnet.forgettable.model import ForgettableModel, Request
 from spotlessnet.requests.case import Case, made
 from spotlessnet.requests.folder import Folder
-from spotlessnet.requests.inputs import keyed
 from spotlessnet.requests.loading import listed_ids, rows_of
 from spotlessnet.store.checkpoints import write_weights
-from spotlessnet.store.receipts import COMMITMENT, commit_to, statement, write_receipt
+from spotlessnet.store.receipts import COMMITMENT, commit_to, keyed, statement, write_receipt
 
 STATE, NETWORK = "forgettable.safetensors", "network.safetensors"
 

@@ -5,8 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from spotlessnet.cli.console import Console, printable
-from spotlessnet.cli.options import AsJson, Debug, Quiet
+from spotlessnet.cli.common import AsJson, Console, Debug, Quiet, printable
 
 SHOWN = 40
 """Tensors that are listed one by one."""

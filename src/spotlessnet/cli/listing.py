@@ -4,8 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
-from spotlessnet.cli.console import Console
-from spotlessnet.cli.options import AsJson, Debug, Quiet
+from spotlessnet.cli.common import AsJson, Console, Debug, Quiet
 from spotlessnet.core.errors import check_choice
 from spotlessnet.core.registry import Entry, defaults, first_line
 

@@ -5,13 +5,12 @@ from typing import Annotated
 
 import typer
 
-from spotlessnet.cli.console import Console
-from spotlessnet.cli.options import AsJson, Debug, Quiet, Wish, takes_case
+from spotlessnet.cli.common import AsJson, Console, Debug, Quiet, Wish, takes_case
 from spotlessnet.core.errors import NeedError, check_choice
 from spotlessnet.core.progress import quiet as no_bars
 from spotlessnet.core.row_keys import SALT
+from spotlessnet.requests.case import inputs_of
 from spotlessnet.requests.folder import Folder
-from spotlessnet.requests.inputs import inputs_of
 from spotlessnet.requests.loading import open_case
 from spotlessnet.requests.serving import STATISTICS
 

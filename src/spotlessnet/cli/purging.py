@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spotlessnet.cli.console import Console
-from spotlessnet.cli.options import AsJson, Debug, Quiet
+from spotlessnet.cli.common import AsJson, Console, Debug, Quiet
 from spotlessnet.core.errors import DataError
 
 if TYPE_CHECKING:

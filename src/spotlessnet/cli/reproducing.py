@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from spotlessnet.cli.console import Console
-from spotlessnet.cli.options import AsJson, Debug, DryRun, Quiet
+from spotlessnet.cli.common import AsJson, Console, Debug, DryRun, Quiet
 from spotlessnet.core.progress import quiet as no_bars
 
 Name = Annotated[str, typer.Argument(help="An experiment of `spotless list experiments`.")]

@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from spotlessnet.cli.console import Console
-from spotlessnet.cli.options import AsJson, Debug, Quiet, Wish, takes_case
+from spotlessnet.cli.common import AsJson, Console, Debug, Quiet, Wish, takes_case
 from spotlessnet.core.progress import quiet as no_bars
 from spotlessnet.requests.audits import REPORT, Audit, check_can_audit
 from spotlessnet.requests.planning import Plan, plan_of

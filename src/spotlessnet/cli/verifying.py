@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from spotlessnet.cli.console import Console
-from spotlessnet.cli.options import AsJson, Debug, Quiet
+from spotlessnet.cli.common import AsJson, Console, Debug, Quiet
 
 Receipt = Annotated[Path, typer.Argument(help="receipt.json, or the folder that holds it.")]
 List = Annotated[Path | None, typer.Option("--forget", help="Also check that this list is the one it was written for.")]

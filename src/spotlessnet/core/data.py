@@ -7,7 +7,7 @@ would let anyone test a guess at a row.
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -178,6 +178,15 @@ class _Relabelled:
         return self.source.column(name)
 
 
+def spelled(values: Iterable[Any]) -> list[str]:
+    """One spelling for ids, whether they came as numbers, numpy scalars, tensors or text."""
+    # Most ids are text, and there may be millions.
+    return [
+        value.strip() if type(value) is str else str(value.item() if hasattr(value, "item") else value).strip()
+        for value in values
+    ]
+
+
 def content_digests(batch: Batch) -> Iterator[tuple[bytes, bytes]]:
     """For each row a digest of its inputs and one of its label."""
     inputs = _by_name(batch)
@@ -225,3 +234,51 @@ def as_bytes(value: Tensor) -> UInt8[Tensor, "n b"]:
     if told.is_floating_point() or told.is_complex():
         told = torch.where(told == 0, torch.zeros_like(told), told)
     return told.contiguous().reshape(len(value), -1).view(torch.uint8)
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What one pass over some rows found.
+
+    **Arguments:**
+
+    - `count`: how many rows there are.
+    - `sha256`: of inputs, labels and order, as the loader gave them. It can confirm a guess, so only a keyed digest of
+      it is ever written down.
+    - `copies`: rows with the very inputs of a row to forget, whatever their label.
+    - `is_finite`: whether no input or label is NaN or infinite.
+    """
+
+    count: int
+    sha256: str
+    copies: int = 0
+    is_finite: bool = True
+
+
+def contents_of(data: Data, forget: Data | None = None) -> Contents:
+    """Read every row once, and those of `forget` twice.
+
+    >>> data = Data.of((torch.tensor([[1.0], [2.0], [1.0]]), torch.tensor([0, 1, 1])))
+    >>> contents_of(data, data.select([0])).copies
+    1
+    """
+    gone: set[bytes] = set()
+    going: set[int] = set()
+    if forget is not None:
+        gone = {x for batch in forget.batches() for x, _ in content_digests(batch)}
+        going = set(forget.rows.tolist())
+    copies = 0
+    is_finite = True
+    whole = hashlib.sha256()
+    for batch in data.batches():
+        is_finite = is_finite and _is_finite(batch)
+        for row, (x, y) in zip(batch.rows.tolist(), content_digests(batch), strict=True):
+            whole.update(x + y)
+            # A row to forget is not a copy of itself, nor is a second row that goes too.
+            copies += x in gone and row not in going
+    return Contents(len(data), whole.hexdigest(), copies, is_finite)
+
+
+def _is_finite(batch: Batch) -> bool:
+    values = [*(batch.x.values() if isinstance(batch.x, dict) else [batch.x]), batch.y]
+    return all(bool(value.isfinite().all()) for value in values if value.is_floating_point())

@@ -8,15 +8,17 @@ mapped, and size and kind are asked of the very descriptor that is read.
 
 import errno
 import hashlib
+import json
 import os
 import stat
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from spotlessnet.core.errors import DataError, ResourceError
+from spotlessnet.core.errors import DataError, IntegrityError, ResourceError
 from spotlessnet.core.progress import free_bytes
 
 PENDING = ".spotless-"
@@ -220,3 +222,47 @@ def read_rest(stream: BinaryIO, path: Path, what: str = "file") -> bytearray:
     if got < size or stream.read(1):
         raise DataError(f"The {what} {path} changed while it was read. Wait until nobody writes to it, and try again.")
     return content
+
+
+@dataclass(frozen=True)
+class Look:
+    """A file or folder as it was found: digests of the file, or of each in a folder, and the file system's marks."""
+
+    path: Path
+    digests: Mapping[str, str]
+    marks: Mapping[str, tuple[int, ...]]
+
+    @staticmethod
+    def at(path: Path) -> "Look":
+        """Read it all once."""
+        # Of a folder only shards and their index are ever read.
+        inside = sorted(path.iterdir()) if path.is_dir() else []
+        shards = [p for p in inside if p.is_file() and p.suffix in (".safetensors", ".json")]
+        chosen = shards if path.is_dir() else [path]
+        marks = {p.name: _marks(p) for p in chosen}
+        return Look(path, {p.name: sha256(p) for p in chosen}, marks)
+
+    @property
+    def sha256(self) -> str:
+        """Of a file's bytes; of a folder, of the list of its files' digests."""
+        if not self.path.is_dir():
+            return next(iter(self.digests.values()))
+        return hashlib.sha256(json.dumps(dict(self.digests), sort_keys=True).encode()).hexdigest()
+
+    def check_unchanged(self, flag: str) -> None:
+        """Raise if it is not what it was: what was read in between may have been something else."""
+        try:
+            same = Look.at(self.path) == self
+        except OSError:
+            same = False
+        if not same:
+            raise IntegrityError(
+                f"{flag} {self.path} changed while it was read, so nobody could say what was used. Nothing "
+                "was written; run the request again when nobody writes to it."
+            )
+
+
+def _marks(path: Path) -> tuple[int, ...]:
+    found = os.stat(path)
+    # The last is set by the system alone: a file that was exchanged and put back has another.
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns

@@ -1,14 +1,23 @@
-"""`Split`: what is kept, what must go, and what tests them."""
+"""`Split`: what is kept, what must go, and what tests them; and cohorts, the ways to say which rows must go.
 
+A cohort is a small value that turns data into a `Split`: `whole_class(6)(train, test)`.
+"""
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from spotlessnet.core.data import Data
+from spotlessnet.core.data import Data, spelled
 from spotlessnet.core.errors import DataError, NeedError
+from spotlessnet.core.id_lists import SHOWN, Listing, read_list
 
 
 @dataclass(frozen=True)
@@ -171,3 +180,181 @@ def joined(*parts: Data) -> Data:
     """Rows of different sources as one `Data`."""
     source = _Chained(parts)
     return Data(source, torch.arange(len(source)))
+
+
+class Cohort(ABC):
+    """A way to choose rows: `cohort(train, test)` is a `Split`."""
+
+    mislabelled: bool = False
+
+    @abstractmethod
+    def choose(self, train: Data) -> tuple[Tensor, Request]:
+        """Positions of the rows that must go, and what was found."""
+
+    def __call__(self, train: Any, test: Any = None, *, validation: Any = None, core: Any = None) -> Split:
+        """Split `train`; the other data is passed on."""
+        train = Data.of(train)
+        positions, request = self.choose(train)
+        forget = train.select(positions)
+        return Split(
+            forget=forget,
+            kept=train.without(forget),
+            test=None if test is None else Data.of(test),
+            validation=None if validation is None else Data.of(validation),
+            core=None if core is None else Data.of(core),
+            request=request,
+        )
+
+
+@dataclass(frozen=True)
+class whole_class(Cohort):  # noqa: N801  reads as a verb where it is used
+    """Every row of one class."""
+
+    label: int
+
+    def choose(self, train: Data) -> tuple[Tensor, Request]:
+        positions = _of_class(train, self.label)
+        return positions, Request(f"all rows of class {self.label}", matched=len(positions))
+
+
+@dataclass(frozen=True)
+class some_of_class(Cohort):  # noqa: N801
+    """`count` rows of one class, drawn with a seed."""
+
+    label: int
+    count: int
+    seed: int = 0
+
+    def choose(self, train: Data) -> tuple[Tensor, Request]:
+        positions = _of_class(train, self.label)
+        if not 0 <= self.count <= len(positions):
+            raise DataError(
+                f"Class {self.label} has {len(positions)} rows, but {self.count} were asked for. Ask for at most "
+                f"{len(positions)}, or use whole_class({self.label})."
+            )
+        order = torch.randperm(len(positions), generator=torch.Generator().manual_seed(self.seed))
+        # In the order of the data, so that the draw does not show in the order of the rows.
+        chosen = positions[order[: self.count]].sort().values
+        return chosen, Request(f"{self.count} rows of class {self.label}", matched=self.count)
+
+
+class rows(Cohort):  # noqa: N801
+    """Rows by their number in the training data.
+
+    **Arguments:**
+
+    - `numbers`: row numbers, counted from zero.
+    - `mislabelled`: say so if these rows carry wrong labels; methods that compare them with held-out rows then refuse.
+    """
+
+    def __init__(self, numbers: Iterable[int], *, mislabelled: bool = False) -> None:
+        self.numbers = [int(number) for number in numbers]
+        self.mislabelled = mislabelled
+
+    def choose(self, train: Data) -> tuple[Tensor, Request]:
+        place = {row: i for i, row in enumerate(train.rows.tolist())}
+        positions = sorted({place[number] for number in self.numbers if number in place})
+        names = [str(number) for number in self.numbers]
+        known = {str(number) for number in self.numbers if number in place}
+        request = _matched(
+            "row numbers", names, known, len(positions), allow_missing=False, mislabelled=self.mislabelled
+        )
+        return torch.tensor(positions, dtype=torch.long), request
+
+
+class ids(Cohort):  # noqa: N801
+    """Rows by the value of an id column; the list may be given or read from a csv, json, jsonl or txt file.
+
+    An id that many rows share (a person with several images) removes all of them.
+
+    **Arguments:**
+
+    - `wanted`: ids, or the path of a file that lists them.
+    - `column`: the column of the data, and of a csv or json file, that holds the ids.
+    - `allow_missing`: go on when some ids match no row; they are counted in the request.
+    """
+
+    def __init__(
+        self,
+        wanted: str | Path | Iterable[Any],
+        *,
+        column: str = "id",
+        allow_missing: bool = False,
+        mislabelled: bool = False,
+    ) -> None:
+        listing = read_list(Path(wanted), column) if isinstance(wanted, (str, Path)) else Listing(spelled(wanted))
+        self.wanted, self.listing = listing.ids, listing
+        self.column, self.allow_missing, self.mislabelled = column, allow_missing, mislabelled
+
+    def choose(self, train: Data) -> tuple[Tensor, Request]:
+        names = spelled(train.column(self.column))
+        listed = self.listing.without_header(set(names))
+        wanted = set(listed)
+        positions = [position for position, name in enumerate(names) if name in wanted]
+        request = _matched(
+            f"ids in column {self.column!r}",
+            listed,
+            {names[position] for position in positions},
+            len(positions),
+            allow_missing=self.allow_missing,
+            mislabelled=self.mislabelled,
+        )
+        return torch.tensor(positions, dtype=torch.long), replace(request, comments=self.listing.comments)
+
+
+@dataclass(frozen=True)
+class where(Cohort):  # noqa: N801
+    """Every row whose column holds a value: `where("person", "n000129")`."""
+
+    column: str
+    value: Any
+
+    def choose(self, train: Data) -> tuple[Tensor, Request]:
+        [wanted] = spelled([self.value])
+        positions = [i for i, name in enumerate(spelled(train.column(self.column))) if name == wanted]
+        if not positions:
+            raise DataError(
+                f"No row has {self.value!r} in column {self.column!r}, so there is nothing to forget. "
+                "Check the value's spelling and type."
+            )
+        text = f"rows where {self.column} has the value asked for"
+        return torch.tensor(positions, dtype=torch.long), Request(text, matched=len(positions))
+
+
+def _of_class(train: Data, label: int) -> Tensor:
+    labels = train.labels()
+    if labels.ndim != 1:
+        raise DataError(
+            f"Choosing by class needs one label a row, but labels have shape {tuple(labels.shape)}. "
+            "Use `rows` or `ids`."
+        )
+    positions = (labels == label).nonzero().squeeze(1)
+    if not len(positions):
+        present = ", ".join(str(v) for v in labels.unique().tolist()[:20])
+        raise DataError(f"No training row has class {label}. The classes are {present}.")
+    return positions
+
+
+def _matched(
+    what: str, wanted: Sequence[str], known: set[str], matched: int, *, allow_missing: bool, mislabelled: bool
+) -> Request:
+    counts = Counter(wanted)
+    missing = [name for name in counts if name not in known]
+    duplicates = [name for name, n in counts.items() if n > 1]
+    if missing and not allow_missing:
+        raise DataError(
+            f"Of {len(counts)} {what}, {len(counts) - len(missing)} matched, {len(missing)} missing "
+            f"({_some(missing)}), {len(duplicates)} duplicates{f' ({_some(duplicates)})' if duplicates else ''}. "
+            "Correct the list, or allow missing ids."
+        )
+    if wanted and not matched:
+        raise DataError(
+            f"None of {len(counts)} {what} matched a row ({_some(missing)}), so there is nothing to forget. Check the "
+            "list and the column."
+        )
+    return Request(what, matched, len(missing), sum(counts.values()) - len(counts), mislabelled)
+
+
+def _some(names: Sequence[str]) -> str:
+    shown = ", ".join(repr(name[:40]) for name in names[:SHOWN])
+    return shown + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")

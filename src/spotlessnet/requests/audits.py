@@ -11,9 +11,9 @@ from spotlessnet.auditing.audit_report import AuditReport
 from spotlessnet.core.errors import DataError, NeedError, SettingError, shown
 from spotlessnet.core.trained import Trained
 from spotlessnet.readouts.parts import class_labels, class_logits
-from spotlessnet.requests.case import Case, as_flag
+from spotlessnet.requests.case import Case, as_flag, inputs_of
 from spotlessnet.requests.folder import Folder
-from spotlessnet.requests.inputs import OF_ONE_REQUEST, inputs_of, neutral
+from spotlessnet.requests.loading import OF_ONE_REQUEST, neutral
 from spotlessnet.requests.methods import for_other_networks
 from spotlessnet.requests.planning import Plan, plan_of
 

@@ -18,7 +18,6 @@ from typing import Any
 
 from torch import Tensor
 
-from spotlessnet.core.cohorts import Cohort
 from spotlessnet.core.data import Data
 from spotlessnet.core.deprecated import FIELDS, field_now, methods_now, settings_now
 from spotlessnet.core.errors import (
@@ -33,6 +32,7 @@ from spotlessnet.core.errors import (
 from spotlessnet.core.files import read_whole
 from spotlessnet.core.recipe import Recipe, Schedule
 from spotlessnet.core.scrub import Scrub
+from spotlessnet.core.split import Cohort
 from spotlessnet.core.trained import Trained
 from spotlessnet.precomputed.fold_models import FoldModels
 from spotlessnet.precomputed.statistics import Statistics
@@ -187,6 +187,19 @@ def as_flag(name: str) -> str:
 def called(case: Case, name: str) -> str:
     """How a message names a field: by its flag, or as an argument where it holds an object."""
     return f"`{name}`" if name in case.objects else as_flag(name)
+
+
+def inputs_of(case: Case) -> dict[str, Path]:
+    """Every file and folder that a case reads, by the field that names it."""
+    files = ("weights", "forget", "init", "reference", "statistics", "fold_models")
+    named = {name: getattr(case, name) for name in files}
+    for name in ("model", "data", "test", "validation", "core", "loss", "train"):
+        spec = getattr(case, name)
+        if isinstance(spec, str):
+            place = spec if spec.endswith(".npz") else spec.rpartition(":")[0]
+            named[name] = Path(place) if place.endswith((".py", ".npz")) else None
+    # Objects of a Python program are no files: what they hold is digested where it is read.
+    return {name: path for name, path in named.items() if isinstance(path, Path) and path.exists()}
 
 
 def kinds() -> dict[str, tuple[Any, ...]]:

@@ -16,8 +16,7 @@ from typing import Any
 
 from spotlessnet.core.errors import DamageError, DataError, IntegrityError, ResourceError
 from spotlessnet.core.files import opened, read_whole, sha256, sweep, write_whole
-from spotlessnet.requests.inputs import identity_of
-from spotlessnet.store.receipts import as_json, loads_once, plain, read_receipt, verify
+from spotlessnet.store.receipts import as_json, identity_of, loads_once, plain, read_receipt, verify
 
 RECEIPT = "receipt.json"
 PRIVATE, SALT, REQUEST, DUE = "private", "salt", "request.json", "destroy-after"

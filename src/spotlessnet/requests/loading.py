@@ -1,5 +1,6 @@
 """Load a request: the network, its weights and the rows, from files or from memory, seen to fit before any work."""
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,12 +12,13 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from spotlessnet.core.adapters import Arrays
-from spotlessnet.core.cohorts import Cohort, ids, read_ids, read_list, rows, spelled
-from spotlessnet.core.data import Data
+from spotlessnet.core.data import Contents, Data, as_bytes, contents_of, spelled
 from spotlessnet.core.errors import DataError, MismatchError, ResourceError, SpotlessError
+from spotlessnet.core.files import Look
+from spotlessnet.core.id_lists import read_ids, read_list
 from spotlessnet.core.loss import LOSSES
 from spotlessnet.core.source import HasLabels
-from spotlessnet.core.split import Request, Split
+from spotlessnet.core.split import Cohort, Request, Split, ids, rows
 from spotlessnet.core.trained import Trained
 from spotlessnet.precomputed.after_request import LEAST
 from spotlessnet.precomputed.fold_model_files import read_fold_models
@@ -24,11 +26,20 @@ from spotlessnet.precomputed.fold_models import FoldModels
 from spotlessnet.precomputed.statistics import Statistics
 from spotlessnet.precomputed.statistics_files import read_statistics
 from spotlessnet.requests.case import Case, as_flag, called, made, resolve
-from spotlessnet.requests.inputs import Contents, contents_of
 from spotlessnet.store.checkpoints import fit_names, load_into, read_weights
+from spotlessnet.store.receipts import keyed
 
 TRIED = 8
 """Rows on which the network is tried before any work."""
+
+DATA = ("data", "test", "validation", "core")
+OF_ONE_REQUEST = ("forget", "reference", "statistics", "fold_models", "out")
+"""Whose names may tell who asked; they are never printed."""
+
+KNOW_THE_ROWS = ("weights", "reference", "statistics", "fold_models")
+"""Made from the rows: whoever can make them anew with a guess could confirm it by a plain digest."""
+
+SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".npz", ".py")
 
 
 @dataclass(frozen=True, eq=False)
@@ -323,3 +334,38 @@ def _check_inputs(data: Data, flag: str) -> None:
     for x in data.source.x.values() if isinstance(data.source.x, dict) else (data.source.x,):
         if x.is_floating_point() and not bool(x.isfinite().all()):
             raise DataError(f"The inputs of {flag} must be finite, but some are NaN or infinite. Clean the data.")
+
+
+def described_inputs(opened: LoadedRequest, looks: Mapping[str, Look], salt: bytes) -> dict[str, dict[str, Any]]:
+    """What the receipt says of everything that was read: files by their digests, rows by what the loader gave."""
+    # A digest of the list itself would let anyone test a guess; the commitment to its ids is salted.
+    found = {name: _described(name, look, salt) for name, look in looks.items() if name != "forget"}
+    if "model" in opened.case.objects:
+        # Weights know the rows: whoever can make them anew with a guess could confirm it by a plain digest.
+        found["weights"] = {"commitment": keyed(salt, "weights", sha256_of(opened.trained.weights))}
+    for name, held in opened.contents.items():
+        rows = {"count": held.count, "commitment": keyed(salt, "rows", held.sha256)}
+        found[name] = {**found.get(name, {}), "rows": rows}
+    return found
+
+
+def _described(name: str, look: Look, salt: bytes) -> dict[str, Any]:
+    """What a receipt says of a file: no name that a person gave, no digest that could confirm a guess."""
+    named = {} if name in OF_ONE_REQUEST else {"name": neutral(name, look.path)}
+    if name in KNOW_THE_ROWS or (name in DATA and look.path.suffix == ".npz"):
+        return {**named, "commitment": keyed(salt, "file", look.sha256)}
+    return {**named, "digest": {"sha256": look.sha256}}
+
+
+def neutral(name: str, path: Path) -> str:
+    """A name for a file that says what it is for and of which kind it is, and nothing that its own name may betray.
+
+    >>> neutral("weights", Path("without-jane@mail.org.safetensors")), neutral("weights", Path("shards-of-jane"))
+    ('weights.safetensors', 'weights')
+    """
+    return name + (path.suffix if path.suffix in SUFFIXES else "")
+
+
+def sha256_of(weights: Float[Tensor, " P"]) -> str:
+    """Of the bytes of a weight vector."""
+    return hashlib.sha256(as_bytes(weights[None]).numpy().tobytes()).hexdigest()

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from spotlessnet.auditing.audit_report import AuditReport
 from spotlessnet.core.answers import MOST, check_damage, utility_of
-from spotlessnet.core.data import as_bytes
 from spotlessnet.core.errors import DamageError, NeedError, NumericsError, WornError
+from spotlessnet.core.files import Look
 from spotlessnet.core.gaussian import Gaussian
 from spotlessnet.core.progress import Meter
 from spotlessnet.core.row_keys import next_salt
@@ -31,15 +31,14 @@ from spotlessnet.precomputed.fold_models import FoldModels
 from spotlessnet.precomputed.statistics import Statistics
 from spotlessnet.precomputed.statistics_files import write_statistics
 from spotlessnet.requests.audits import Audit, audited, check_can_audit, write_report
-from spotlessnet.requests.case import Case
+from spotlessnet.requests.case import Case, as_flag, inputs_of
 from spotlessnet.requests.folder import Folder
-from spotlessnet.requests.inputs import Look, check_unchanged, identity_of, inputs_of, keyed, looks_at
 from spotlessnet.requests.lineage import Lineage, check_unused, used_once
-from spotlessnet.requests.loading import LoadedRequest, need_inputs, network_of
+from spotlessnet.requests.loading import LoadedRequest, described_inputs, need_inputs, network_of, sha256_of
 from spotlessnet.requests.methods import described
 from spotlessnet.requests.planning import Plan, limits_of, plan_of
 from spotlessnet.store.checkpoints import load_into, read_weights, weights_as_bytes, write_weights
-from spotlessnet.store.receipts import COMMITMENT, NoiseSeed, commit_to, plain, statement, write_receipt
+from spotlessnet.store.receipts import COMMITMENT, NoiseSeed, commit_to, identity_of, plain, statement, write_receipt
 
 SCRUBBED, STATISTICS, REFUSAL = "scrubbed.safetensors", "statistics.safetensors", "refusal.json"
 FOLD_MODELS = "fold-models.safetensors"
@@ -134,11 +133,6 @@ def _training_of(trained: Trained) -> dict[str, Any]:
     return {"recipe": None if trained.recipe is None else trained.recipe.described()}
 
 
-def sha256_of(weights: Float[Tensor, " P"]) -> str:
-    """Of the bytes of a weight vector."""
-    return hashlib.sha256(as_bytes(weights[None]).numpy().tobytes()).hexdigest()
-
-
 def serve(
     case: Case,
     *,
@@ -162,7 +156,7 @@ def serve(
     folder = None if case.out is None else Folder(case.out, resume, case.private_days)
     if folder is not None:
         folder.check(inputs)
-    looks = looks_at(inputs)
+    looks = {name: Look.at(path) for name, path in inputs.items()}
     # What objects hold is known only when they were read; a case of files is recognised before.
     if folder is not None and resume and not case.objects and folder.receipt.is_file():
         found = folder.finished(request_of(case, looks))
@@ -174,7 +168,8 @@ def serve(
     plan = plan_of(case)
     if audit is not None:
         check_can_audit(plan)
-    check_unchanged(looks)
+    for name, look in looks.items():
+        look.check_unchanged(as_flag(name))
     for line in plan.lines():
         say(line)
     request = request_of(case, looks, plan)
@@ -234,19 +229,6 @@ def _served_before(case: Case, folder: Folder, receipt: dict[str, Any]) -> Unlea
     return Unlearned(receipt, load_model, folder=folder.path, salt=folder.salt, again=True, exact=exact)
 
 
-def _inputs(looks: Mapping[str, Look], opened: LoadedRequest, salt: bytes) -> dict[str, dict[str, Any]]:
-    """What the receipt says of everything that was read: files by their digests, rows by what the loader gave."""
-    # A digest of the list itself would let anyone test a guess; the commitment to its ids is salted.
-    found = {name: look.record(name, salt) for name, look in looks.items() if name != "forget"}
-    if "model" in opened.case.objects:
-        # Weights know the rows: whoever can make them anew with a guess could confirm it by a plain digest.
-        found["weights"] = {"commitment": keyed(salt, "weights", sha256_of(opened.trained.weights))}
-    for name, held in opened.contents.items():
-        rows = {"count": held.count, "commitment": keyed(salt, "rows", held.sha256)}
-        found[name] = {**found.get(name, {}), "rows": rows}
-    return found
-
-
 def _forget(
     place: Folder | Unwritten,
     plan: Plan,
@@ -258,7 +240,7 @@ def _forget(
     """The work itself, and its receipt; into a folder where there is one."""
     opened, case = plan.opened, plan.opened.case
     folder = place if isinstance(place, Folder) else None
-    known = {"identity": place.identity(request), "inputs": _inputs(looks, opened, place.salt), "began": began}
+    known = {"identity": place.identity(request), "inputs": described_inputs(opened, looks, place.salt), "began": began}
     with Meter(opened.trained.device) as meter:
         gaussian = plan.scrub(opened.trained, opened.split)
     if gaussian.diagnostics.retrain_now:

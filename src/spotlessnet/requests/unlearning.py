@@ -12,15 +12,14 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor, nn
 
-from spotlessnet.core.cohorts import Cohort, rows
-from spotlessnet.core.cohorts import ids as by_id
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import DataError, NeedError, SettingError, shown
 from spotlessnet.core.loss import Loss
 from spotlessnet.core.progress import quiet
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.scrub import Scrub
-from spotlessnet.core.split import Request
+from spotlessnet.core.split import Cohort, Request, rows
+from spotlessnet.core.split import ids as by_id
 from spotlessnet.core.trained import Trained
 from spotlessnet.core.trainer import Trainer
 from spotlessnet.precomputed.fold_models import FoldModels

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spotlessnet.core.cohorts import read_list
 from spotlessnet.core.errors import DataError, IntegrityError
 from spotlessnet.core.files import read_whole
+from spotlessnet.core.id_lists import read_list
 from spotlessnet.requests.audits import REPORT, VERDICT
 from spotlessnet.requests.folder import PRIVATE, RECEIPT, Private
 from spotlessnet.requests.folder import PURGED as PURGED_FILE
-from spotlessnet.requests.inputs import identity_of
 from spotlessnet.requests.loading import listed_ids
 from spotlessnet.requests.serving import FOLD_MODELS, REFUSAL, SCRUBBED, STATISTICS
 from spotlessnet.store.receipts import (
@@ -22,6 +21,7 @@ from spotlessnet.store.receipts import (
     LARGEST,
     commit_to,
     commit_to_exact,
+    identity_of,
     loads_once,
     read_receipt,
     verify,

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from spotlessnet.core.cohorts import spelled
+from spotlessnet.core.data import spelled
 from spotlessnet.core.errors import DataError, IntegrityError, SettingError
 from spotlessnet.core.files import read_whole, sha256, write_whole
 from spotlessnet.core.noise import KEY_BYTES, SecretNoise, check_same_process
@@ -150,6 +150,17 @@ def commit_to(names: Iterable[Any], salt: bytes) -> str:
     """
     listed = json.dumps(sorted(set(spelled(names)))).encode()
     return hmac.new(salt, listed, hashlib.sha256).hexdigest()
+
+
+def keyed(salt: bytes, what: str, text: str) -> str:
+    """A commitment to a text, told apart by what it is of; the salt opens it."""
+    return hmac.new(salt, f"spotlessnet {what}\0{text}".encode(), hashlib.sha256).hexdigest()
+
+
+def identity_of(request: Mapping[str, Any], salt: bytes) -> str:
+    """The keyed digest of a request, as its receipt tells it."""
+    text = json.dumps(plain(request), sort_keys=True).encode()
+    return hmac.new(salt, text, hashlib.sha256).hexdigest()
 
 
 def statement(

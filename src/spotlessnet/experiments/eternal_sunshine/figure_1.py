@@ -16,13 +16,13 @@ from torch import Tensor
 from spotlessnet.auditing.rows import Row, append_rows, read_rows
 from spotlessnet.auditing.summary import ORIGINAL, RETRAINED
 from spotlessnet.bounds.from_samples import kl_from_samples
-from spotlessnet.core.cohorts import rows as by_number
 from spotlessnet.core.data import Data
 from spotlessnet.core.loss import BinaryCrossEntropy
 from spotlessnet.core.progress import track
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.scrub import Notes
 from spotlessnet.core.split import Split
+from spotlessnet.core.split import rows as by_number
 from spotlessnet.core.trained import Trained
 from spotlessnet.experiments import figures
 from spotlessnet.experiments.experiment import ROWS, Published, Sized

@@ -18,13 +18,12 @@ from torch import Tensor
 
 from spotlessnet.auditing.rows import Row, append_rows, read_rows
 from spotlessnet.auditing.summary import ORIGINAL
-from spotlessnet.core.cohorts import whole_class
 from spotlessnet.core.data import Data
 from spotlessnet.core.files import write_whole
 from spotlessnet.core.progress import track
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.scrub import Scrub
-from spotlessnet.core.split import Split
+from spotlessnet.core.split import Split, whole_class
 from spotlessnet.core.trained import Trained
 from spotlessnet.experiments import figures
 from spotlessnet.experiments.experiment import ROWS, Published, Sized

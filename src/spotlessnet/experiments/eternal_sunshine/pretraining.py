@@ -13,9 +13,9 @@ from torch import nn
 
 from spotlessnet.auditing.comparison import Context, original_of, reference_of, retrained_of
 from spotlessnet.auditing.rows import Row, append_rows, read_rows
-from spotlessnet.core.cohorts import some_of_class
 from spotlessnet.core.progress import track
 from spotlessnet.core.recipe import Recipe
+from spotlessnet.core.split import some_of_class
 from spotlessnet.core.trained import Trained
 from spotlessnet.experiments import figures
 from spotlessnet.experiments.experiment import ROWS, Published, Sized

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from spotlessnet.auditing.comparison import Context, ReadoutOf, ScrubOf, compare
 from spotlessnet.auditing.rows import Row, read_rows
-from spotlessnet.core.cohorts import Cohort, some_of_class, whole_class
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.scrub import chain
+from spotlessnet.core.split import Cohort, some_of_class, whole_class
 from spotlessnet.core.trained import Trained
 from spotlessnet.experiments import figures
 from spotlessnet.experiments.eternal_sunshine.table_1_paper import CLASS, IMAGES, PAPER

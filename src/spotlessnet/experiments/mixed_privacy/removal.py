@@ -9,9 +9,8 @@ from pathlib import Path
 from spotlessnet.auditing.rows import Row
 from spotlessnet.auditing.summary import ORIGINAL, RETRAINED
 from spotlessnet.core.answers import error_rate
-from spotlessnet.core.cohorts import whole_class
 from spotlessnet.core.progress import Meter
-from spotlessnet.core.split import Split
+from spotlessnet.core.split import Split, whole_class
 from spotlessnet.core.trained import Trained
 from spotlessnet.experiments.experiment import Published, Sized
 from spotlessnet.experiments.figures import panels, save

@@ -12,12 +12,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from spotlessnet.auditing.rows import Row, append_rows, read_rows
-from spotlessnet.core.cohorts import some_of_class
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import NumericsError
 from spotlessnet.core.progress import track
 from spotlessnet.core.recipe import Recipe
-from spotlessnet.core.split import Split
+from spotlessnet.core.split import Split, some_of_class
 from spotlessnet.core.trained import Trained
 from spotlessnet.experiments.experiment import ROWS
 from spotlessnet.experiments.setting import Opened, Setting

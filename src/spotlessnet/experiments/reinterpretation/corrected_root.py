@@ -17,12 +17,11 @@ from torch import Tensor
 from spotlessnet.auditing.comparison import original_of, retrained_of
 from spotlessnet.auditing.rows import Row, append_rows, read_rows
 from spotlessnet.bounds import WhiteBox
-from spotlessnet.core.cohorts import some_of_class
 from spotlessnet.core.gaussian import Gaussian
 from spotlessnet.core.progress import track
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.scrub import Notes
-from spotlessnet.core.split import Split
+from spotlessnet.core.split import Split, some_of_class
 from spotlessnet.core.trained import Trained
 from spotlessnet.experiments import figures
 from spotlessnet.experiments.experiment import ROWS, Published, Sized

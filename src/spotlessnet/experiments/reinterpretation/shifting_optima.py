@@ -15,11 +15,11 @@ from torch import nn
 
 from spotlessnet.auditing.rows import Row, append_rows, read_rows
 from spotlessnet.auditing.summary import ORIGINAL
-from spotlessnet.core.cohorts import rows as by_number
 from spotlessnet.core.data import Data
 from spotlessnet.core.loss import SquaredError
 from spotlessnet.core.scrub import Notes
 from spotlessnet.core.split import Split
+from spotlessnet.core.split import rows as by_number
 from spotlessnet.core.trained import Trained
 from spotlessnet.experiments import figures
 from spotlessnet.experiments.experiment import ROWS, Published, Sized
