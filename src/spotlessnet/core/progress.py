@@ -34,8 +34,14 @@ _LIMIT: ContextVar[float | None] = ContextVar("memory limit", default=None)
 SHARE = 0.25
 """The part of the free memory that one piece of work takes: others work beside it, and estimates err."""
 
-ENOUGH = 2.0**30
-"""Bytes beyond which larger pieces make a processor no faster."""
+ENOUGH = {"cpu": 2.0**30, "cuda": 2.0**34}
+"""Bytes beyond which larger pieces make a device no faster."""
+
+MOST = 0.8
+"""The part of the free memory that something may take which cannot be split."""
+
+LEFT = 0.125
+"""The part of a limit that a piece may always take, however much is in use: nothing could be done with less."""
 
 
 @contextmanager
@@ -163,7 +169,8 @@ def resident() -> float:
 def memory_limit(bytes: float) -> Iterator[None]:
     """Within this block, operators size their pieces so that these take about this many bytes at most.
 
-    Weights, data at hand and vectors as long as the weights come on top: they cannot be made smaller.
+    On a GPU all that is allocated there counts. On a CPU, weights, data at hand and vectors as long as the weights come
+    on top: they cannot be made smaller.
     """
     check_positive("memory_limit", bytes)
     token = _LIMIT.set(float(bytes))
@@ -173,19 +180,34 @@ def memory_limit(bytes: float) -> Iterator[None]:
         _LIMIT.reset(token)
 
 
-def budget(device: torch.device) -> float:
-    """Bytes that one piece of work may hold at once on this device: what was asked for, or a share of what is free."""
-    if device.type == "cuda":
-        # What the allocator holds but nobody uses is free too.
-        idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        free = float(torch.cuda.mem_get_info(device)[0] + idle)
-        most = math.inf
-    else:
-        free = free_bytes()
-        most = ENOUGH
+def budget(device: torch.device, *, more_helps: bool = False) -> float:
+    """Bytes that one piece of work may hold at once on this device: what was asked for, or a share of what is free.
+
+    **Arguments:**
+
+    - `more_helps`: for work that is done fewer times where it holds more; else no more is taken than makes it faster.
+    """
+    free = available(device)
     limit = _LIMIT.get()
-    # A share only, because the network, the data and other programs want memory as well.
-    return min(SHARE * free, most) if limit is None else min(limit, free)
+    if limit is None:
+        # A share only, because the network, the data and other programs want memory as well.
+        return min(SHARE * free, math.inf if more_helps else ENOUGH.get(device.type, ENOUGH["cpu"]))
+    used = float(torch.cuda.memory_allocated(device)) if device.type == "cuda" else 0.0
+    return min(max(limit - used, LEFT * limit), free)
+
+
+def holds(device: torch.device, bytes: float) -> bool:
+    """Whether so many bytes that cannot be split may be held there: within the limit, or nearly all that is free."""
+    return bytes <= (MOST * available(device) if _LIMIT.get() is None else budget(device))
+
+
+def available(device: torch.device) -> float:
+    """Bytes that may still be asked for, here or on the GPU; infinite where the system does not tell."""
+    if device.type != "cuda":
+        return free_bytes()
+    # What the allocator holds but nobody uses is free too.
+    idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return float(torch.cuda.mem_get_info(device)[0] + idle)
 
 
 def free_bytes() -> float:

@@ -12,8 +12,8 @@ from torch.func import jvp, vjp, vmap
 from spotlessnet.core.data import Batch
 from spotlessnet.core.source import Inputs
 from spotlessnet.operators.gauss_newton import TOGETHER, GaussNewton
-from spotlessnet.operators.jacobian import attention_spelled_out
 from spotlessnet.operators.matrix import check_vector
+from spotlessnet.operators.rows import attention_spelled_out
 from spotlessnet.operators.sums import sum_over
 
 

@@ -58,10 +58,10 @@ def without_cohort(kept: LowRank, root: Float[Tensor, "P m"], *, ridge: float) -
     U, r = kept.basis, kept.rank
     with torch.no_grad():
         R = root.to(U)
-        Q = _complement(R, U)
-        V = torch.cat([U, Q], dim=1)
+        # Rows, not columns: vectors of all weights then lie in one piece.
+        V = torch.cat([U.T, _complement(R, U)])
         # Double from here on: H_D − H_f cancels almost wholly where the cohort made most of the curvature.
-        inside = (V.T @ R).double()
+        inside = (V @ R).double()
         M = -inside @ inside.T
         M[:r, :r] += kept.values.double().diag()
         # The products above were rounded in the weights' own format; less than this cannot be told from zero.
@@ -69,7 +69,7 @@ def without_cohort(kept: LowRank, root: Float[Tensor, "P m"], *, ridge: float) -
         M[r:, r:] = _smallest(M[:r, :r], M[:r, r:], rounding, kept.error)
         values, Y = torch.linalg.eigh(0.5 * (M + M.T))
         found = values > 0
-        basis = V @ Y[:, found].to(V)
+        basis = (Y[:, found].T.to(V) @ V).T
     return Removal(
         LowRankPlusRidge(basis, values[found].to(V), ridge),
         least=float(values.min()),
@@ -77,16 +77,16 @@ def without_cohort(kept: LowRank, root: Float[Tensor, "P m"], *, ridge: float) -
     )
 
 
-def _complement(root: Float[Tensor, "P m"], basis: Float[Tensor, "P r"]) -> Float[Tensor, "P q"]:
-    """Orthonormal columns that span what `root` has outside `basis`."""
-    Q, least = root, 100 * torch.finfo(root.dtype).eps * float(root.norm())
-    for _ in range(3):  # short columns lose their right angles in one pass
-        Q = Q - basis @ (basis.T @ Q)
-        # By the small matrix of their products: several times faster than Householder's way for tall columns.
-        squares, Y = torch.linalg.eigh((Q.T @ Q).double())
+def _complement(root: Float[Tensor, "P m"], basis: Float[Tensor, "P r"]) -> Float[Tensor, "q P"]:
+    """Orthonormal rows that span what the columns of `root` have outside those of `basis`."""
+    Q, least = root.T, 100 * torch.finfo(root.dtype).eps * float(root.norm())
+    for _ in range(3):  # short ones lose their right angles in one pass
+        Q = Q - (Q @ basis) @ basis.T
+        # By the small matrix of their products: several times faster than Householder's way for long rows.
+        squares, Y = torch.linalg.eigh((Q @ Q.T).double())
         lengths = squares.clamp(min=0).sqrt()
         seen = lengths > least
-        Q, least = Q @ (Y[:, seen] / lengths[seen]).to(Q), 0.0
+        Q, least = (Y[:, seen] / lengths[seen]).T.to(Q) @ Q, 0.0
     return Q
 
 

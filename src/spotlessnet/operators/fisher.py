@@ -16,7 +16,8 @@ from spotlessnet.core.loss import Loss, PerSample
 from spotlessnet.core.progress import budget
 from spotlessnet.core.trained import Trained
 from spotlessnet.operators.layers import Layer
-from spotlessnet.operators.per_sample import Plan, Record, plan, pull_back, record_pass, rest_rows, rows_of
+from spotlessnet.operators.per_sample import Plan, Record, plan, pull_back, record_pass, rest_rows
+from spotlessnet.operators.room import footprint, rows_of
 from spotlessnet.operators.sums import processes, sum_over
 
 KINDS = ("exact", "monte carlo", "empirical")
@@ -163,8 +164,10 @@ def _add_rest(
     for names in _groups(rest, into, room):
         most = max(1, room // sum(into[name].numel() for name in names))  # pairs of a row and a column
         width = min(most, columns.shape[2])
-        for i, r in itertools.product(range(0, len(s), most // width), range(0, columns.shape[2], width)):
-            few = slice(i, i + most // width)
+        # These rows pass once more, with a graph of their own.
+        height = min(most // width, footprint(trained, one.x).rows(budget(trained.device), width))
+        for i, r in itertools.product(range(0, len(s), height), range(0, columns.shape[2], width)):
+            few = slice(i, i + height)
             group = columns[few, :, r : r + width]
             for name, rows in rest_rows(trained, names, rows_of(one.x, few), group):
                 into[name].add_(_squares(rows, s[few]))

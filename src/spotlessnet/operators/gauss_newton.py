@@ -16,13 +16,14 @@ from spotlessnet.core.source import Inputs
 from spotlessnet.core.trained import Trained
 from spotlessnet.operators.jacobian import as_function
 from spotlessnet.operators.matrix import check_vector
+from spotlessnet.operators.room import vectors_at_once
 from spotlessnet.operators.sums import counted, stream, total_of
 
 OutputHessian = Callable[[Tensor, Tensor, Tensor], Tensor]
 """`H v` in the outputs, sample by sample: `(outputs [n, C], y, v [n, C]) -> [n, C]`."""
 
 TOGETHER = 8
-"""How many vectors go through the network at once."""
+"""How many vectors go through the network at once where memory holds them."""
 
 
 class Kept(NamedTuple):
@@ -48,7 +49,8 @@ class GaussNewton:
     - `sample_weights`: $s$; a row with weight zero costs nothing.
     - `ridge`: $r$, as a rule `count * decay`.
     - `keep`: keep the network linearised batch by batch after the first product. Later products then take about half
-      the time, and memory grows with every row: use it for many products over little data.
+      the time, and memory grows with every row, whatever the budget: use it for many products over little data.
+    - `batch_size`: rows that are read at once; they pass in parts where the memory budget holds fewer.
     """
 
     trained: Trained
@@ -73,34 +75,41 @@ class GaussNewton:
         """`G v`, for one vector or rows of vectors."""
         check_vector("v", v, self.trained)
         rows = v.detach().to(self.trained.dtype).reshape(-1, self.size)
-        parts = (self._product(one, rows) for one in self._linearised())
+        together = vectors_at_once(self.trained, min(TOGETHER, len(rows)))
+        parts = (self._product(one, rows, together) for one in self._linearised(together))
         product = total_of(self.trained, parts, torch.zeros_like(rows)).to(v.dtype).reshape(v.shape)
         return product + self.ridge * v if self.ridge else product
 
-    def _linearised(self) -> Iterator[Kept]:
+    def _linearised(self, vectors: int = 1) -> Iterator[Kept]:
         if self._kept:
             yield from self._kept
             return
         positions = counted(self.data, self.sample_weights)
         made = []
         weights = torch.ones(len(self.data)) if self.sample_weights is None else self.sample_weights.detach().cpu()
-        for one, where in stream(
-            self.trained, self.data, positions, batch_size=self.batch_size, label="Gauss-Newton product"
-        ):
+        batches = stream(
+            self.trained,
+            self.data,
+            positions,
+            batch_size=self.batch_size,
+            vectors=vectors,
+            label="Gauss-Newton product",
+        )
+        for one, where in batches:
             at = _linearise(self.trained, one.x, one.y, weights[where].to(self.trained.weights), keep=self.keep)
             if self.keep:
                 made.append(at)
             yield at
         self._kept.extend(made)  # only a sweep that came to its end is worth keeping
 
-    def _product(self, at: Kept, rows: Float[Tensor, "K P"]) -> Float[Tensor, "K P"]:
+    def _product(self, at: Kept, rows: Float[Tensor, "K P"], together: int) -> Float[Tensor, "K P"]:
         def one(v: Tensor) -> Tensor:
             hv = self.output_product(at.outputs, at.y, at.push(v))
             return at.pull(hv * at.s.reshape(-1, *[1] * (hv.ndim - 1)))[0]
 
-        if len(rows) == 1:
-            return one(rows[0]).unsqueeze(0)
-        return vmap(one, chunk_size=TOGETHER)(rows)
+        if together == 1:  # one by one, without what `vmap` asks of the network
+            return torch.stack([one(v) for v in rows]) if len(rows) != 1 else one(rows[0]).unsqueeze(0)
+        return vmap(one, chunk_size=together)(rows)
 
     def output_product(
         self, outputs: Float[Tensor, "n *C"], y: Shaped[Tensor, "n *d"], jv: Float[Tensor, "n *C"]

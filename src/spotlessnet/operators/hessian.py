@@ -11,10 +11,11 @@ from spotlessnet.core.data import Batch, Data
 from spotlessnet.core.trained import Trained
 from spotlessnet.operators.jacobian import as_function
 from spotlessnet.operators.matrix import check_vector
+from spotlessnet.operators.room import vectors_at_once
 from spotlessnet.operators.sums import sum_over
 
 TOGETHER = 8
-"""How many vectors go through the network at once."""
+"""How many vectors go through the network at once where memory holds them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,15 +44,16 @@ class Hessian:
         check_vector("v", v, self.trained)
         rows = v.detach().to(self.trained.dtype).reshape(-1, self.size)
         w = self.trained.weights
+        together = vectors_at_once(self.trained, min(TOGETHER, len(rows)))
 
         def piece(one: Batch, s: Tensor) -> Tensor:
             f = as_function(self.trained, one.x)
             loss = self.trained.loss
             # Forward over reverse: the graph of the gradient is never kept, so memory is that of one gradient.
             slope = grad(lambda weights: (s * loss(f(weights), one.y)).sum())
-            if len(rows) == 1:
-                return jvp(slope, (w,), (rows[0],))[1].unsqueeze(0)
-            return vmap(lambda row: jvp(slope, (w,), (row,))[1], chunk_size=TOGETHER)(rows)
+            if together == 1:
+                return torch.stack([jvp(slope, (w,), (row,))[1] for row in rows])
+            return vmap(lambda row: jvp(slope, (w,), (row,))[1], chunk_size=together)(rows)
 
         product = sum_over(
             self.trained,
@@ -59,6 +61,8 @@ class Hessian:
             piece,
             sample_weights=self.sample_weights,
             batch_size=self.batch_size,
+            # The way back carries a tangent of its own for every vector.
+            vectors=2 * together,
             label="Hessian product",
             zero=torch.zeros_like(rows),
         )

@@ -1,21 +1,19 @@
 """The Jacobian of the outputs in the weights, known by its products over a data set."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.func import jacrev, jvp, vjp
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from spotlessnet.core.data import Batch, Data
 from spotlessnet.core.errors import MismatchError
 from spotlessnet.core.source import Inputs
 from spotlessnet.core.trained import Trained
 from spotlessnet.operators.matrix import check_device, check_vector
-from spotlessnet.operators.rows import by_row
+from spotlessnet.operators.rows import attention_spelled_out, by_row
 from spotlessnet.operators.sums import fill_over, stream, total_of
 
 
@@ -27,18 +25,6 @@ def as_function(trained: Trained, x: Inputs) -> Callable[[Tensor | dict[str, Ten
             return trained.outputs(x, weights)
 
     return outputs
-
-
-@contextmanager
-def attention_spelled_out() -> Iterator[None]:
-    """Attention by its formula: the fused one knows neither forward mode nor `vmap`."""
-    fused = torch.backends.mha.get_fastpath_enabled()
-    try:
-        torch.backends.mha.set_fastpath_enabled(False)
-        with sdpa_kernel(SDPBackend.MATH):
-            yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fused)
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +43,9 @@ class Jacobian:
         def piece(one: Batch, where: Int64[Tensor, " n"]) -> Tensor:
             return jvp(as_function(self.trained, one.x), (w,), (v,))[1]
 
-        return fill_over(self.trained, self.data, piece, batch_size=self.batch_size, label="Jacobian product")
+        return fill_over(
+            self.trained, self.data, piece, batch_size=self.batch_size, vectors=1, label="Jacobian product"
+        )
 
     def transpose_multiply(self, u: Float[Tensor, "N *C"]) -> Float[Tensor, " P"]:
         """`Jᵀ u`: the sum over rows of their output gradients weighted by `u`."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import DataError, check_positive
-from spotlessnet.core.progress import track
+from spotlessnet.core.progress import budget, track
 from spotlessnet.core.trained import Trained
 from spotlessnet.operators.layers import Layer, LinearLayer
 from spotlessnet.operators.per_sample import Plan, plan, pull_back, record_pass, rest_rows
@@ -37,7 +37,7 @@ def kernel(
 
     - `batch`: rows that go through the network at once; 16 on the CPU and 128 elsewhere, unless given.
     - `memory`: GiB that may hold activations and gradients. More rows than fit are done in pairs of blocks, with
-      further passes through the network. Unless given, 4 on the CPU and half of what is free on a GPU.
+      further passes through the network. Unless given, the memory budget: `memory_limit`, or a share of what is free.
     """
     if batch_size is None:
         batch_size = 16 if trained.device.type == "cpu" else 128
@@ -90,6 +90,7 @@ def hold(trained: Trained, work: Plan, data: Data, batch_size: int) -> Held:
     kept: list[Tensor] = []
     layers: list[Layer] = []
     outputs, done = 0, 0
+    batch_size = min(batch_size, _passing(trained, work, data))
     for one in track(trained.batches(data, batch_size), "kernel: passes", total=-(-len(data) // batch_size)):
         record = record_pass(trained, work.layers, one.x)
         n, outputs = record.outputs.shape
@@ -190,13 +191,16 @@ def _mirrored(theta: Float[Tensor, "n n"]) -> Float[Tensor, "n n"]:
     return theta
 
 
+def _passing(trained: Trained, work: Plan, data: Data) -> int:
+    """How many rows may pass at once: each keeps its graph, and brings back something for every output."""
+    outputs = int(trained.predict(data.select([0])).numel())
+    each = work.graph + 2 * outputs * work.returned  # as they come, and stacked
+    return max(1, int(budget(trained.device) / 4 / max(1.0, each)))
+
+
 def _rows_that_fit(trained: Trained, probe: Held, memory: float | None) -> int:
     if memory is not None:
         check_positive("memory", memory)
-        room = memory * 2**30
-    elif trained.device.type == "cuda":
-        # Half: products and the caching allocator want room as well.
-        room = torch.cuda.mem_get_info(trained.device)[0] / 2
-    else:
-        room = 4 * 2**30
+    # A quarter is for the passes themselves and for the columns that are written out.
+    room = 0.75 * budget(trained.device, more_helps=True) if memory is None else memory * 2**30
     return max(2, int(room // max(1, probe.bytes)))

@@ -16,6 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import SettingError
 from spotlessnet.core.gaussian import Covariance
+from spotlessnet.core.progress import budget
 from spotlessnet.core.trained import Trained
 from spotlessnet.operators.factor import factor
 from spotlessnet.operators.gauss_newton import GaussNewton
@@ -23,6 +24,7 @@ from spotlessnet.operators.jacobian import Jacobian
 from spotlessnet.operators.kernel import kernel
 from spotlessnet.operators.low_rank import LowRank, low_rank
 from spotlessnet.operators.output_roots import Output, between_roots, into_roots, out_of_roots, output_roots
+from spotlessnet.operators.room import footprint
 from spotlessnet.operators.solve import conjugate_gradient
 from spotlessnet.operators.solvers import CG, Auto, Dual, Solver
 from spotlessnet.operators.solvers import LowRank as LowRankSolver
@@ -38,6 +40,9 @@ REFINEMENTS = 4
 
 PLAIN = CG()
 """Products until the solution is good: what any system can be solved by."""
+
+KERNELS = 3 * 8
+"""Bytes for each entry of a kernel: itself, its roots and its factor in float64."""
 
 EXPECTED_ITERATIONS = 50
 """How many products a conjugate-gradient solve is taken to need when the forms are compared."""
@@ -212,11 +217,13 @@ def chosen(solver: Solver, trained: Trained, data: Data) -> Solver:
 
 
 def cheaper_form(trained: Trained, data: Data, iterations: int = EXPECTED_ITERATIONS) -> Form:
-    r"""`"dual"` or `"primal"`, whichever takes fewer operations.
+    r"""`"dual"` or `"primal"`, whichever takes fewer operations in the memory that there is.
 
     With `F` operations for one answer of the network, `C` outputs and `P` weights, the dense kernel takes
     $NF(2C + 1)$ for the Jacobian, $(NC)^2 P$ for the symmetric product and $(NC)^3/3$ for the factor; conjugate
-    gradients take $6NF$ for each product, whatever `C` is. A kernel of more than `DENSE_LIMIT` rows is never formed.
+    gradients take $6NF$ for each product, whatever `C` is. Where the budget holds few rows with what came back to every
+    layer for each output, the Jacobian is found once for every pair of blocks. A kernel of more than `DENSE_LIMIT`
+    rows, or one that the budget does not hold, is never formed.
     """
     batch = next(iter(trained.batches(data, 1)))
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
@@ -224,9 +231,15 @@ def cheaper_form(trained: Trained, data: Data, iterations: int = EXPECTED_ITERAT
     # Networks of elementwise pieces count as nothing; every weight then takes part about once.
     F = max(counter.get_total_flops(), 2 * trained.size)
     N, C, P = len(data), outputs[0].numel(), trained.size
+    room = budget(trained.device, more_helps=True)
+    if N * C > DENSE_LIMIT or room < KERNELS * (N * C) ** 2:
+        return "primal"
+    # Half of what a pass makes comes back to layers; no more than whole gradients would take.
+    held = C * min(footprint(trained, batch.x).graph / 2, P * trained.weights.element_size())
+    blocks = max(1, math.ceil(2 * N * held / room)) if N * held > room else 1
     # As in the docstring; the halves of symmetric products are left out on both sides.
-    dual = N * F * (2 * C + 1) + (N * C) ** 2 * P + (N * C) ** 3 / 3
-    return "dual" if N * C <= DENSE_LIMIT and dual < iterations * 6 * N * F else "primal"
+    dual = (blocks + 1) / 2 * N * F * (2 * C + 1) + (N * C) ** 2 * P + (N * C) ** 3 / 3
+    return "dual" if dual < iterations * 6 * N * F else "primal"
 
 
 def _operator_name(output: Output) -> Literal["identity", "loss"]:

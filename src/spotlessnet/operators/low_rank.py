@@ -9,9 +9,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from spotlessnet.core.covariance import LowRankPlusRidge
-from spotlessnet.core.errors import MismatchError, SettingError, check_finite, check_positive
-from spotlessnet.core.progress import track
+from spotlessnet.core.errors import MismatchError, ResourceError, SettingError, check_finite, check_positive
+from spotlessnet.core.progress import available, budget, track
 from spotlessnet.operators.solve import Product
+
+TALL = 2**28
+"""Entries from which on rows are made orthonormal by their products."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +73,7 @@ def low_rank(
     oversample: int | None = None,
     block: int = 16,
     probes: int = 4,
+    may_leave_device: bool = False,
     label: str = "finding the strongest directions",
 ) -> LowRank:
     r"""The top eigenpairs by block Lanczos with full reorthogonalisation.
@@ -86,6 +90,8 @@ def low_rank(
     - `oversample`: how many vectors to explore beyond `rank`; `rank // 2 + 10`, and at least four blocks, unless said.
     - `block`: vectors multiplied at once; at least as many as an eigenvalue may have copies (the number of outputs).
     - `probes`: random vectors that estimate the remainder's trace, with one product each.
+    - `may_leave_device`: keep vectors in the main memory where the budget of the device is too small for them; only
+      those that are being multiplied are on the device then, and the basis that comes back is not.
     """
     P = int(matrix.size)
     if not 1 <= rank <= P:
@@ -95,9 +101,15 @@ def low_rank(
     extra = max(rank // 2 + 10, 4 * block - rank) if oversample is None else max(oversample, 0)
     # Whole blocks: a product costs the same for a part of one.
     width = min(-(-(rank + extra) // block) * block, P)
-    noise = _Noise(generator, _like(matrix, like))
+    near = _like(matrix, like)
+    each = float(P * near.element_size())
+    multiply: Product = matrix.multiply
+    if may_leave_device and near.device.type != "cpu" and 2 * width * each > budget(near.device, more_helps=True):
+        multiply, near = _from_afar(matrix.multiply, near, each), near[:0].cpu()
+    _check_room(rank, (width + rank + 2 * block) * each, near.device)
+    noise = _Noise(generator, near)
     with torch.no_grad():
-        Q, T, outside = _krylov(matrix.multiply, P, width, min(block, width), noise, label)
+        Q, T, outside = _krylov(multiply, P, width, min(block, width), noise, label)
         theta, Y = torch.linalg.eigh(T)
         # `eigh` sorts upwards. Below zero is rounding: the matrix is positive semi-definite.
         theta, Y = theta.flip(0).clamp(min=0), Y.flip(1)
@@ -105,7 +117,7 @@ def low_rank(
         tail = Y[-len(outside) :]
         residuals = (tail * (outside @ tail)).sum(dim=0).clamp(min=0).sqrt()
         probes = min(probes, P - width)
-        beyond = _trace_outside(matrix.multiply, Q, probes, noise) if width < P else 0.0
+        beyond = _trace_outside(multiply, Q, probes, noise) if width < P else 0.0
         # What is left out is bent at most like the next Ritz value with its residual; kept pairs miss by theirs.
         worst = torch.cat([residuals[:rank], (theta + residuals)[rank : rank + 1]]).max()
         U = (Y[:, :rank].T.to(Q) @ Q).T
@@ -125,8 +137,36 @@ class _Noise:
     like: Tensor
 
     def rows(self, count: int, size: int) -> Float[Tensor, "K P"]:
-        drawn = torch.randn(count, size, generator=self.generator, device=self.generator.device)
-        return drawn.to(self.like)
+        device = self.generator.device
+        if device == self.like.device or device.type == "cpu":
+            return torch.randn(count, size, generator=self.generator, device=device).to(self.like)
+        # One by one: the device that draws has no room for all of them.
+        found = self.like.new_empty(count, size)
+        for row in found:
+            row.copy_(torch.randn(size, generator=self.generator, device=device))
+        return found
+
+
+def _from_afar(multiply: Product, near: Tensor, each: float) -> Product:
+    """Products of vectors that lie in the main memory: a few at a time go to the device and come back."""
+
+    def product(rows: Tensor) -> Tensor:
+        few = max(1, min(len(rows), int(budget(near.device) / 2 / (3 * each))))  # a vector, its sum and what is summed
+        found = torch.empty_like(rows)
+        for i in range(0, len(rows), few):
+            found[i : i + few] = multiply(rows[i : i + few].to(near))
+        return found
+
+    return product
+
+
+def _check_room(rank: int, bytes: float, device: torch.device) -> None:
+    free = available(device)
+    if bytes > free:
+        raise ResourceError(
+            f"{rank} directions need {bytes / 2**30:.3g} GiB while they are found, but {free / 2**30:.3g} GiB are "
+            "free. Ask for a smaller rank."
+        )
 
 
 def _like(matrix: Any, like: Tensor | None) -> Tensor:
@@ -145,7 +185,7 @@ def _krylov(
     T = torch.zeros(width, width, dtype=torch.float64, device=Q.device)
     outside = T[:0, :0]
     # A random block has a share of every eigenvector with probability one.
-    Q[:block] = torch.linalg.qr(noise.rows(block, P).T)[0].T
+    Q[:block] = _orthonormal(noise.rows(block, P))
     old, have = 0, block
     for _ in track(range(-(-width // block)), label):
         W = multiply(Q[old:have])
@@ -184,8 +224,18 @@ def _new_rows(
     empty = lengths <= least
     rows[empty] = noise.rows(int(empty.sum()), W.shape[1])
     for _ in range(2):
-        rows = rows - (rows @ Q.T) @ Q
-        rows = torch.linalg.qr(rows.T)[0].T
+        rows = _orthonormal(rows - (rows @ Q.T) @ Q)
+    return rows
+
+
+def _orthonormal(rows: Float[Tensor, "b P"]) -> Float[Tensor, "b P"]:
+    """Orthonormal rows of the same span; none may be nearly a mixture of the others."""
+    if rows.numel() < TALL:
+        return torch.linalg.qr(rows.T)[0].T
+    # Householder's way goes over all rows once for each of them. Their products alone lose digits, hence twice.
+    for _ in range(2):
+        L = torch.linalg.cholesky((rows @ rows.T).double())
+        rows = torch.linalg.solve_triangular(L, torch.eye(len(L)).to(L), upper=False).to(rows) @ rows
     return rows
 
 

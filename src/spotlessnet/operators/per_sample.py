@@ -16,6 +16,7 @@ from spotlessnet.core.source import Inputs
 from spotlessnet.core.trained import Trained
 from spotlessnet.operators.jacobian import as_function
 from spotlessnet.operators.layers import Layer, layers_of
+from spotlessnet.operators.room import rows_of
 from spotlessnet.operators.rows import by_row
 
 
@@ -159,11 +160,6 @@ def rest_rows(
     rows = by_row(one_row, x, cotangents)
     for name, part in zip(rest, rows.split(sizes, dim=2), strict=True):
         yield name, part.unflatten(2, known[name].shape)
-
-
-def rows_of(x: Inputs, which: slice) -> Inputs:
-    """Some rows of the inputs."""
-    return {name: value[which] for name, value in x.items()} if isinstance(x, dict) else x[which]
 
 
 def _as_batch(single: Inputs) -> Inputs:

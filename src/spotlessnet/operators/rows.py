@@ -1,12 +1,26 @@
 """Row by row: at once where the network allows it, one after the other where it does not."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.func import vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+
+@contextmanager
+def attention_spelled_out() -> Iterator[None]:
+    """Attention by its formula: the fused one knows neither forward mode nor `vmap`."""
+    fused = torch.backends.mha.get_fastpath_enabled()
+    try:
+        torch.backends.mha.set_fastpath_enabled(False)
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fused)
 
 
 def by_row(function: Callable[..., Tensor], *inputs: Any) -> Float[Tensor, "n ..."]:

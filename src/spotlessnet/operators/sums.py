@@ -16,6 +16,7 @@ from spotlessnet.core.data import Batch, Data
 from spotlessnet.core.errors import DataError, MismatchError, check_positive
 from spotlessnet.core.progress import track
 from spotlessnet.core.trained import Trained
+from spotlessnet.operators.room import in_parts
 
 Piece = Callable[[Batch, Tensor], Tensor]
 """What one batch adds: `piece(batch, sample_weights of the batch) -> Tensor`."""
@@ -28,6 +29,7 @@ def sum_over(
     *,
     sample_weights: Float[Tensor, " N"] | None = None,
     batch_size: int = 256,
+    vectors: int = 0,
     label: str = "summing",
     zero: Float[Tensor, "*d"] | None = None,
 ) -> Float[Tensor, "*d"]:
@@ -37,25 +39,42 @@ def sum_over(
 
     - `piece`: gets a batch on the network's device and its sample weights `[n]`.
     - `sample_weights`: how often each row counts; rows with weight zero are never read.
+    - `vectors`: as for `stream`.
     - `zero`: what the sum over no row at all is; also tells an idle process the shape.
     """
     weights = torch.ones(len(data)) if sample_weights is None else sample_weights.detach().cpu()
     weights = weights.to(trained.dtype)
     parts = (
         piece(one, weights[where].to(trained.device))
-        for one, where in stream(trained, data, counted(data, sample_weights), batch_size=batch_size, label=label)
+        for one, where in stream(
+            trained, data, counted(data, sample_weights), batch_size=batch_size, vectors=vectors, label=label
+        )
     )
     return total_of(trained, parts, zero).to(trained.dtype)
 
 
 def stream(
-    trained: Trained, data: Data, positions: Int64[Tensor, " n"], *, batch_size: int = 256, label: str = "reading"
+    trained: Trained,
+    data: Data,
+    positions: Int64[Tensor, " n"],
+    *,
+    batch_size: int = 256,
+    vectors: int = 0,
+    label: str = "reading",
 ) -> Iterator[tuple[Batch, Int64[Tensor, " m"]]]:
-    """Batches of the rows at these positions that fall to this process, each with its positions."""
+    """Batches of the rows at these positions that fall to this process, each with its positions.
+
+    **Arguments:**
+
+    - `batch_size`: rows that are read at once, and passed at once where the memory budget holds them.
+    - `vectors`: of all weights that will go through the network together with a batch.
+    """
     check_positive("batch_size", batch_size)
     mine = my_share(positions)
     batches = zip(trained.batches(data.select(mine), batch_size), mine.split(batch_size), strict=False)
-    yield from track(batches, label, total=-(-len(mine) // batch_size))
+    for one, where in track(batches, label, total=-(-len(mine) // batch_size)):
+        for part, place in in_parts(trained, one, vectors):
+            yield part, where[place]
 
 
 def total_of(
@@ -74,13 +93,15 @@ def fill_over(
     piece: Callable[[Batch, Int64[Tensor, " n"]], Tensor],
     *,
     batch_size: int = 256,
+    vectors: int = 0,
     label: str = "answering",
 ) -> Float[Tensor, "N *d"]:
     """One row of the answer per row of the data, in order: `piece(batch, positions) -> [n, ...]`."""
     if not len(data):
         raise DataError("There is no row to answer about. Give data with at least one row.")
     answer: Tensor | None = None
-    for one, where in stream(trained, data, torch.arange(len(data)), batch_size=batch_size, label=label):
+    everything = torch.arange(len(data))
+    for one, where in stream(trained, data, everything, batch_size=batch_size, vectors=vectors, label=label):
         value = piece(one, where).detach()
         if answer is None:
             answer = value.new_zeros(len(data), *value.shape[1:])

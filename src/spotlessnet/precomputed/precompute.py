@@ -54,7 +54,7 @@ def precompute(
     kept = None
     if rank:
         H = GaussNewton(trained, seen)
-        kept = low_rank(H, min(rank, trained.size), generator=noise)
+        kept = low_rank(H, min(rank, trained.size), generator=noise, may_leave_device=True)
     d = None if diagonal is None else scale * fisher_diagonal(trained, seen, kind=diagonal, generator=noise)
     K = kronecker_curvature(trained, seen, generator=noise).map(lambda e: scale * e) if kronecker else None
     chosen = torch.randperm(N, generator=draw)[:coreset].sort().values

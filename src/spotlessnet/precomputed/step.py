@@ -12,6 +12,8 @@ from spotlessnet.core.covariance import LowRankPlusRidge
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import DataError
 from spotlessnet.core.gaussian import Measured
+from spotlessnet.core.progress import MOST as MOST_FREE
+from spotlessnet.core.progress import budget, free_bytes, holds
 from spotlessnet.core.scrub import Notes
 from spotlessnet.core.trained import Trained
 from spotlessnet.operators.downdate import Removal, without_cohort
@@ -32,7 +34,10 @@ SEEN = 2000
 """Rows times outputs of the cohort that its curvature is taken from; of a larger cohort some rows stand for all."""
 
 TOGETHER = 16
-"""Rows of the cohort whose Jacobian is held at once."""
+"""Rows of the cohort whose Jacobian is held at once, where memory holds it."""
+
+TALL = 4
+"""Vectors that each direction of a cohort becomes: in its root, beside the kept ones, joined, and turned."""
 
 BENEATH = 0.1
 """A cohort's directions below this share of the mean curvature that the memory left out are not looked at."""
@@ -226,11 +231,11 @@ class _Request:
         found = self.removal.curvature
         # Beyond the kept span, the mean of what was left out stands in, so no step runs away.
         H_r = LowRankPlusRidge(found.basis, found.values, self.left * ridge + self.statistics.outside)
-        return Step(respond(H_r, self.b), H_r, self.gradient)
+        return Step(respond(H_r, self.b.to(found.basis)).to(self.gradient), H_r, self.gradient)
 
     def curvature_along(self) -> float:
         """The mean curvature of one retained row along what pulls."""
-        b = self.b
+        b = self.b.to(self.removal.curvature.basis)
         return float((b @ self.removal.curvature.multiply(b)) / (b @ b).clamp(min=1e-30)) / self.left
 
     def own_movement(self, step: Float[Tensor, " P"]) -> float:
@@ -248,7 +253,9 @@ class _Request:
 
 def _removal(memory: Statistics, trained: Trained, forget: Data, seed: int) -> Removal:
     """`H_r` in the span of the kept directions and of the cohort's own; its ridge is not in it yet."""
-    basis, values = memory.need("basis").to(trained.weights), memory.need("values").to(trained.weights)
+    outputs = trained.predict(forget.select([0])).numel()
+    home, most = _place(trained, memory.need("basis").shape[1], min(WIDEST, len(forget) * outputs))
+    basis, values = (memory.need(name).to(home, trained.dtype) for name in ("basis", "values"))
     kept = LowRank(
         basis=basis,
         values=(values - memory.outside).clamp(min=0),
@@ -259,12 +266,30 @@ def _removal(memory: Statistics, trained: Trained, forget: Data, seed: int) -> R
     )
     nothing = 1.0  # a ridge that `_Request.answer` replaces
     # Directions far weaker than what the memory left out are beneath its resolution, and cost as much as strong ones.
-    root, dropped = own_root(trained, forget, WIDEST, beneath=BENEATH * memory.outside, seed=seed)
+    root, dropped = own_root(trained, forget, most, beneath=BENEATH * memory.outside, seed=seed, home=home)
     return replace(without_cohort(kept, root, ridge=nothing), dropped=dropped)
 
 
+def _place(trained: Trained, kept: int, wanted: int) -> tuple[torch.device, int]:
+    """Where the directions of a request are held, and how many of the cohort's own there is room for, at least one.
+
+    On the network's device if that may hold them, else in the main memory: they are used a few times only.
+    """
+    each = trained.size * trained.weights.element_size()
+    if holds(trained.device, (2 * kept + TALL * wanted) * each):
+        return trained.device, wanted
+    room = MOST_FREE * free_bytes() / each
+    return torch.device("cpu"), max(1, min(wanted, int((room - 2 * kept) / TALL)))
+
+
 def own_root(
-    then: Trained, rows: Data, most: int, *, beneath: float = 0.0, seed: int = 0
+    then: Trained,
+    rows: Data,
+    most: int,
+    *,
+    beneath: float = 0.0,
+    seed: int = 0,
+    home: torch.device | None = None,
 ) -> tuple[Float[Tensor, "P m"], float]:
     r"""The strongest columns of $R$ with $R R^\top = H_f$, and the share of the trace that the others had.
 
@@ -276,6 +301,7 @@ def own_root(
 
     - `most`: columns at most; the strongest, and at least one.
     - `beneath`: columns with a curvature no larger than this are left out.
+    - `home`: where the columns shall lie; with the network unless said.
     """
     outputs = then.predict(rows.select([0]))[0]
     few = max(1, SEEN // outputs.numel())
@@ -294,10 +320,23 @@ def own_root(
     values, Y = values.flip(0).clamp(min=0), Y.flip(1)
     columns = max(1, min(most, int((values > beneath).sum())))
     u = torch.einsum("ncr,nrm->ncm", roots, Y[:, :columns].to(roots).reshape(n, r, columns))
-    root = torch.zeros(then.size, columns, dtype=then.dtype, device=then.device)
-    for one, part in zip(then.batches(seen, TOGETHER), u.split(TOGETHER), strict=True):
-        root.addmm_(jacobian_rows(then, one.x).detach().flatten(0, 1).T, part.flatten(0, 1))
+    root = _pulled_back(then, seen, u, then.device if home is None else home)
     return root, float(values[columns:].sum() / values.sum().clamp(min=1e-30))
+
+
+def _pulled_back(then: Trained, rows: Data, u: Float[Tensor, "n C m"], home: torch.device) -> Float[Tensor, "P m"]:
+    r"""$J^\top u$: from Jacobians of a few rows, or column by column where not even one of them fits."""
+    _, C, m = u.shape
+    root = torch.zeros(m, then.size, dtype=then.dtype, device=home).T  # a column lies in one piece
+    together = min(TOGETHER, int(budget(then.device) / (3 * C * then.size * then.weights.element_size())))
+    if not together or home != then.device:
+        J = Jacobian(then, rows)
+        for column in range(m):
+            root[:, column] = J.transpose_multiply(u[:, :, column].contiguous())
+        return root
+    for one, part in zip(then.batches(rows, together), u.split(together), strict=True):
+        root.addmm_(jacobian_rows(then, one.x).detach().flatten(0, 1).T, part.flatten(0, 1))
+    return root
 
 
 def fisher_after(memory: Statistics, trained: Trained, forget: Data) -> Float[Tensor, " P"]:

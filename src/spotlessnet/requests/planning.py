@@ -4,13 +4,11 @@ import math
 import time
 from dataclasses import dataclass
 
-import torch
-
 from spotlessnet.auditing.audit_report import AuditReport
 from spotlessnet.core.answers import CHECKED
 from spotlessnet.core.errors import ResourceError
 from spotlessnet.core.gaussian import Gaussian
-from spotlessnet.core.progress import free_bytes
+from spotlessnet.core.progress import available
 from spotlessnet.core.scrub import Scrub, Sizes, Work
 from spotlessnet.core.split import Request, Split
 from spotlessnet.core.trained import Trained
@@ -249,13 +247,6 @@ def _looking(split: Split, sizes: Sizes) -> Work:
     held_out = split.validation if split.validation is not None else split.test
     rows = sum(min(CHECKED, len(data)) for data in (split.kept, held_out) if data is not None)
     return Work.sure(2 * rows * sizes.answer)
-
-
-def available(device: torch.device) -> float:
-    """Bytes that may still be asked for, here or on the GPU; infinite where the system does not tell."""
-    if device.type == "cuda":
-        return float(torch.cuda.mem_get_info(device)[0])
-    return free_bytes()
 
 
 def _seconds(value: float) -> str:

@@ -1,0 +1,281 @@
+"""Curvature of a ViT-B/16 within a memory budget: seconds and peak memory beside one epoch in the same precision.
+
+    python benchmarks/vit.py --out results/vit.jsonl
+    python benchmarks/vit.py --tiny          # a small ViT and a few rows on any machine, to see that it runs
+
+Each part is run once with the default budget and once within `--memory-limit` GiB; a row is written as soon as it is
+known. An epoch is a pass there and back over all images, 64 at a time, with torch alone and its fused attention. Peaks
+are all that is allocated on the device, weights included. Weights and images are random: neither time nor memory
+depends on what they show. The cheap parts come first; a part that would outlast `--limit-seconds`, as told by the same
+part for fewer images, is left out, and its row says so.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from spotlessnet.core.data import Data
+from spotlessnet.core.errors import SpotlessError
+from spotlessnet.core.progress import Meter, memory_limit
+from spotlessnet.core.scrub import Notes
+from spotlessnet.core.split import Request, Split
+from spotlessnet.core.trained import Trained
+from spotlessnet.methods.ntk import NTK
+from spotlessnet.operators.fisher import fisher_diagonal
+from spotlessnet.operators.gauss_newton import GaussNewton
+from spotlessnet.operators.precision import matmul
+from spotlessnet.operators.solvers import Auto
+from spotlessnet.precomputed.precompute import precompute
+from spotlessnet.precomputed.statistics import Statistics
+
+# Started as a script, its own folder comes first, not the one that holds it.
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from benchmarks.common import Flags, accelerator, command, device_of
+
+GIB = 2**30
+FORGOTTEN = 10
+
+
+class Block(nn.Module):
+    """One layer of a vision transformer."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.before, self.between = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.before(x)
+        q, k, v = (one(h).unflatten(2, (self.heads, -1)).transpose(1, 2) for one in (self.query, self.key, self.value))
+        mixed = nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+        x = x + self.out(mixed)
+        return x + self.down(nn.functional.gelu(self.up(self.between(x))))
+
+
+class PlainViT(nn.Module):
+    """Dosovitskiy et al. (2021) in torch alone; 12 layers of 768 with 12 heads on patches of 16 are ViT-B/16."""
+
+    def __init__(self, pixels: int, patch: int, width: int, heads: int, layers: int, classes: int) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, width, patch, stride=patch)
+        self.token = nn.Parameter(0.02 * torch.randn(1, 1, width))
+        self.place = nn.Parameter(0.02 * torch.randn(1, 1 + (pixels // patch) ** 2, width))
+        self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(layers)))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.patches(x).flatten(2).transpose(1, 2)
+        h = torch.cat([self.token.expand(len(h), -1, -1), h], dim=1) + self.place
+        return self.head(self.norm(self.blocks(h))[:, 0])
+
+
+def network(options: argparse.Namespace) -> nn.Module:
+    """With random weights."""
+    torch.manual_seed(0)
+    pixels, patch, width, heads, layers = (32, 8, 16, 2, 2) if options.tiny else (224, 16, 768, 12, 12)
+    if options.network == "plain":
+        return PlainViT(pixels, patch, width, heads, layers, options.classes)
+    from transformers import ViTConfig, ViTForImageClassification
+
+    sizes = {"hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads}
+    config = ViTConfig(
+        image_size=pixels, patch_size=patch, intermediate_size=4 * width, num_labels=options.classes, **sizes
+    )
+    return ViTForImageClassification(config)
+
+
+def images(count: int, pixels: int, classes: int, device: torch.device) -> Data:
+    """Random images in half the bytes, kept in the main memory: batches go to the device one by one."""
+    draw = torch.Generator(device).manual_seed(0)
+    parts = [
+        torch.randn(min(500, count - i), 3, pixels, pixels, generator=draw, device=device).to(torch.bfloat16).cpu()
+        for i in range(0, count, 500)
+    ]
+    return Data.of((torch.cat(parts), torch.randint(classes, (count,), generator=draw, device=device).cpu()))
+
+
+def epoch(trained: Trained, data: Data, batch_size: int) -> None:
+    """Forward and backward over all rows, as training does it."""
+    model = trained.model
+    for one in trained.batches(data, batch_size):
+        answer = model(one.x)
+        nn.functional.cross_entropy(getattr(answer, "logits", answer), one.y).backward()
+    model.zero_grad()
+
+
+def ntk(trained: Trained, data: Data, iterations: int, statistics: Statistics | None = None) -> None:
+    """A step without `FORGOTTEN` rows, whose length is not searched: with random weights there is none to find."""
+    forget = data.select(range(min(FORGOTTEN, len(data) // 2)))
+    split = Split(forget, data.without(forget), None, None, Request("benchmark", ()))
+    solver = Auto(tolerance=1e-4, max_iterations=iterations)
+    settings: dict[str, Any] = {"damping": 0.1} if statistics is None else {"statistics": statistics, "damping": 0.1}
+    found = NTK(solver=solver, search=False, **settings).shift(trained, split, Notes())
+    assert found.isfinite().all()
+
+
+class Report:
+    """Prints and keeps JSON lines; knows what parts took, to tell what others will take."""
+
+    def __init__(self, options: argparse.Namespace, trained: Trained) -> None:
+        self.options, self.device = options, trained.device
+        self.began = time.perf_counter()
+        self.taken: dict[tuple[str, int], float] = {}
+        self.about = {
+            "network": f"{options.network} ViT, random weights",
+            "weights": trained.size,
+            "classes": options.classes,
+            "exactness": options.exactness,
+            "torch": torch.__version__,
+            "device": accelerator(trained.device),
+            "command": command("vit"),
+        }
+
+    def expected(self, what: str, rows: int) -> float:
+        """Seconds, from the same part before; nothing where it is the first of its kind."""
+        known = [self.taken[key] * max(1.0, rows / key[1]) for key in self.taken if key[0] == what]
+        return min(known, default=0.0)
+
+    def run(self, what: str, rows: int, work: Callable[[], Any], limit: float | None, **more: Any) -> Any:
+        """Do it and write a row, or write that it was left out."""
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        left = self.options.limit_seconds - (time.perf_counter() - self.began)
+        expected = self.expected(what, rows)
+        row = {"what": what, "rows": rows, "memory_limit_gib": limit, **more}
+        if expected > left:
+            self.write({**row, "left_out": f"about {expected:.0f} s, but {max(0.0, left):.0f} s are left"})
+            return None
+        found, failure = None, ""
+        with memory_limit(limit * GIB) if limit else nullcontext(), Meter(self.device) as meter:
+            try:
+                found = work()
+            except (RuntimeError, SpotlessError) as error:  # one part that fails must not cost the others
+                failure = f"{type(error).__name__}: {error}"[:300]
+        peak = torch.cuda.max_memory_allocated(self.device) / GIB if self.device.type == "cuda" else meter.memory / 1024
+        if failure:
+            self.write({**row, "failed": failure, "peak_gib": round(peak, 2)})
+            return None
+        self.taken[what, rows] = meter.seconds
+        one = self.taken.get(("one epoch", rows))
+        epochs = {"epochs": round(meter.seconds / one, 2)} if one else {}
+        self.write({**row, "seconds": round(meter.seconds, 3), **epochs, "peak_gib": round(peak, 2)})
+        return found
+
+    def write(self, row: dict[str, Any]) -> None:
+        """One line, at once."""
+        line = json.dumps({**row, **self.about})
+        print(line, flush=True)
+        if self.options.out is not None:
+            self.options.out.parent.mkdir(parents=True, exist_ok=True)
+            with self.options.out.open("a") as file:
+                file.write(line + "\n")
+
+
+Part = tuple[Callable[[], Any], dict[str, Any]]
+
+
+def parts(options: argparse.Namespace, trained: Trained, data: Data) -> dict[str, Part]:
+    """What is done to so many rows, by name, with what else its row should say."""
+    draw = partial(torch.Generator, trained.device)
+    v = torch.randn(trained.size, generator=draw().manual_seed(1), device=trained.device)
+    rows, sample = len(data), min(options.sample, len(data))
+    iterations = options.iterations if rows <= 1000 else options.few_iterations
+    mc = partial(fisher_diagonal, trained, data, kind="monte carlo", generator=draw().manual_seed(2))
+    return {
+        EPOCH: (partial(epoch, trained, data, options.batch_size), {}),
+        PRODUCT: (partial(GaussNewton(trained, data).multiply, v), {}),
+        MONTE_CARLO: (mc, {}),
+        EXACT: (partial(fisher_diagonal, trained, data), {}),
+        STEP: (partial(ntk, trained, data, iterations), {"iterations": iterations}),
+        # The gradient of all rows, then curvature of some of them: hundreds of products over all would be hours.
+        STATISTICS: (
+            partial(precompute, trained, data, rank=options.rank, sample=sample),
+            {"rank": options.rank, "sample": sample},
+        ),
+    }
+
+
+EPOCH, PRODUCT, STEP, STATISTICS = "one epoch", "Gauss-Newton product", "NTK step", "statistics"
+MONTE_CARLO, EXACT = "Fisher diagonal, Monte Carlo", "Fisher diagonal, exact"
+
+FEW, MANY, FREE, TIGHT = 0, -1, False, True
+ORDER = (
+    *((FEW, what, tight) for what in (EPOCH, PRODUCT, MONTE_CARLO, EXACT, STEP) for tight in (FREE, TIGHT)),
+    *((MANY, what, tight) for what in (EPOCH, PRODUCT, MONTE_CARLO) for tight in (FREE, TIGHT)),
+    (FEW, STATISTICS, TIGHT),
+    (FEW, STATISTICS, FREE),
+    (MANY, STEP, TIGHT),
+    (MANY, EXACT, TIGHT),
+    (MANY, STATISTICS, TIGHT),
+    (MANY, EXACT, FREE),
+    (MANY, STEP, FREE),
+    (MANY, STATISTICS, FREE),
+)
+"""The cheap parts first, so that a run that ends early has said as much as it could."""
+
+
+def measure(options: argparse.Namespace, trained: Trained, report: Report) -> None:
+    pixels = 32 if options.tiny else 224
+    everything = images(max(options.rows), pixels, options.classes, trained.device)
+    few = everything.select(range(min(64, len(everything))))
+    epoch(trained, few, options.batch_size)  # once, so that what follows is warm
+    GaussNewton(trained, few).multiply(torch.ones_like(trained.weights))
+    sets = {rows: everything.select(range(rows)) for rows in options.rows}
+    for which, what, tight in ORDER:
+        rows = options.rows[which]
+        wanted = not options.only or what == EPOCH or any(word in what for word in options.only)
+        if not wanted or (what == EPOCH and tight) or (which == MANY and len(options.rows) == 1):
+            continue
+        work, more = parts(options, trained, sets[rows])[what]
+        limit = options.memory_limit if tight else None
+        found = report.run(what, rows, work, limit, **more)
+        if isinstance(found, Statistics):
+            report.run(f"{STEP} from statistics", rows, partial(ntk, trained, sets[rows], 1, found), limit, **more)
+        del found
+
+
+def flags() -> Flags:
+    parser = Flags(__doc__).out(help="add the lines to this file").device()
+    parser.add_argument("--tiny", action="store_true", help="a small ViT and a few rows, to see that it runs")
+    parser.add_argument("--network", choices=("transformers", "plain"), default="transformers")
+    parser.add_argument("--exactness", choices=("float32", "tf32"), default="tf32")
+    parser.add_argument("--rows", type=int, nargs="+", default=[1000, 10_000], help="how many images")
+    parser.add_argument("--batch-size", type=int, default=64, help="of the epoch")
+    parser.add_argument("--classes", type=int, default=10)
+    parser.add_argument("--rank", type=int, default=50)
+    parser.add_argument("--sample", type=int, default=50, help="images that directions and diagonal are taken from")
+    parser.add_argument("--iterations", type=int, default=10, help="products of an NTK step, up to 1,000 images")
+    parser.add_argument("--few-iterations", type=int, default=2, help="the same for more images")
+    parser.add_argument("--memory-limit", type=float, default=8.0, help="GiB of the second run of every part")
+    parser.add_argument("--limit-seconds", type=float, default=340.0, help="after which no further part is begun")
+    parser.add_argument("--only", action="append", help="parts with this word; may be given several times")
+    return parser
+
+
+def main() -> None:
+    options = flags().parse_args()
+    if options.tiny:
+        options.rows, options.rank, options.sample, options.memory_limit = [6, 12], 3, 4, 0.001
+    device = device_of(options)
+    if device.type == "cpu" and not options.tiny:
+        print("No GPU here, so nothing was timed; `--tiny` runs the same code on a few rows.")
+        return
+    trained = Trained.of(network(options).to(device).eval(), weight_decay=1e-3)
+    trained.model.requires_grad_(True)
+    with matmul(options.exactness):
+        measure(options, trained, Report(options, trained))
+
+
+if __name__ == "__main__":
+    main()
