@@ -33,7 +33,7 @@ _PLACES = {
     # which rows must go
     "core.split": ("Split", "ids", "rows", "some_of_class", "where", "whole_class"),
     # what training minimised
-    "core.loss": ("BinaryCrossEntropy", "CrossEntropy", "PerSample", "SquaredError"),
+    "core.loss": ("BinaryCrossEntropy", "CrossEntropy", "NextToken", "PerSample", "SquaredError"),
     # how the systems of methods are solved
     "operators.solvers": ("CG", "Auto", "Dual", "LowRank"),
     # what can be known at most, beside the bounds, which register
@@ -93,6 +93,7 @@ if TYPE_CHECKING:
     from spotlessnet.core.gaussian import Gaussian as Gaussian
     from spotlessnet.core.loss import BinaryCrossEntropy as BinaryCrossEntropy
     from spotlessnet.core.loss import CrossEntropy as CrossEntropy
+    from spotlessnet.core.loss import NextToken as NextToken
     from spotlessnet.core.loss import PerSample as PerSample
     from spotlessnet.core.loss import SquaredError as SquaredError
     from spotlessnet.core.recipe import Recipe as Recipe

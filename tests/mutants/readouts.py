@@ -20,15 +20,15 @@ PLANTED = (
     Planted(
         "the least probability for the largest",
         "readouts/entropy.py",
-        "return log_probabilities(network, data).max(dim=1).values.exp()",
-        "return log_probabilities(network, data).min(dim=1).values.exp()",
+        "(share * log_p.max(dim=2).values.exp()).sum(dim=1)",
+        "(share * log_p.min(dim=2).values.exp()).sum(dim=1)",
         "readouts/test_simple_readouts.py::test_each_part_is_looked_at",
     ),
     Planted(
         "entropy with its sign turned",
         "readouts/entropy.py",
-        "return -(log_p.exp() * log_p).nan_to_num(nan=0.0).sum(dim=1)",
-        "return (log_p.exp() * log_p).nan_to_num(nan=0.0).sum(dim=1)",
+        "return -(log_p.exp() * log_p).nan_to_num(nan=0.0).sum(dim=2)",
+        "return (log_p.exp() * log_p).nan_to_num(nan=0.0).sum(dim=2)",
         "readouts/test_simple_readouts.py::test_each_part_is_looked_at",
     ),
     Planted(
@@ -55,8 +55,8 @@ PLANTED = (
     Planted(
         "squares for sizes",
         "readouts/activation_distance.py",
-        "return (p - q).abs().sum(dim=1)",
-        "return (p - q).square().sum(dim=1)",
+        "apart = (p.exp() - q.exp().to(network.device)).abs()",
+        "apart = (p.exp() - q.exp().to(network.device)).square()",
         "readouts/test_simple_readouts.py::test_distance_is_the_mean_l1_norm",
     ),
     Planted(
@@ -79,6 +79,20 @@ PLANTED = (
         "- others.logsumexp(dim=1)",
         "- z.logsumexp(dim=1)",
         "readouts/test_simple_readouts.py::test_margin_is_the_log_odds_of_the_label",
+    ),
+    Planted(
+        "padding counts in a text's margin",
+        "core/positions.py",
+        "counts = labels != ignore_index",
+        "counts = torch.ones_like(labels, dtype=torch.bool)",
+        "core/test_positions.py::test_errors_and_margins_reduce_over_the_positions_that_count",
+    ),
+    Planted(
+        "a loss for a score, not turned round",
+        "readouts/scores.py",
+        "return -network.loss(outputs.double(), y).double()",
+        "return network.loss(outputs.double(), y).double()",
+        "readouts/test_scores.py::test_without_classes_the_score_is_the_negative_loss",
     ),
     Planted(
         "LiRA with its sign turned",

@@ -46,3 +46,31 @@ def test_other_errors_are_not_swallowed():
 
     with pytest.raises(RuntimeError, match="out of cheese"):
         by_row(broken, torch.zeros(3, 1))
+
+
+class Recurrent(nn.Module):
+    """Weights of a recurrent layer cannot be batched, so neither `vmap` nor a closed form goes through it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.GRU(3, 4, batch_first=True), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.body(x)[0][:, -1])
+
+
+def test_a_recurrent_network_has_the_fisher_diagonal_of_plain_autograd():
+    torch.manual_seed(0)
+    trained = Trained.of(Recurrent().double())
+    data = Data.of((torch.randn(4, 5, 3, dtype=float64), torch.tensor([0, 1, 2, 0])))
+    model = trained.module()
+    expected = torch.zeros(trained.size, dtype=float64)
+    rows = data.fetch(data.rows).x
+    assert isinstance(rows, Tensor)
+    for x in rows:
+        logits = model(x[None])[0]
+        p = logits.softmax(0).detach()
+        for c in range(3):
+            slope = torch.autograd.grad(logits.log_softmax(0)[c], list(model.parameters()), retain_graph=True)
+            expected += p[c] * torch.cat([one.flatten() for one in slope]).square()
+    torch.testing.assert_close(fisher_diagonal(trained, data), expected)

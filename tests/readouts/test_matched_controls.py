@@ -69,6 +69,7 @@ def test_it_looks_at_test_rows_under_every_label_and_at_nothing_without_them():
     networks = [Trained.of(nn.Linear(4, 3)) for _ in range(2)]
     found = Unseen.of(networks, split)
     assert found is not None
+    assert found.labels is not None
     assert found.labels.tolist() == split.forget.labels().tolist()
     order = torch.randperm(5, generator=torch.Generator().manual_seed(0))
     test = data.select(range(4, 9))

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import spotlessnet as sn
-from spotlessnet.core.errors import DamageError, NeedError
+from spotlessnet.core.errors import DamageError, MismatchError, NeedError
 from spotlessnet.core.scrub import METHODS, Notes, Scrub
 from spotlessnet.requests.case import Case
 from spotlessnet.requests.planning import plan_of
@@ -74,20 +74,26 @@ def test_a_result_that_is_the_original_bit_for_bit_gets_no_receipt(tmp_path):
     assert any("Nothing was changed" in limit for limit in done.receipt["predicate"]["limits"])
 
 
-def test_an_audit_of_regression_is_refused_before_anything_is_written(tmp_path):
+def test_an_audit_of_regression_says_before_the_work_what_it_compares():
+    """It was refused: an audit was for classifiers."""
     model, x, y = regression()
-    with pytest.raises(NeedError, match="An audit is for classifiers: it needs one logit per class"):
-        sn.unlearn(
-            model,
-            (x, y),
-            forget=[1, 2],
-            loss=sn.SquaredError(),
-            init=model,
-            recipe=RECIPE,
-            audit=True,
-            out=tmp_path / "run",
-        )
-    assert not (tmp_path / "run").exists()
+    said: list[str] = []
+    done = sn.unlearn(
+        model,
+        (x, y),
+        forget=[1, 2],
+        loss=sn.SquaredError(),
+        init=model,
+        recipe=RECIPE,
+        audit=sn.Audit(seeds=5),
+        accept_damage=True,
+        progress=False,
+        say=said.append,
+    )
+    assert "audit   rows are compared by the loss of a row, for there are no classes" in said
+    assert any("no attack and no matched controls: they need test rows" in line for line in said)
+    assert done.report is not None
+    assert done.report.outcome in ("forgotten", "not forgotten", "inconclusive")
 
 
 @pytest.mark.parametrize("command", [("scrub", "--audit"), ("audit",)])
@@ -104,9 +110,24 @@ def test_so_does_a_dry_run(here, command):
         "--forget", "rows.csv", "--id-column", "row", "--method", "finetune", "--dry-run",
     )  # fmt: skip
     ended = spotless(*command, *asked)
-    assert ended.code == 2, ended.err
-    assert "An audit is for classifiers" in ended.err
-    assert spotless("scrub", *asked).code == 0
+    assert ended.code == 0, ended.err
+    assert "rows are compared by the loss of a row" in ended.out
+    assert "no verdict: it takes init and a recipe or trainer" in ended.out
+    assert "audit " not in spotless("scrub", *asked).out
+
+
+def test_labels_of_positions_are_looked_at_before_the_work():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 5))
+    x = torch.randint(5, (40, 6))
+    for y, said in (
+        (torch.full_like(x, 7), r"The network has 5 outputs, but the labels of .* go from 7 to 7"),
+        (x.float(), "one whole-number label a row, or one a position"),
+        (x[:, 0], r"one a position, but the labels of .* have shape \(40,\)"),
+        (x.where(torch.arange(40)[:, None] != 3, -100), "row 3 of .* has none: all of its labels are -100"),
+    ):
+        with pytest.raises(MismatchError, match=said):
+            sn.unlearn(model, (x, y), forget=[1], loss="next-token")
 
 
 def test_a_plan_says_noise_only_of_methods_that_add_some_and_shows_its_lines(here):

@@ -17,9 +17,12 @@ from spotlessnet.readouts.activation_distance import ActivationDistance
 from spotlessnet.readouts.entropy_attack import EntropyAttack
 from spotlessnet.readouts.error import Error
 from spotlessnet.readouts.lira import LiRA
+from spotlessnet.readouts.loss_attack import LossAttack
 from spotlessnet.readouts.margin import Margin
 from spotlessnet.readouts.mean_loss import MeanLoss
+from spotlessnet.readouts.parts import Part
 from spotlessnet.readouts.relearn_time import RelearnTime
+from spotlessnet.readouts.scores import Kind, kind_of
 from spotlessnet.training.pairs import Trainings
 
 EXPERIMENT = "audit"
@@ -31,15 +34,32 @@ RELEARN_RATE = 0.01
 
 def readouts_of_seed(trainings: Trainings, split: Split, controls: Data | None, i: int) -> list[Readout]:
     """The readouts of one seed; references are the retrained partner and the held-out networks."""
-    readouts: list[Readout] = [Error("retain"), Error("forget"), MeanLoss("forget"), Margin("forget")]
-    if split.test is not None:
-        readouts += [Error("test"), EntropyAttack(), LiRA(tuple(trainings.held_out), controls)]
     original = trainings.original[i]
-    return [
-        *readouts,
-        ActivationDistance(trainings.retrained[i]),
-        RelearnTime(original, cap=RELEARN_CAP, lr=relearning_rate(original)),
-    ]
+    has_losses_alone = kind_of(original, split.forget) == "losses"
+    readouts = readouts_of_one(original, split)
+    if split.test is not None:
+        readouts += [LossAttack() if has_losses_alone else EntropyAttack(), LiRA(tuple(trainings.held_out), controls)]
+    if not has_losses_alone:
+        readouts.append(ActivationDistance(trainings.retrained[i]))
+    return [*readouts, RelearnTime(original, cap=RELEARN_CAP, lr=relearning_rate(original))]
+
+
+def readouts_of_one(original: Trained, split: Split) -> list[Readout]:
+    """Those that look at one network alone, as its loss allows: errors and margins, or losses where there are none."""
+    there: dict[Part, bool] = {"retain": split.kept is not None, "forget": True, "test": split.test is not None}
+    parts = [part for part, is_there in there.items() if is_there]
+    if kind_of(original, split.forget) == "losses":
+        return [MeanLoss(part) for part in parts]
+    return [*(Error(part) for part in parts), MeanLoss("forget"), Margin("forget")]
+
+
+def left_out(kind: Kind) -> str:
+    """What a plan says of readouts that such a network does not allow; nothing where it allows all."""
+    if kind != "losses":
+        return ""
+    return (
+        "no error, margin, entropy attack or activation distance: they need classes; losses and a loss attack instead"
+    )
 
 
 def relearning_rate(original: Trained) -> float:

@@ -20,9 +20,14 @@ from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.methods.fisher import Fisher
 from spotlessnet.readouts.error import Error
-from spotlessnet.readouts.margin import margins_of
+from spotlessnet.readouts.mean_loss import MeanLoss
+from spotlessnet.readouts.parts import Part
+from spotlessnet.readouts.scores import kind_of, scores, scores_of
 from spotlessnet.training.fit import fit, train
 from spotlessnet.training.pairs import Trainings
+
+MANY = 256
+"""Outputs of a row up to which the noise that is drawn comes from the exact Fisher diagonal."""
 
 SCALES = tuple(10.0**e for e in range(-4, 5))
 """Multiples of a method's own noise at which error and nats are drawn."""
@@ -37,7 +42,7 @@ def curves_of(networks: Networks, split: Split, controls: Data | None, scrub: Sc
     # The retrained ones on show are held out: the attack below is fitted to the paired ones.
     shown = {ORIGINAL: trainings.original, name: networks.by(name), RETRAINED: trainings.held_out}
     noise, leak = _noise_curves(trainings, split, scrub, name)
-    confidence = {n: label_probabilities(group[0], split) for n, group in shown.items()}
+    confidence = {n: p for n, group in shown.items() if (p := label_probabilities(group[0], split))}
     roc = {}
     if controls is not None:
         roc = {n: _roc(group, trainings.retrained, split, controls) for n, group in shown.items()}
@@ -45,8 +50,13 @@ def curves_of(networks: Networks, split: Split, controls: Data | None, scrub: Sc
 
 
 def label_probabilities(network: Trained, split: Split) -> list[float]:
-    """What the network gives to the label of each forgotten row: a margin is the logit of just that."""
-    return margins_of([network], split.forget)[0].sigmoid().tolist()
+    """What the network gives to the label of each forgotten row: a margin is the logit of just that.
+
+    None where there are no classes, and so no probabilities.
+    """
+    if kind_of(network, split.forget) == "losses":
+        return []
+    return scores(network, split.forget).sigmoid().tolist()
 
 
 def _noise_curves(
@@ -54,9 +64,12 @@ def _noise_curves(
 ) -> tuple[TradeOffs, dict[str, list[float]]]:
     """The trade-off of the first seed with and without the method's step, and the nats of single queries."""
     original, retrained, seed = trainings.original[0], trainings.retrained[0], trainings.seeds[0]
-    noise = Fisher(strength=1e-8)
+    # Beyond so many outputs, an exact diagonal takes longer than all trainings together.
+    outputs = original.predict(split.forget.select([0]))[0].numel()
+    noise = Fisher(strength=1e-8, kind="exact" if outputs <= MANY else "monte carlo")
     methods = {name: scrub} if scrub.is_noisy else {f"{name}, then noise": chain(scrub, noise), "noise alone": noise}
-    readout = Error("retain" if split.test is None else "test")
+    part: Part = "retain" if split.test is None else "test"
+    readout = MeanLoss(part) if kind_of(original, split.forget) == "losses" else Error(part)
     bound = WhiteBox()
     curves: TradeOffs = {}
     leak: dict[str, list[float]] = {}
@@ -79,10 +92,10 @@ def _noise_curves(
 def _roc(
     group: Sequence[Trained], references: Sequence[Trained], split: Split, controls: Data
 ) -> tuple[list[float], list[float]]:
-    """The per-example attack over all seeds: margins in units of the retrained networks' own spread, row by row."""
+    """The per-example attack over all seeds: scores in units of the retrained networks' own spread, row by row."""
 
     def scores(rows: Data) -> Float[Tensor, " M"]:
-        seen, outside = margins_of(group, rows), margins_of(references, rows)
+        seen, outside = scores_of(group, rows), scores_of(references, rows)
         # The spread within rows, pooled: a handful of networks knows no single row's variance.
         spread = outside.var(dim=0).mean().sqrt().clamp(min=1e-6)
         return ((seen - outside.mean(dim=0)) / spread).flatten()

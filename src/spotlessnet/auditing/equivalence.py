@@ -58,8 +58,9 @@ class EquivalenceTest:
     - `max_control_sd`: standard deviations of controls among themselves that any one row may go further toward the
       original than its controls, or `share` if that is more; never more than most of what the original remembers.
     - `points`, `deviations`: the interval of an error's difference must stay within the larger of so much (share of
-      rows) and so many standard deviations between retrained networks. With 8 seeds the interval reaches about one
-      deviation to each side, so three leave two to the estimate, and 99.6 % of genuine retrained groups stay inside.
+      rows; of the retrained networks' mean loss where there are no wrong answers) and so many standard deviations
+      between retrained networks. With 8 seeds the interval reaches about one deviation to each side, so three leave two
+      to the estimate, and 99.6 % of genuine retrained groups stay inside.
     - `level`: of the one-sided limits that must lie inside the margins.
     - `false_alarm`: significance at which a difference outside the margin counts as shown.
     - `permutations`, `seed`: of the shuffles.
@@ -129,10 +130,11 @@ class EquivalenceTest:
     def checks(self, original: Evidence, candidate: Evidence, retrained: Evidence, held_out: Evidence) -> Checks:
         """All comparisons of a candidate with the retrained networks; the held-out ones only tell the spread."""
         groups = (candidate, retrained, held_out)
+        in_losses = retrained.errors_are_losses
         found = Checks(
             (
                 self._share(original, candidate, retrained),
-                self._error(FORGET_ERROR, *(group.forget_error for group in groups)),
+                self._error(FORGET_ERROR, *(group.forget_error for group in groups), in_losses=in_losses),
                 self._rows(candidate, retrained),
             )
         )
@@ -140,7 +142,7 @@ class EquivalenceTest:
             found = self._beside_controls(found, original, candidate, retrained)
         if not len(retrained.test_error):
             return found
-        test = self._error(TEST_ERROR, *(group.test_error for group in groups), worse_only=True)
+        test = self._error(TEST_ERROR, *(group.test_error for group in groups), worse_only=True, in_losses=in_losses)
         return Checks((*found, replace(test, guards=True)))
 
     @staticmethod
@@ -174,13 +176,25 @@ class EquivalenceTest:
         state = self._state(inside, surely, self.share)
         return Check(SHARE, state if seen else "unclear", *inside, self.share, note)
 
-    def _error(self, name: str, ours: Tensor, theirs: Tensor, others: Tensor, *, worse_only: bool = False) -> Check:
+    def _error(
+        self,
+        name: str,
+        ours: Tensor,
+        theirs: Tensor,
+        others: Tensor,
+        *,
+        worse_only: bool = False,
+        in_losses: bool = False,
+    ) -> Check:
         gaps = ours - theirs
         spread = math.sqrt(float(theirs.var() + others.var()) / 2)
         one = torch.ones_like(gaps)
         inside, surely = ratio_interval(gaps, one, 2 * self.level - 1), ratio_interval(gaps, one, 1 - self.false_alarm)
-        margin = max(self.points, self.deviations * spread)
-        return Check(name, self._state(inside, surely, margin, worse_only), *inside, margin)
+        # A loss has no unit of its own: points are of what retrained networks have.
+        points = self.points * float(theirs.abs().mean()) if in_losses else self.points
+        margin = max(points, self.deviations * spread)
+        note = "mean losses, for the loss knows no wrong answers" if in_losses else ""
+        return Check(name, self._state(inside, surely, margin, worse_only), *inside, margin, note)
 
     def _rows(self, candidate: Evidence, retrained: Evidence) -> Check:
         found = row_test(candidate.margins, retrained.margins, self.permutations, self.seed)

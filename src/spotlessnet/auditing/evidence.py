@@ -8,13 +8,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from spotlessnet.core.intervals import Interval, ratio_interval
+from spotlessnet.core.loss import Loss
 from spotlessnet.core.progress import track
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.readouts.error import Error
-from spotlessnet.readouts.margin import margins_of
 from spotlessnet.readouts.margin_kl import margin_kl
 from spotlessnet.readouts.matched_controls import Unseen, beyond
+from spotlessnet.readouts.scores import scores_of
 
 ENTRIES = 2**22
 """Margins shuffled at once."""
@@ -26,15 +27,17 @@ class Evidence:
 
     **Arguments:**
 
-    - `margins`: of the forgotten rows, `[seeds, rows]`.
+    - `margins`: of the forgotten rows, `[seeds, rows]`; their scores where a row has no one margin (`readouts.scores`).
     - `forget_error`, `test_error`: shares of wrong answers; the latter empty where there is no test data.
     - `unseen`: what they make of rows that nobody trained on.
+    - `errors_are_losses`: errors are mean losses, for the loss knows no wrong answers.
     """
 
     margins: Float[Tensor, "S T"]
     forget_error: Float[Tensor, " S"]
     test_error: Float[Tensor, " R"]
     unseen: Unseen | None = None
+    errors_are_losses: bool = False
 
     @staticmethod
     def of(networks: Iterable[Trained], split: Split) -> "Evidence":
@@ -43,7 +46,8 @@ class Evidence:
         forget = [float(Error("forget")(network, split)) for network in group]
         test = [] if split.test is None else [float(Error("test")(network, split)) for network in group]
         errors, tests = (torch.tensor(column, dtype=torch.float64) for column in (forget, test))
-        return Evidence(margins_of(group, split.forget), errors, tests, Unseen.of(group, split))
+        in_losses = bool(group) and type(group[0].loss).mistakes is Loss.mistakes
+        return Evidence(scores_of(group, split.forget), errors, tests, Unseen.of(group, split), in_losses)
 
     def __len__(self) -> int:
         return len(self.margins)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
 from spotlessnet.auditing.audit_report import AuditReport, Cost, Curves
-from spotlessnet.auditing.battery import battery_rows, delivered_rows, row_of
+from spotlessnet.auditing.battery import battery_rows, delivered_rows, readouts_of_one, row_of
 from spotlessnet.auditing.curves import curves_of, label_probabilities, watched_training
 from spotlessnet.auditing.equivalence import attack_check, judge_networks
 from spotlessnet.auditing.networks import Networks
@@ -13,14 +13,11 @@ from spotlessnet.auditing.shadow_attack import u_lira
 from spotlessnet.auditing.summary import ORIGINAL, RETRAINED
 from spotlessnet.core.deprecated import accepts_old_names
 from spotlessnet.core.progress import Meter, track
-from spotlessnet.core.readout import Readout
 from spotlessnet.core.scrub import Scrub
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained, running_norms
 from spotlessnet.core.trainer import name_of
-from spotlessnet.readouts.error import Error
-from spotlessnet.readouts.margin import Margin
-from spotlessnet.readouts.mean_loss import MeanLoss
+from spotlessnet.readouts.scores import IN_WORDS, kind_of
 from spotlessnet.store.receipts import LIMITS, environment
 from spotlessnet.training.fit import UNCOUPLED
 from spotlessnet.training.pairs import train_pairs
@@ -95,15 +92,18 @@ def audit(
         lost=list(diagnostics.lost),
         curves=curves_of(networks, split, controls, scrub, name, paths),
         costs=_costs(meters, name),
-        limits=(*_limits(trainings.original[0]), *LIMITS),
+        limits=(*_limits(trainings.original[0], split), *LIMITS),
         rerun_command=rerun_command,
         made=environment_of(),
     )
 
 
-def _limits(original: Trained) -> tuple[str, ...]:
+def _limits(original: Trained, split: Split) -> tuple[str, ...]:
     """What the report cannot say of such a network, and how its trainings were coupled if not by a recipe."""
     said = (*NOT_SHOWN, STATISTICS[original.statistics_moved]) if running_norms(original.model) else NOT_SHOWN
+    kind = kind_of(original, split.forget)
+    if kind != "classes":
+        said = (*said, f"Rows were compared by {IN_WORDS[kind]}, wherever this report speaks of margins.")
     if original.trainer is None:
         return said
     coupled = UNCOUPLED.format(name=name_of(original.trainer))
@@ -128,11 +128,7 @@ def _without_retraining(
     """What can be said when nobody knows how to retrain: one network before and after, and no verdict."""
     found = scrub_seed(scrub, original, split, 0)
     after = delivered or found.network
-    readouts: list[Readout] = [Error("forget"), MeanLoss("forget"), Margin("forget")]
-    if split.kept is not None:
-        readouts.append(Error("retain"))
-    if split.test is not None:
-        readouts.append(Error("test"))
+    readouts = readouts_of_one(original, split)
     networks = {ORIGINAL: original, name: after}
     rows = [
         row_of(m, readout, 0, network, split, found.meter) for m, network in networks.items() for readout in readouts
@@ -148,8 +144,10 @@ def _without_retraining(
         settings=_settings(scrub),
         assumed=list(found.gaussian.diagnostics.assumed),
         lost=list(found.gaussian.diagnostics.lost),
-        curves=Curves(confidence={m: label_probabilities(network, split) for m, network in networks.items()}),
-        limits=(missing, *_limits(original), *LIMITS),
+        curves=Curves(
+            confidence={m: p for m, network in networks.items() if (p := label_probabilities(network, split))}
+        ),
+        limits=(missing, *_limits(original, split), *LIMITS),
         rerun_command=rerun_command,
         made=environment_of(),
     )

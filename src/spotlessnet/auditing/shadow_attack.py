@@ -18,7 +18,7 @@ from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.readouts.attack import Attack, attack_over_models
 from spotlessnet.readouts.lira import Spread, held_out_scores
-from spotlessnet.readouts.margin import margins_of
+from spotlessnet.readouts.scores import scores_of
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def attack_shadows(
     def of(
         rows: Int64[Tensor, " T"], at: Float[Tensor, "S P"] | Sequence[Trained] | None, *, per_row: bool = True
     ) -> Attack:
-        phi = margins_of(shadows.networks(at), shadows.data.select(rows))
+        phi = scores_of(shadows.networks(at), shadows.data.select(rows))
         member = shadows.seen[:, rows]
         scores = held_out_scores(phi, member, spread=spread, prior=prior) if per_row else phi
         return attack_over_models(scores, member, together=2, seed=shadows.seed)

@@ -31,7 +31,7 @@ def audit(
     case = wish.case
     with no_bars() if quiet or json else nullcontext():
         if wish.dry_run:
-            return planned(plan_of(case), console, audit=True)
+            return planned(plan_of(case), console, audit=Audit(seeds, shadow_attack))
         report, files = audit_case(case, Audit(seeds, shadow_attack), resume=wish.resume, say=console.say)
     figures = {"verdict": report.outcome, "reason": report.reason}
     told = {"status": "done", **figures, "files": files, "rows": [vars(r) for r in report.rows]}

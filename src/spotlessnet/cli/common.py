@@ -27,7 +27,7 @@ GROUPS = {
     "the network": {
         "model": "The network: `package.module:build` or `file.py:build`, a module or what makes one.",
         "weights": "Its checkpoint: .safetensors, a folder of shards, or a .pt of plain tensors.",
-        "loss": "What was minimised: cross-entropy, squared-error, binary-cross-entropy, or `file.py:function`.",
+        "loss": "What was minimised: cross-entropy, next-token, squared-error, binary-cross-entropy or `file.py:name`.",
         "init": "The weights at which training began.",
         "weight_decay": "The weight decay of training: λ of ½λ‖w − start‖² beside the mean loss.",
         "device": "Where to work: auto, cpu or cuda.",

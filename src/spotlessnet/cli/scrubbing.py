@@ -8,7 +8,7 @@ import typer
 
 from spotlessnet.cli.common import AsJson, Console, Debug, Quiet, Wish, takes_case
 from spotlessnet.core.progress import quiet as no_bars
-from spotlessnet.requests.audits import REPORT, Audit, check_can_audit
+from spotlessnet.requests.audits import REPORT, Audit, audit_plan
 from spotlessnet.requests.planning import Plan, plan_of
 from spotlessnet.requests.serving import SCRUBBED, Unlearned, serve
 
@@ -45,21 +45,19 @@ def scrub(
     console = Console(json, quiet)
     with no_bars() if quiet or json else nullcontext():
         if wish.dry_run:
-            return planned(plan_of(wish.case), console, audit=audit)
+            return planned(plan_of(wish.case), console, audit=Audit(seeds, shadow_attack) if audit else None)
         wish.case.need("out", "model", "weights", "data", "forget")
         how = Audit(seeds, shadow_attack) if audit else None
         served = serve(wish.case, resume=wish.resume, audit=how, say=console.say)
     return _told(served, console, audited=audit)
 
 
-def planned(plan: Plan, console: Console, *, audit: bool = False) -> int:
-    """Print a plan, with `audit` only where one can be run; nothing was written."""
-    if audit:
-        check_can_audit(plan)
+def planned(plan: Plan, console: Console, *, audit: Audit | None = None) -> int:
+    """Print a plan, and what an audit would compare where one is asked for; nothing was written."""
     retraining = plan.cost.retraining if isfinite(plan.cost.retraining) else None
     cost = {"seconds": plan.cost.seconds, "at_most": plan.cost.at_most, "retraining": retraining}
     bytes_ = {"memory": plan.cost.memory, "available": plan.cost.available}
-    lines = plan.lines()
+    lines = [*plan.lines(), *([] if audit is None else audit_plan(plan, audit))]
     console.give({"status": "planned", "plan": lines, **cost, **bytes_}, lines)
     return 0
 

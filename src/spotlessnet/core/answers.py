@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Float, Float64, Int
+from jaxtyping import Float, Float64, Int, Shaped
 from torch import Tensor, nn
 
 from spotlessnet.core.data import Data, evenly
 from spotlessnet.core.errors import DamageError, check_positive
-from spotlessnet.core.loss import BinaryCrossEntropy, CrossEntropy, Loss
+from spotlessnet.core.loss import BinaryCrossEntropy, CrossEntropy, Loss, wrong_class
 from spotlessnet.core.scrub import Scrub, declared_by
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
@@ -51,6 +51,16 @@ def margin(logits: Float[Tensor, "N C"], y: Int[Tensor, " N"]) -> Float64[Tensor
     right = y.long().unsqueeze(1)
     others = z.scatter(1, right, -torch.inf)
     return z.gather(1, right).squeeze(1) - others.logsumexp(dim=1)
+
+
+def margins_by_position(
+    loss: CrossEntropy, outputs: Float[Tensor, "N *C"], y: Shaped[Tensor, "N *d"]
+) -> Float64[Tensor, " N"]:
+    """The mean margin of each row over its positions that count."""
+    at = loss.positions(outputs, y)
+    each = margin(at.logits.flatten(0, 1), at.y.flatten()).reshape(at.y.shape)
+    # A margin is infinite where another class is impossible, and zero times that is no number.
+    return at.mean(each.where(at.counts, 0.0))
 
 
 @torch.no_grad()
@@ -208,20 +218,21 @@ def _still_known(held_out: Data, split: Split) -> Data:
 
 def _compared(name: str, before: Trained, after: Trained, data: Data, split: Split) -> list[Utility]:
     y = data.labels()
-    answers = (_answers(before, data), _answers(after, data))
     loss = before.loss
-    first, then = (_mean(loss.mistakes, out, y) for out in answers)
+    first, then = (_mean(network, loss.mistakes, data) for network in (before, after))
     if type(loss).mistakes is Loss.mistakes:
         # A loss has no unit of its own: what it would be if answers had nothing to do with labels gives one.
         order = torch.randperm(len(data), generator=torch.Generator().manual_seed(0))
-        knows = _mean(loss.mistakes, answers[0], y[order]) - first
+        knows = _mean(before, loss.mistakes, data.relabel(y[order])) - first
         return [Utility(name, len(data), first, then, knows if knows > 0 else max(abs(first), 1e-12), "loss")]
+    if isinstance(loss, CrossEntropy) and y.ndim > 1:
+        name = f"{name}, position by position,"
     found = [Utility(name, len(data), first, then)]
     if not isinstance(loss, CrossEntropy | BinaryCrossEntropy):
         return found
-    first, then = (_mean(loss, out, y) for out in answers)
+    first, then = (_mean(network, loss, data) for network in (before, after))
     # An answer that knows how common labels are and nothing else; a network that is worse is counted in its own loss.
-    scale = max(_constant_loss(y) - first, first, 1e-12)
+    scale = max(_constant_loss(loss, y) - first, first, 1e-12)
     found.append(Utility(name, len(data), first, then, scale, "loss", BORNE["loss"]))
     known = data if y.ndim > 1 else _still_known(data, split)
     if len(known):
@@ -231,40 +242,55 @@ def _compared(name: str, before: Trained, after: Trained, data: Data, split: Spl
 
 
 @torch.no_grad()
-def _answers(network: Trained, data: Data) -> Tensor:
-    return network.predict(data).double().cpu()
+def _mean(network: Trained, measure: Callable[[Tensor, Tensor], Tensor], data: Data) -> float:
+    """The mean over rows, infinite where an answer is not a number; streamed, for a text's answers are large."""
+    total = 0.0
+    for batch in network.batches(data):
+        answers = network.outputs(batch.x).double()
+        if not bool(answers.isfinite().all()):
+            return float("inf")
+        total += float(measure(answers, batch.y).double().sum())
+    return total / len(data)
 
 
-def _mean(measure: Callable[[Tensor, Tensor], Tensor], answers: Tensor, y: Tensor) -> float:
-    """The mean over rows, infinite where an answer is not a number."""
-    return float(measure(answers, y.cpu()).double().mean()) if bool(answers.isfinite().all()) else float("inf")
-
-
-def _constant_loss(y: Tensor) -> float:
+def _constant_loss(loss: CrossEntropy | BinaryCrossEntropy, y: Tensor) -> float:
     """The mean loss of the best answer that is the same for every row: the entropy of the labels."""
-    if not y.is_floating_point() and y.ndim == 1:
-        p = y.unique(return_counts=True)[1].double() / len(y)
-        return float(torch.special.entr(p).sum())
+    if isinstance(loss, CrossEntropy):
+        p = loss.labels_that_count(y).unique(return_counts=True)[1].double()
+        return float(torch.special.entr(p / p.sum()).sum())
     p = (y.double() > 0.5).double().mean(dim=0)
     return float((torch.special.entr(p) + torch.special.entr(1 - p)).sum())
 
 
+@torch.no_grad()
 def _balanced(network: Trained, data: Data) -> float:
     """The share of wrong answers, class by class and then the mean; of yes-or-no labels, yes and no of each label."""
-    answers = _answers(network, data)
-    y = data.labels().cpu()
-    if not bool(answers.isfinite().all()):
-        return float("inf")
-    if isinstance(network.loss, CrossEntropy):
-        wrong = network.loss.mistakes(answers, y)[:, None]
-        groups = [y[:, None] == c for c in y.unique()]
+    loss = network.loss
+    found = []
+    for batch in network.batches(data):
+        answers = network.outputs(batch.x)
+        if not bool(answers.isfinite().all()):
+            return float("inf")
+        found.append([one.cpu() for one in _decisions(loss, answers, batch.y)])
+    wrong, truth = (torch.cat(parts) for parts in zip(*found, strict=True))
+    if isinstance(loss, CrossEntropy):
+        rows = truth.bincount()
+        shares = [*zip((truth.bincount(wrong) / rows)[rows > 0].tolist(), rows[rows > 0].tolist(), strict=True)]
     else:
-        truth = y.reshape(answers.shape) > 0.5
-        wrong = ((answers > 0) != truth).double()
-        groups = [truth, ~truth]
-    shares = [_share(wrong, group) for group in groups if bool(group.any())]
+        shares = [_share(wrong, group) for group in (truth, ~truth) if bool(group.any())]
     enough = [share for share, rows in shares if rows >= OF_ONE_CLASS] or [share for share, _ in shares]
     return sum(enough) / len(enough)
+
+
+def _decisions(loss: Loss, answers: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Whether each answer is wrong, and what was right: one a row, one a position, or one for each label."""
+    if not isinstance(loss, CrossEntropy):
+        truth = y.reshape(answers.shape) > 0.5
+        return ((answers > 0) != truth).double(), truth
+    if not loss.has_positions(answers):
+        return loss.mistakes(answers, y).double(), y.long()
+    at = loss.positions(answers, y)
+    return wrong_class(at.logits, at.y)[at.counts].double(), at.y[at.counts]
 
 
 def _share(wrong: Tensor, group: Tensor) -> tuple[float, int]:

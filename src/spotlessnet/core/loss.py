@@ -2,15 +2,16 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
-from jaxtyping import Bool, Float, Shaped
+from jaxtyping import Float, Shaped
 from torch import Tensor
 from torch.func import grad, jvp
 
 from spotlessnet.core.errors import MismatchError, NeedError, SettingError
+from spotlessnet.core.positions import Positions, laid_back, positions_of
 
 
 class Loss(ABC):
@@ -34,83 +35,191 @@ class Loss(ABC):
         slope = grad(lambda out: self(out, y).sum())
         return jvp(slope, (outputs,), (v,))[1]
 
-    def hessian_root(self, outputs: Float[Tensor, "N C"], y: Shaped[Tensor, "N *d"]) -> Float[Tensor, "N C R"]:
-        """`S` with `S Sᵀ = H`, sample by sample; the fewer columns, the cheaper an exact Fisher."""
-        columns = [self.hessian_product(outputs, y, _unit(outputs, c)) for c in range(outputs.shape[1])]
+    def hessian_root(self, outputs: Float[Tensor, "N *C"], y: Shaped[Tensor, "N *d"]) -> Float[Tensor, "N K R"]:
+        """`S` with `S Sᵀ = H`, sample by sample; the fewer columns, the cheaper an exact Fisher.
+
+        Outputs with several axes count as one vector of `K` numbers.
+        """
+        units = torch.eye(outputs[0].numel()).to(outputs).unflatten(1, outputs.shape[1:])
+        columns = [self.hessian_product(outputs, y, unit.expand_as(outputs)).flatten(1) for unit in units]
         values, vectors = torch.linalg.eigh(torch.stack(columns, dim=2))
         return vectors * values.clamp(min=0).sqrt().unsqueeze(1)
 
-    def sample(self, outputs: Float[Tensor, "N C"], generator: torch.Generator) -> Shaped[Tensor, "N *d"]:
+    def score(
+        self, outputs: Float[Tensor, "N *C"], y: Shaped[Tensor, "N *d"], generator: torch.Generator
+    ) -> Float[Tensor, "N *C"]:
+        """The slope in the outputs for labels drawn from the model; its outer product is `H` in the mean.
+
+        **Arguments:**
+
+        - `y`: says only where there are labels at all.
+        """
+        drawn = self.sample(outputs, generator)
+        return grad(lambda out: self(out, drawn).sum())(outputs)
+
+    def sample(self, outputs: Float[Tensor, "N *C"], generator: torch.Generator) -> Shaped[Tensor, "N *d"]:
         """Labels drawn from the model's own distribution."""
         raise NeedError(
             f"The loss {self.name!r} has no distribution to draw labels from. "
             'Use the exact Fisher (`kind="exact"`) or a loss that names one.'
         )
 
-    def mistakes(self, outputs: Float[Tensor, "N C"], y: Shaped[Tensor, "N *d"]) -> Float[Tensor, " N"]:
+    def mistakes(self, outputs: Float[Tensor, "N *C"], y: Shaped[Tensor, "N *d"]) -> Float[Tensor, " N"]:
         """The error per sample that people read: wrong or right for classes, the loss otherwise."""
         return self(outputs, y)
 
 
-def wrong_class(outputs: Float[Tensor, "N C"], y: Shaped[Tensor, " N"]) -> Float[Tensor, " N"]:
+def wrong_class(outputs: Float[Tensor, "*N C"], y: Shaped[Tensor, "*N"]) -> Float[Tensor, "*N"]:
     """One where the largest output is not the label's, zero elsewhere."""
-    return (outputs.argmax(dim=1) != y).to(outputs.dtype)
-
-
-def _unit(outputs: Float[Tensor, "N C"], c: int) -> Float[Tensor, "N C"]:
-    v = torch.zeros_like(outputs)
-    v[:, c] = 1
-    return v
+    return (outputs.argmax(dim=-1) != y).to(outputs.dtype)
 
 
 @dataclass(frozen=True)
 class CrossEntropy(Loss):
     r"""Softmax cross-entropy, $-\log p_y$; its output Hessian is $\mathrm{diag}(p) - pp^\top$.
 
+    Outputs may have positions, `[N, T, V]` or `[N, V, H, W]`, with one label each: a text or an image is then one
+    example, whose loss is the mean over its positions that count.
+
     **Arguments:**
 
     - `label_smoothing`: $s$, as in torch: $-(1 - s) \log p_y - \tfrac{s}{C} \sum_c \log p_c$, with the same Hessian.
+    - `ignore_index`: the label of positions that do not count, such as padding.
+    - `class_axis`: where outputs with positions have their classes, 1 or -1; seen from the labels where it can be.
+    - `ahead`: the answer at a position is for the label of the next one; see `NextToken`.
     """
 
     name: ClassVar[str] = "cross-entropy"
     is_classification: ClassVar[bool] = True
 
     label_smoothing: float = 0.0
+    ignore_index: int = -100
+    class_axis: int | None = None
+    ahead: bool = False
 
-    def __call__(self, outputs: Float[Tensor, "N C"], y: Shaped[Tensor, " N"]) -> Float[Tensor, " N"]:
+    def __post_init__(self) -> None:
+        if self.class_axis not in (None, 1, -1):
+            raise SettingError(f"`CrossEntropy.class_axis` must be 1, -1 or None, but got {self.class_axis!r}.")
+
+    def __call__(self, outputs: Float[Tensor, "N *C"], y: Shaped[Tensor, "N *d"]) -> Float[Tensor, " N"]:
+        if not self.has_positions(outputs):
+            return self._one(outputs, y)
+        at = self.positions(outputs, y)
+        return at.mean(self._one(at.logits, at.y))
+
+    def _one(self, logits: Float[Tensor, "*N C"], y: Shaped[Tensor, "*N"]) -> Float[Tensor, "*N"]:
         # Not `nn.functional.cross_entropy`: it refuses float outputs under a nested forward-mode transform.
-        right = outputs.gather(1, y.long().unsqueeze(1)).squeeze(1)
+        right = logits.gather(-1, y.long().unsqueeze(-1)).squeeze(-1)
         if self.label_smoothing:
-            right = right.lerp(outputs.mean(dim=1), self.label_smoothing)
-        return outputs.logsumexp(dim=1) - right
+            right = right.lerp(logits.mean(dim=-1), self.label_smoothing)
+        return logits.logsumexp(dim=-1) - right
+
+    def has_positions(self, outputs: Float[Tensor, "N *C"]) -> bool:
+        """Whether outputs have more axes than one for the classes."""
+        if self.ahead and outputs.ndim != 3:
+            raise MismatchError(
+                f"The loss {self.name!r} needs the positions of a text, outputs of shape [N, T, V], but the network "
+                f"answers with shape {tuple(outputs.shape)}. Use plain cross-entropy."
+            )
+        return outputs.ndim > 2
+
+    def positions(self, outputs: Float[Tensor, "N *C"], y: Shaped[Tensor, "N *d"]) -> Positions:
+        """The positions of every row, with the classes last."""
+        return positions_of(outputs, y, self.ignore_index, self.class_axis, self.ahead)
+
+    def labels_that_count(self, y: Shaped[Tensor, "N *d"]) -> Shaped[Tensor, " M"]:
+        """The labels of all rows and positions in one list, without those that a network is never asked for."""
+        asked = y[:, 1:] if self.ahead else y
+        return asked[asked != self.ignore_index] if y.ndim > 1 else y
 
     def hessian_product(
-        self, outputs: Float[Tensor, "N C"], y: Shaped[Tensor, " N"], v: Float[Tensor, "N C"]
-    ) -> Float[Tensor, "N C"]:
-        p = outputs.softmax(dim=1)
-        return p * (v - (p * v).sum(dim=1, keepdim=True))
+        self, outputs: Float[Tensor, "N *C"], y: Shaped[Tensor, "N *d"], v: Float[Tensor, "N *C"]
+    ) -> Float[Tensor, "N *C"]:
+        if not self.has_positions(outputs):
+            return _softmax_product(outputs, v)
+        at, along = self.positions(outputs, y), self.positions(v, y)
+        product = _softmax_product(at.logits, along.logits) * at.share.to(outputs).unsqueeze(2)
+        return laid_back(product, outputs, y, self.class_axis, self.ahead)
 
-    def hessian_root(self, outputs: Float[Tensor, "N C"], y: Shaped[Tensor, " N"]) -> Float[Tensor, "N C R"]:
-        r"""`R = C - 1` columns: $H = \mathrm{diag}(q)(I - qq^\top)\mathrm{diag}(q)$ with $q = \sqrt p$ of length one.
+    def hessian_root(self, outputs: Float[Tensor, "N *C"], y: Shaped[Tensor, "N *d"]) -> Float[Tensor, "N K R"]:
+        """`C - 1` columns, and as many for each position."""
+        if not self.has_positions(outputs):
+            return _softmax_root(outputs)
+        at = self.positions(outputs, y)
+        N, T, C = at.logits.shape
+        roots = _softmax_root(at.logits.flatten(0, 1)) * at.share.to(outputs).sqrt().reshape(N * T, 1, 1)
+        # A position moves no other: its columns are zero elsewhere.
+        whole = roots.new_zeros(N, T, C, T, C - 1)
+        t = torch.arange(T, device=outputs.device)
+        whole[:, t, :, t] = roots.reshape(N, T, C, C - 1).transpose(0, 1)
+        columns = whole.reshape(N, T, C, -1).unbind(dim=3)
+        back = [laid_back(column, outputs, y, self.class_axis, self.ahead).flatten(1) for column in columns]
+        return torch.stack(back, dim=2)
 
-        The reflection that takes `q` to an axis gives an orthonormal basis of its complement.
-        """
-        q = (0.5 * outputs.log_softmax(dim=1)).exp()
-        # Reflect onto the axis of the largest entry, on the side away from q: no cancellation.
-        top = q.argmax(dim=1, keepdim=True)
-        u = q.scatter_add(1, top, torch.ones_like(top, dtype=q.dtype))
-        u = u / u.norm(dim=1, keepdim=True)
-        reflection = torch.eye(q.shape[1], dtype=q.dtype, device=q.device) - 2 * u.unsqueeze(2) * u.unsqueeze(1)
-        others = torch.arange(q.shape[1] - 1, device=q.device).expand(len(q), -1)
-        others = others + (others >= top).long()  # every column but the axis itself
-        basis = reflection.gather(2, others.unsqueeze(1).expand(-1, q.shape[1], -1))
-        return q.unsqueeze(2) * basis
+    def sample(self, outputs: Float[Tensor, "N *C"], generator: torch.Generator) -> Shaped[Tensor, "N *d"]:
+        if not self.has_positions(outputs):
+            return torch.multinomial(outputs.softmax(dim=1), 1, generator=generator).squeeze(1)
+        axis = -1 if self.class_axis is None and self.ahead else self.class_axis
+        if axis is None:
+            raise NeedError(
+                "Labels of outputs with positions can be drawn only where the axis of the classes is known. Say it: "
+                "`loss=sn.CrossEntropy(class_axis=-1)`, or `class_axis=1`."
+            )
+        p = outputs.movedim(axis, -1).softmax(dim=-1)
+        drawn = torch.multinomial(p.flatten(0, -2), 1, generator=generator).reshape(p.shape[:-1])
+        return drawn.roll(1, dims=1) if self.ahead else drawn
 
-    def sample(self, outputs: Float[Tensor, "N C"], generator: torch.Generator) -> Shaped[Tensor, " N"]:
-        return torch.multinomial(outputs.softmax(dim=1), 1, generator=generator).squeeze(1)
+    def score(
+        self, outputs: Float[Tensor, "N *C"], y: Shaped[Tensor, "N *d"], generator: torch.Generator
+    ) -> Float[Tensor, "N *C"]:
+        if not self.has_positions(outputs):
+            return super().score(outputs, y, generator)
+        at = self.positions(outputs, y)
+        p = at.logits.softmax(dim=2)
+        drawn = torch.multinomial(p.flatten(0, 1), 1, generator=generator).reshape(at.y.shape)
+        # Positions are drawn one by one: the root of their share makes the mean of squares the Hessian of their mean.
+        slope = (p - torch.nn.functional.one_hot(drawn, p.shape[2])) * at.share.to(p).sqrt().unsqueeze(2)
+        return laid_back(slope, outputs, y, self.class_axis, self.ahead)
 
-    def mistakes(self, outputs: Float[Tensor, "N C"], y: Shaped[Tensor, " N"]) -> Float[Tensor, " N"]:
-        return wrong_class(outputs, y)
+    def mistakes(self, outputs: Float[Tensor, "N *C"], y: Shaped[Tensor, "N *d"]) -> Float[Tensor, " N"]:
+        if not self.has_positions(outputs):
+            return wrong_class(outputs, y)
+        at = self.positions(outputs, y)
+        return at.mean(wrong_class(at.logits, at.y))
+
+
+@dataclass(frozen=True)
+class NextToken(CrossEntropy):
+    """Cross-entropy of causal language models, whose labels are their inputs: each position answers for the next.
+
+    A document is one example. Give -100 as the label of padding and of prompts that were not learnt.
+    """
+
+    name: ClassVar[str] = "next token"
+
+    ahead: bool = True
+
+
+def _softmax_product(logits: Float[Tensor, "*N C"], v: Float[Tensor, "*N C"]) -> Float[Tensor, "*N C"]:
+    p = logits.softmax(dim=-1)
+    return p * (v - (p * v).sum(dim=-1, keepdim=True))
+
+
+def _softmax_root(outputs: Float[Tensor, "N C"]) -> Float[Tensor, "N C R"]:
+    r"""`R = C - 1` columns: $H = \mathrm{diag}(q)(I - qq^\top)\mathrm{diag}(q)$ with $q = \sqrt p$ of length one.
+
+    The reflection that takes `q` to an axis gives an orthonormal basis of its complement.
+    """
+    q = (0.5 * outputs.log_softmax(dim=1)).exp()
+    # Reflect onto the axis of the largest entry, on the side away from q: no cancellation.
+    top = q.argmax(dim=1, keepdim=True)
+    u = q.scatter_add(1, top, torch.ones_like(top, dtype=q.dtype))
+    u = u / u.norm(dim=1, keepdim=True)
+    reflection = torch.eye(q.shape[1], dtype=q.dtype, device=q.device) - 2 * u.unsqueeze(2) * u.unsqueeze(1)
+    others = torch.arange(q.shape[1] - 1, device=q.device).expand(len(q), -1)
+    others = others + (others >= top).long()  # every column but the axis itself
+    basis = reflection.gather(2, others.unsqueeze(1).expand(-1, q.shape[1], -1))
+    return q.unsqueeze(2) * basis
 
 
 @dataclass(frozen=True)
@@ -127,11 +236,11 @@ class SquaredError(Loss):
     ) -> Float[Tensor, "N *C"]:
         return v
 
-    def hessian_root(self, outputs: Float[Tensor, "N C"], y: Shaped[Tensor, "N *d"]) -> Float[Tensor, "N C R"]:
-        eye = torch.eye(outputs.shape[1], dtype=outputs.dtype, device=outputs.device)
+    def hessian_root(self, outputs: Float[Tensor, "N *C"], y: Shaped[Tensor, "N *d"]) -> Float[Tensor, "N K R"]:
+        eye = torch.eye(outputs[0].numel(), dtype=outputs.dtype, device=outputs.device)
         return eye.expand(len(outputs), -1, -1)
 
-    def sample(self, outputs: Float[Tensor, "N C"], generator: torch.Generator) -> Shaped[Tensor, "N C"]:
+    def sample(self, outputs: Float[Tensor, "N *C"], generator: torch.Generator) -> Shaped[Tensor, "N *C"]:
         noise = torch.randn(outputs.shape, generator=generator, dtype=outputs.dtype, device=outputs.device)
         return outputs + noise
 
@@ -142,27 +251,27 @@ class BinaryCrossEntropy(Loss):
 
     name: ClassVar[str] = "binary cross-entropy"
 
-    def __call__(self, outputs: Float[Tensor, "N C"], y: Shaped[Tensor, "N *d"]) -> Float[Tensor, " N"]:
+    def __call__(self, outputs: Float[Tensor, "N *C"], y: Shaped[Tensor, "N *d"]) -> Float[Tensor, " N"]:
         y = y.to(outputs.dtype).reshape(outputs.shape)
         # softplus(f) = max(f, 0) + log(1 + e^{−|f|}): the exponential never overflows.
-        return (outputs.clamp(min=0) - y * outputs + torch.log1p((-outputs.abs()).exp())).sum(dim=1)
+        return (outputs.clamp(min=0) - y * outputs + torch.log1p((-outputs.abs()).exp())).flatten(1).sum(dim=1)
 
     def hessian_product(
-        self, outputs: Float[Tensor, "N C"], y: Shaped[Tensor, "N *d"], v: Float[Tensor, "N C"]
-    ) -> Float[Tensor, "N C"]:
+        self, outputs: Float[Tensor, "N *C"], y: Shaped[Tensor, "N *d"], v: Float[Tensor, "N *C"]
+    ) -> Float[Tensor, "N *C"]:
         p = outputs.sigmoid()
         return p * (1 - p) * v
 
-    def hessian_root(self, outputs: Float[Tensor, "N C"], y: Shaped[Tensor, "N *d"]) -> Float[Tensor, "N C R"]:
-        p = outputs.sigmoid()
+    def hessian_root(self, outputs: Float[Tensor, "N *C"], y: Shaped[Tensor, "N *d"]) -> Float[Tensor, "N K R"]:
+        p = outputs.flatten(1).sigmoid()
         return (p * (1 - p)).sqrt().diag_embed()
 
-    def sample(self, outputs: Float[Tensor, "N C"], generator: torch.Generator) -> Shaped[Tensor, "N C"]:
+    def sample(self, outputs: Float[Tensor, "N *C"], generator: torch.Generator) -> Shaped[Tensor, "N *C"]:
         return torch.bernoulli(outputs.sigmoid(), generator=generator)
 
-    def mistakes(self, outputs: Float[Tensor, "N C"], y: Shaped[Tensor, "N *d"]) -> Float[Tensor, " N"]:
-        wrong: Bool[Tensor, "N C"] = (outputs > 0) != (y.reshape(outputs.shape) > 0.5)
-        return wrong.to(outputs.dtype).mean(dim=1)
+    def mistakes(self, outputs: Float[Tensor, "N *C"], y: Shaped[Tensor, "N *d"]) -> Float[Tensor, " N"]:
+        wrong = (outputs > 0) != (y.reshape(outputs.shape) > 0.5)
+        return wrong.to(outputs.dtype).flatten(1).mean(dim=1)
 
 
 @dataclass(frozen=True)
@@ -185,8 +294,35 @@ class PerSample(Loss):
         return values
 
 
+@dataclass(frozen=True)
+class Flat(Loss):
+    """A loss for outputs with one axis per sample, where the network's own have the shape given."""
+
+    name = "flat"
+    loss: Loss
+    shape: torch.Size
+
+    def __call__(self, outputs: Float[Tensor, "N K"], y: Shaped[Tensor, "N *d"]) -> Float[Tensor, " N"]:
+        return self.loss(outputs.unflatten(1, self.shape), y)
+
+    def hessian_product(
+        self, outputs: Float[Tensor, "N K"], y: Shaped[Tensor, "N *d"], v: Float[Tensor, "N K"]
+    ) -> Float[Tensor, "N K"]:
+        shaped, along = (one.unflatten(1, self.shape) for one in (outputs, v))
+        return self.loss.hessian_product(shaped, y, along).flatten(1)
+
+    def hessian_root(self, outputs: Float[Tensor, "N K"], y: Shaped[Tensor, "N *d"]) -> Float[Tensor, "N K R"]:
+        return self.loss.hessian_root(outputs.unflatten(1, self.shape), y)
+
+    def score(
+        self, outputs: Float[Tensor, "N K"], y: Shaped[Tensor, "N *d"], generator: torch.Generator
+    ) -> Float[Tensor, "N K"]:
+        return self.loss.score(outputs.unflatten(1, self.shape), y, generator).flatten(1)
+
+
 LOSSES: dict[str, type[Loss]] = {
     "cross-entropy": CrossEntropy,
+    "next-token": NextToken,
     "squared-error": SquaredError,
     "binary-cross-entropy": BinaryCrossEntropy,
 }
@@ -201,7 +337,7 @@ def smoothed(loss: Loss, amount: float) -> Loss:
         raise SettingError(
             f"`Recipe.label_smoothing` needs softmax cross-entropy, but the loss is {loss.name!r}. Set it to zero."
         )
-    return CrossEntropy(label_smoothing=amount)
+    return replace(loss, label_smoothing=amount)
 
 
 def targets_like(outputs: Float[Tensor, "N *C"], y: Shaped[Tensor, "N *d"]) -> Float[Tensor, "N *C"]:

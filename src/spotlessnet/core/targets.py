@@ -67,7 +67,7 @@ class Negated(Loss):
     def __call__(self, outputs: Float[Tensor, "N *C"], y: Shaped[Tensor, "N *d"]) -> Float[Tensor, " N"]:
         return -self.loss(outputs, y)
 
-    def mistakes(self, outputs: Float[Tensor, "N C"], y: Shaped[Tensor, "N *d"]) -> Float[Tensor, " N"]:
+    def mistakes(self, outputs: Float[Tensor, "N *C"], y: Shaped[Tensor, "N *d"]) -> Float[Tensor, " N"]:
         return self.loss.mistakes(outputs, y)
 
 

@@ -50,6 +50,10 @@ class Hiding(Scrub):
         # Forgotten rows are answered before and after, and one of them to find the last layer.
         return Work.sure((2 * len(split.forget) + 3) * Sizes.of(trained, split).answer)
 
+    def check_needs(self, trained: Trained, split: Split) -> None:
+        super().check_needs(trained, split)
+        _whole_class(trained, split)
+
     def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
         label = _whole_class(trained, split)
         head = _head(trained, split)

@@ -92,7 +92,6 @@ class MixedLinear(Scrub):
         if not len(split.retain):
             notes.measure(MixedLinearFacts, residual=0.0, distance=0.0, zeroed=True)
             return trained.anchor
-        _check_linear(trained, split)
         settled = settle(
             trained,
             split.retain,
@@ -120,6 +119,11 @@ class MixedLinear(Scrub):
         if distance is not None:
             notes.measure(MixedLinearFacts, nats=0.5 * (distance / self.noise) ** 2)
         return Diagonal(torch.full_like(trained.weights, self.noise**2))
+
+    def check_needs(self, trained: Trained, split: Split) -> None:
+        super().check_needs(trained, split)
+        if split.kept is not None and len(split.kept):
+            _check_linear(trained, split)
 
     def check_enough_is_kept(self, split: Split) -> None:
         """Nothing to check: with no row left, the user weights are zero."""

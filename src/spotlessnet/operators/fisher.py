@@ -12,7 +12,7 @@ from torch import Tensor
 
 from spotlessnet.core.data import Batch, Data
 from spotlessnet.core.errors import NeedError, check_choice, check_positive
-from spotlessnet.core.loss import Loss, PerSample
+from spotlessnet.core.loss import Flat, Loss
 from spotlessnet.core.progress import budget
 from spotlessnet.core.trained import Trained
 from spotlessnet.operators.layers import Layer
@@ -118,10 +118,10 @@ def _cotangents(
     if kind == "empirical":
         return _slope(loss, outputs, y).unsqueeze(2)
     assert draw is not None  # checked above
-    shaped = outputs.unflatten(1, shape).to(draw.device)
-    drawn = [trained.loss.sample(shaped, draw).to(outputs.device) for _ in range(draws)]
+    there, labels = outputs.to(draw.device), y.to(draw.device)
+    drawn = [loss.score(there, labels, draw).to(outputs) for _ in range(draws)]
     # Squares of the columns are added later, so the mean over draws divides each column by the root of their number.
-    return torch.stack([_slope(loss, outputs, label) for label in drawn], dim=2) / draws**0.5
+    return torch.stack(drawn, dim=2) / draws**0.5
 
 
 def _slope(loss: Loss, outputs: Tensor, y: Tensor) -> Float[Tensor, "n C"]:
@@ -132,7 +132,7 @@ def _slope(loss: Loss, outputs: Tensor, y: Tensor) -> Float[Tensor, "n C"]:
 
 def flat_loss(loss: Loss, shape: torch.Size) -> Loss:
     """The same loss for outputs with one axis per sample."""
-    return loss if len(shape) == 1 else PerSample(lambda outputs, y: loss(outputs.unflatten(1, shape), y))
+    return loss if len(shape) == 1 else Flat(loss, shape)
 
 
 def _add_squares(layer: Layer, entered: Tensor, returned: Tensor, s: Tensor, into: dict[str, Tensor]) -> None:

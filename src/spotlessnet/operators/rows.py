@@ -26,14 +26,16 @@ def attention_spelled_out() -> Iterator[None]:
 def by_row(function: Callable[..., Tensor], *inputs: Any) -> Float[Tensor, "n ..."]:
     """`function` of every row, stacked.
 
-    Some networks look into their inputs while they answer (transformers does with attention masks), which cannot be
-    done for all rows at once; they are answered one row at a time, slower but the same.
+    Some networks look into their inputs while they answer (transformers does with attention masks), and some layers
+    know no batches of weights (recurrent ones), which cannot be done for all rows at once; they are answered one row at
+    a time, slower but the same. Whatever is wrong with the network itself is wrong with one row too, and said there.
     """
     try:
         return vmap(function)(*inputs)
-    except RuntimeError as error:
-        if "vmap" not in str(error):
-            raise
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError:
+        pass
     count = len(next(iter(inputs[0].values())) if isinstance(inputs[0], dict) else inputs[0])
     return torch.stack([function(*(_row(one, i) for one in inputs)) for i in range(count)])
 

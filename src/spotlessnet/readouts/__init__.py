@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from spotlessnet.readouts.entropy_attack import EntropyAttack as EntropyAttack
     from spotlessnet.readouts.error import Error as Error
     from spotlessnet.readouts.lira import LiRA as LiRA
+    from spotlessnet.readouts.loss_attack import LossAttack as LossAttack
     from spotlessnet.readouts.margin import Margin as Margin
     from spotlessnet.readouts.mean_loss import MeanLoss as MeanLoss
     from spotlessnet.readouts.relearn_time import RelearnTime as RelearnTime

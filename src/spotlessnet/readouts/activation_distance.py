@@ -6,6 +6,7 @@ Golatkar, Achille and Soatto (2020), *Forgetting Outside the Box*.
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -15,19 +16,21 @@ from spotlessnet.core.readout import READOUTS, Ideal, Reading, Readout
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.readouts.curve import Curve, along_line
-from spotlessnet.readouts.parts import PARTS, Part, log_probabilities, part
+from spotlessnet.readouts.parts import PARTS, Part, decisions, part
 
 
 def distances(network: Trained, reference: Trained, data: Data) -> Float[Tensor, " N"]:
-    r"""$\|p_w(x) - p_{w_0}(x)\|_1$ of each row, between 0 and 2."""
-    p = log_probabilities(network, data).exp()
-    q = log_probabilities(reference, data).exp().to(network.device)
-    if p.shape != q.shape:
-        raise MismatchError(
-            f"The network answers with {p.shape[1]} classes, the reference with {q.shape[1]}. "
-            "Train the reference with the same head."
-        )
-    return (p - q).abs().sum(dim=1)
+    r"""$\|p_w(x) - p_{w_0}(x)\|_1$ of each row, between 0 and 2; the mean over its positions or labels if several."""
+    found = []
+    for (p, share), (q, _) in zip(decisions(network, data), decisions(reference, data), strict=True):
+        if p.shape != q.shape:
+            raise MismatchError(
+                f"The network answers with {p.shape[2]} classes, the reference with {q.shape[2]}. "
+                "Train the reference with the same head."
+            )
+        apart = (p.exp() - q.exp().to(network.device)).abs()
+        found.append((share * apart.sum(dim=2)).sum(dim=1))
+    return torch.cat(found)
 
 
 @READOUTS.register(

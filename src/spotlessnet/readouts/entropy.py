@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import numpy as np
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -12,7 +13,7 @@ from spotlessnet.core.errors import check_choice, check_positive
 from spotlessnet.core.readout import READOUTS, Ideal, Reading, Readout
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
-from spotlessnet.readouts.parts import PARTS, Part, log_probabilities, part
+from spotlessnet.readouts.parts import PARTS, Part, decisions, part
 
 
 class Histogram(NamedTuple):
@@ -23,14 +24,17 @@ class Histogram(NamedTuple):
 
 
 def confidences(network: Trained, data: Data) -> Float[Tensor, " N"]:
-    """The largest probability of each row."""
-    return log_probabilities(network, data).max(dim=1).values.exp()
+    """The largest probability of each row, in the mean over its positions or labels where there are several."""
+    return torch.cat([(share * log_p.max(dim=2).values.exp()).sum(dim=1) for log_p, share in decisions(network, data)])
 
 
 def entropies(network: Trained, data: Data) -> Float[Tensor, " N"]:
-    r"""$-\sum_c p_c \log p_c$ of each row, in nats."""
-    log_p = log_probabilities(network, data)
-    return -(log_p.exp() * log_p).nan_to_num(nan=0.0).sum(dim=1)
+    r"""$-\sum_c p_c \log p_c$ of each row, in nats; the mean over its positions or labels where there are several."""
+    return torch.cat([(share * _entropy(log_p)).sum(dim=1) for log_p, share in decisions(network, data)])
+
+
+def _entropy(log_p: Float[Tensor, "n T C"]) -> Float[Tensor, "n T"]:
+    return -(log_p.exp() * log_p).nan_to_num(nan=0.0).sum(dim=2)
 
 
 def histogram(values: Float[Tensor, " N"], *, bins: int = 20, low: float = 0.0, high: float | None = None) -> Histogram:

@@ -17,7 +17,7 @@ from spotlessnet.core.intervals import auc_interval
 from spotlessnet.core.readout import READOUTS, Ideal, Reading, Readout
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
-from spotlessnet.readouts.margin import margins, margins_of
+from spotlessnet.readouts.scores import scores, scores_of
 
 Spread = Literal["student", "pooled", "own"]
 SPREADS = ("student", "pooled", "own")
@@ -100,14 +100,14 @@ def _density(phi: Float[Tensor, "S T"], mask: Bool[Tensor, "S T"], spread: Sprea
 )
 @dataclass(frozen=True)
 class LiRA(Readout):
-    r"""Area under the curve of forgotten against other rows, each margin judged by networks that never saw the row.
+    r"""Area under the curve of forgotten against other rows, each score judged by networks that never saw the row.
 
     $$z(x) = \frac{\varphi(x) - \bar\varphi_{out}(x)}{s_{out}(x)}$$
 
-    The references are networks retrained without $D_f$: they are non-members for $D_f$ and for the other rows alike, so
-    a further retrained network gives one half, whatever the difficulty or the labels of the rows. A network that was
-    trained differently gives one half only beside `matched_controls` (see there): of a wrong label it is less unsure,
-    of a right one less sure.
+    The score $\varphi$ is the margin, or the negative loss where there are no classes. The references are networks
+    retrained without $D_f$: they are non-members for $D_f$ and for the other rows alike, so a further retrained network
+    gives one half, whatever the difficulty or the labels of the rows. A network that was trained differently gives one
+    half only beside `matched_controls` (see there): of a wrong label it is less unsure, of a right one less sure.
 
     **Arguments:**
 
@@ -133,10 +133,10 @@ class LiRA(Readout):
 
     def __call__(self, network: Trained, split: Split) -> Reading:
         others = split.tests if self.others is None else self.others
-        outside = torch.cat([margins_of(self.references, rows) for rows in (split.forget, others)], dim=1)
+        outside = torch.cat([scores_of(self.references, rows) for rows in (split.forget, others)], dim=1)
         everyone = torch.ones_like(outside, dtype=torch.bool)
         density = _density(outside, everyone, "student", self.prior)
-        seen = torch.cat([margins(network, rows) for rows in (split.forget, others)]).cpu()
+        seen = torch.cat([scores(network, rows) for rows in (split.forget, others)]).cpu()
         # All rows have the same degrees of freedom, so the standardised margin orders them as the tail does.
         z = (seen - density.loc) / density.scale
         return Reading(*auc_interval(z[: len(split.forget)], z[len(split.forget) :]))

@@ -8,19 +8,21 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from spotlessnet.core.answers import margin
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import check_choice
 from spotlessnet.core.progress import track
 from spotlessnet.core.readout import READOUTS, Ideal, Reading, Readout
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
-from spotlessnet.readouts.parts import PARTS, Part, class_labels, class_logits, part
+from spotlessnet.readouts.parts import PARTS, Part, no_classes, part
+from spotlessnet.readouts.scores import kind_of, scores
 
 
 def margins(network: Trained, data: Data) -> Float64[Tensor, " N"]:
-    """The margin of each row of `data`."""
-    return margin(class_logits(network, data), class_labels(network, data))
+    """The margin of each row of `data`; the mean over its positions or its yes-or-no labels where there are several."""
+    if kind_of(network, data) == "losses":
+        raise no_classes(network, network.predict(data))
+    return scores(network, data)
 
 
 def margins_of(networks: Iterable[Trained], data: Data) -> Float64[Tensor, "S N"]:

@@ -4,20 +4,24 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float64, Int64
+from jaxtyping import Float64, Int64, Shaped
 from torch import Tensor
 
 from spotlessnet.core.adapters import Arrays
 from spotlessnet.core.answers import margin
 from spotlessnet.core.data import Data
+from spotlessnet.core.loss import BinaryCrossEntropy, CrossEntropy
 from spotlessnet.core.progress import track
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
-from spotlessnet.readouts.margin import margins_of
 from spotlessnet.readouts.parts import class_labels, class_logits
+from spotlessnet.readouts.scores import kind_of, scores_of
 
 MOST = 1000
 """Test rows that matched controls are chosen from."""
+
+OTHERS = 3
+"""Other rows whose labels a test row without classes is also given."""
 
 EACH = 8
 """Matched controls beside every forgotten row."""
@@ -29,12 +33,13 @@ class Unseen:
 
     **Arguments:**
 
-    - `margins`: of each test row under each label, one network per seed.
-    - `labels`: of the forgotten rows.
+    - `margins`: of each test row under each label, one network per seed. Where a row has no one class, its score with
+      the label that it has and with some others, see `other_labels`.
+    - `labels`: of the forgotten rows; `None` where a row has no one class.
     """
 
     margins: Float64[Tensor, "S U C"]
-    labels: Int64[Tensor, " T"]
+    labels: Int64[Tensor, " T"] | None
 
     @staticmethod
     def of(networks: Iterable[Trained], split: Split) -> "Unseen | None":
@@ -43,12 +48,34 @@ class Unseen:
         if split.test is None or not group:
             return None
         few = _drawn(split.test)
+        if kind_of(group[0], split.forget) != "classes":
+            columns = [scores_of(group, few.relabel(y)) for y in other_labels(group[0], few)]
+            return Unseen(torch.stack(columns, dim=2), None)
         seen = [margins_by_label(class_logits(network, few)).cpu() for network in track(group, "matched controls")]
         return Unseen(torch.stack(seen), class_labels(group[0], split.forget).cpu())
 
     def select(self, networks: Int64[Tensor, " R"]) -> "Unseen":
         """Some of the networks."""
         return Unseen(self.margins[networks], self.labels)
+
+
+@torch.no_grad()
+def other_labels(network: Trained, test: Data) -> list[Shaped[Tensor, "U *d"]]:
+    """Labels that test rows could have, whole rows of them: their own, those of other rows, and wrong ones throughout.
+
+    Forgotten rows may have had wrong labels: only rows with labels as wrong are as unlikely. Wrong throughout are yes
+    for no, and each position's class moved on; a number is wrong enough if it is another row's.
+    """
+    y = test.labels()
+    found = [y, *(y.roll(k, dims=0) for k in range(1, 1 + OTHERS))]
+    loss = network.loss
+    if isinstance(loss, BinaryCrossEntropy):
+        found += [1 - y, *(1 - y.roll(k, dims=0) for k in range(1, 1 + OTHERS))]
+    if isinstance(loss, CrossEntropy):
+        first = next(iter(network.batches(test.select([0]))))
+        C = loss.positions(network.outputs(first.x), first.y).logits.shape[2]
+        found += [((y + k) % C).where(y != loss.ignore_index, y) for k in range(1, min(C, 1 + OTHERS))]
+    return found
 
 
 def margins_by_label(logits: Float64[Tensor, "N C"]) -> Float64[Tensor, "N C"]:
@@ -65,14 +92,16 @@ def matched(
     """For each forgotten row, test rows and **other** labels that retrained networks find just as likely.
 
     Other labels, for what is known or avoided of a whole class shows in that class's test rows too, and would pass for
-    the way the network was trained.
+    the way the network was trained. Where a row has no one class, any of its `other_labels` will do.
     """
     base, own = unseen.margins.mean(dim=0), retrained.mean(dim=0)
     U, C = base.shape
-    few = min(each, U * (C - 1))
+    # Without classes no column is a row's own, and none is left out.
+    labels = torch.full((len(own),), -1) if unseen.labels is None else unseen.labels
+    few = min(each, U * C if unseen.labels is None else U * (C - 1))
     found = torch.empty(few, len(own), dtype=torch.long)
-    for y in unseen.labels.unique().tolist():
-        mine = (unseen.labels == y).nonzero().squeeze(1)
+    for y in labels.unique().tolist():
+        mine = (labels == y).nonzero().squeeze(1)
         pairs = torch.arange(U * C)
         pairs = pairs[pairs % C != y]
         heights, order = base.flatten()[pairs].sort()
@@ -97,8 +126,10 @@ def matched_controls(networks: Sequence[Trained], split: Split, each: int = EACH
     unseen = Unseen.of(networks, split)
     test = _drawn(split.tests)
     assert unseen is not None  # `split.tests` has just said that there are some
-    pairs = torch.stack(matched(margins_of(networks, split.forget), unseen, each))
+    pairs = torch.stack(matched(scores_of(networks, split.forget), unseen, each))
     position, label = pairs.flatten(1).unique(dim=1)
+    if unseen.labels is None:
+        label = torch.stack(other_labels(networks[0], test))[label, position]
     return Data(Arrays(test.fetch(test.rows[position]).x, label), torch.arange(len(label)))
 
 

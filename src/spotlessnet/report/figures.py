@@ -147,7 +147,7 @@ def trade_off(values: Mapping[str, Sequence[tuple[float, float, float]]]) -> Pic
         axes.set_xscale("log")
         axes.invert_xaxis()
         axes.set_xlabel("information left, nats (less to the right)")
-        axes.set_ylabel("error")
+        axes.set_ylabel("error (mean loss without classes)")
         axes.legend()
 
     alt = "Curves of error against the nats that may leak: more noise leaves less information and makes more errors."

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from spotlessnet.auditing.audit_report import AuditReport
-from spotlessnet.core.errors import DataError, NeedError, SettingError, shown
+from spotlessnet.auditing.battery import left_out
+from spotlessnet.core.errors import SettingError, shown
 from spotlessnet.core.trained import Trained
-from spotlessnet.readouts.parts import class_labels, class_logits
+from spotlessnet.readouts.scores import IN_WORDS, kind_of, scores
 from spotlessnet.requests.case import Case, as_flag, inputs_of
 from spotlessnet.requests.folder import Folder
 from spotlessnet.requests.loading import OF_ONE_REQUEST, neutral
@@ -46,18 +47,25 @@ class Audit:
             )
 
 
-def check_can_audit(plan: Plan) -> None:
-    """Raise, before any work, where the audit's readouts have nothing to read: they compare margins of classes."""
-    opened = plan.opened
-    try:
-        row = opened.split.forget.select([0])
-        class_logits(opened.trained, row)
-        class_labels(opened.trained, row)
-    except (DataError, NeedError) as e:
-        raise NeedError(NO_CLASSES.format(e)) from e
+def audit_plan(plan: Plan, settings: Audit | None = None) -> list[str]:
+    """What an audit of this plan will compare, by the network's loss, as lines of the plan; tried on one row.
 
-
-NO_CLASSES = "An audit is for classifiers: it needs one logit per class and class numbers. {} Leave the audit out."
+    Whatever cannot be read from the network is so found before any work.
+    """
+    trained, split = plan.opened.trained, plan.opened.split
+    kind = kind_of(trained, split.forget)
+    scores(trained, split.forget.select([0]))
+    seeds = (settings or Audit()).seeds
+    lines = [f"audit   rows are compared by {IN_WORDS[kind]}"]
+    if left_out(kind):
+        lines.append(f"        {left_out(kind)}")
+    if not trained.can_retrain:
+        return [*lines, "        no verdict: it takes init and a recipe or trainer, to train networks without the rows"]
+    alone = "" if trained.trainer is None and trained.recipe is not None else ", one by one"
+    lines.append(f"        {3 * seeds} trainings{alone}: {seeds} with the rows, {2 * seeds} without")
+    if split.test is None:
+        lines.append("        no attack and no matched controls: they need test rows, which nobody trained on")
+    return lines
 
 
 def audited(plan: Plan, delivered: Trained | None, settings: Audit) -> AuditReport:
@@ -92,8 +100,7 @@ def audit_case(
     folder = Folder(case.out, resume, case.private_days)
     folder.check(inputs_of(case))
     plan = plan_of(case)
-    check_can_audit(plan)
-    for line in plan.lines():
+    for line in [*plan.lines(), *audit_plan(plan, settings)]:
         say(line)
     with folder.claimed():
         report = audited(plan, None, settings)

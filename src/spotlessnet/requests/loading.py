@@ -16,7 +16,7 @@ from spotlessnet.core.data import Contents, Data, as_bytes, contents_of, spelled
 from spotlessnet.core.errors import DataError, MismatchError, ResourceError, SpotlessError
 from spotlessnet.core.files import Look
 from spotlessnet.core.id_lists import read_ids, read_list
-from spotlessnet.core.loss import LOSSES
+from spotlessnet.core.loss import LOSSES, CrossEntropy, Loss
 from spotlessnet.core.source import HasLabels
 from spotlessnet.core.split import Cohort, Request, Split, ids, rows
 from spotlessnet.core.trained import Trained
@@ -296,9 +296,8 @@ def check_fits(trained: Trained, data: Data, flag: str) -> None:
         batch = next(iter(trained.batches(data, TRIED)))
         with torch.no_grad():
             outputs = trained.outputs(batch.x)
-        classes = outputs.shape[1] if outputs.ndim == 2 else None
         if trained.loss.is_classification:
-            _check_labels(data.labels() if isinstance(data.source, HasLabels) else batch.y, classes, flag)
+            _check_labels(trained.loss, outputs, data.labels() if isinstance(data.source, HasLabels) else batch.y, flag)
         with torch.no_grad():
             losses = trained.losses(batch.x, batch.y)
     except SpotlessError:
@@ -314,12 +313,25 @@ def check_fits(trained: Trained, data: Data, flag: str) -> None:
         raise MismatchError(f"The loss of the first rows of {flag} is not finite. Check inputs, labels and weights.")
 
 
-def _check_labels(y: torch.Tensor, classes: int | None, flag: str) -> None:
-    if y.ndim != 1 or y.is_floating_point() or classes is None:
+def _check_labels(loss: Loss, outputs: Tensor, y: Tensor, flag: str) -> None:
+    has_positions = isinstance(loss, CrossEntropy) and loss.has_positions(outputs)
+    if y.is_floating_point() or (y.ndim == 1) == has_positions:
         raise MismatchError(
-            f"Cross-entropy needs one whole-number label a row, but the labels of {flag} have shape {tuple(y.shape)} "
-            f"and type {y.dtype}. Name another --loss, or give class numbers."
+            f"Cross-entropy needs one whole-number label a row, or one a position, but the labels of {flag} have shape "
+            f"{tuple(y.shape)} and type {y.dtype} for answers of shape {tuple(outputs.shape)}. Name another --loss, or "
+            "give class numbers."
         )
+    classes = outputs.shape[1]
+    if isinstance(loss, CrossEntropy) and has_positions:
+        # As many labels as there are answers: the tried rows tell where the classes lie.
+        classes = loss.positions(outputs, y[: len(outputs)].to(outputs.device)).logits.shape[2]
+        empty = [i for i, row in enumerate(y) if not len(loss.labels_that_count(row[None]))]
+        if empty:
+            raise MismatchError(
+                f"Every row needs a position whose label counts, but row {empty[0]} of {flag} has none: all of its "
+                f"labels are {loss.ignore_index}. Leave it out of the data."
+            )
+        y = loss.labels_that_count(y)
     low, high = (int(y.min()), int(y.max())) if len(y) else (0, 0)
     if low < 0 or high >= classes:
         raise MismatchError(

@@ -30,7 +30,7 @@ from spotlessnet.precomputed.fold_model_files import write_fold_models
 from spotlessnet.precomputed.fold_models import FoldModels
 from spotlessnet.precomputed.statistics import Statistics
 from spotlessnet.precomputed.statistics_files import write_statistics
-from spotlessnet.requests.audits import Audit, audited, check_can_audit, write_report
+from spotlessnet.requests.audits import Audit, audit_plan, audited, write_report
 from spotlessnet.requests.case import Case, as_flag, inputs_of
 from spotlessnet.requests.folder import Folder
 from spotlessnet.requests.lineage import Lineage, check_unused, used_once
@@ -166,11 +166,10 @@ def serve(
             return _served_before(case, folder, found)
     lineages = _lineages(case)
     plan = plan_of(case)
-    if audit is not None:
-        check_can_audit(plan)
+    audit_lines = [] if audit is None else audit_plan(plan, audit)
     for name, look in looks.items():
         look.check_unchanged(as_flag(name))
-    for line in plan.lines():
+    for line in [*plan.lines(), *audit_lines]:
         say(line)
     request = request_of(case, looks, plan)
     if folder is None:
