@@ -20,8 +20,8 @@ PLANTED = (
     Planted(
         "Monte Carlo with the labels of the data",
         "operators/fisher.py",
-        "torch.stack([_slope(loss, outputs, label) for label in drawn], dim=2)",
-        "torch.stack([_slope(loss, outputs, y) for label in drawn], dim=2)",
+        "drawn = [loss.score(there, labels, draw).to(outputs) for _ in range(draws)]",
+        "drawn = [_slope(loss, outputs, y) for _ in range(draws)]",
         "operators/test_fisher.py::test_monte_carlo_comes_close_to_exact",
     ),
     Planted(

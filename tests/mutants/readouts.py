@@ -95,6 +95,13 @@ PLANTED = (
         "readouts/test_scores.py::test_without_classes_the_score_is_the_negative_loss",
     ),
     Planted(
+        "the loss attack with members and others exchanged",
+        "readouts/loss_attack.py",
+        "return Reading(*auc_interval(members, others))",
+        "return Reading(*auc_interval(others, members))",
+        "readouts/test_scores.py::test_the_loss_attack_is_the_share_of_pairs_in_the_right_order",
+    ),
+    Planted(
         "LiRA with its sign turned",
         "readouts/lira.py",
         "z = (seen - density.loc) / density.scale",
