@@ -40,7 +40,7 @@ from spotlessnet.methods import NTK, Finetune, GradientAscent
 from spotlessnet.methods.bad_teacher import BadTeacher
 from spotlessnet.methods.l1_sparse import L1Sparse
 from spotlessnet.methods.neg_grad_plus import NegGradPlus
-from spotlessnet.methods.respond_and_polish import RespondAndPolish
+from spotlessnet.methods.respond_and_finetune import RespondAndFinetune
 from spotlessnet.methods.salun import SalUn
 from spotlessnet.methods.scrub import SCRUB
 from spotlessnet.methods.short_retrain import ShortRetrain
@@ -70,7 +70,7 @@ OURS = "ours"
 def grid() -> dict[str, dict[str, Scrub]]:
     """Every method with the settings it may choose from."""
     ours: dict[str, Scrub] = {
-        f"steps={i} rewind={r:g} speed={v:g}": RespondAndPolish(iterations=i, rewind=r, lr_scale=v, coreset=100)
+        f"steps={i} rewind={r:g} speed={v:g}": RespondAndFinetune(iterations=i, rewind=r, lr_scale=v, coreset=100)
         for i, r in ((0, 0.0), (0, 0.2), (5, 0.2), (0, 0.4), (5, 0.4), (5, 1.0))
         for v in (2.0, 3.0)
     }

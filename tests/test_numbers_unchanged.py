@@ -25,7 +25,7 @@ METHODS = {
     "Hiding": lambda: sn.Hiding(),
     "Retrain": lambda: sn.Retrain(),
     "ShortRetrain": lambda: sn.ShortRetrain(epoch_fraction=0.5, batch_scale=0.5, lr_scale=1.5, error_tolerance=0.01),
-    "RespondAndPolish": lambda: sn.RespondAndPolish(lr_scale=2.0, epoch_fraction=0.2),
+    "RespondAndPolish": lambda: sn.RespondAndFinetune(lr_scale=2.0, epoch_fraction=0.2),
     "Saliency": lambda: sn.SalUn(epochs=1, share=0.5),
     "SelectiveDampening": lambda: sn.SSD(),
     "SparseFinetune": lambda: sn.L1Sparse(epochs=1),

@@ -23,7 +23,7 @@ from tests.test_every_method import CASES
 NOISY = {"variational", "within budget"}
 """Their random numbers are drawn on the device, so only that they run is looked at."""
 
-UNFINISHED = {"respond and polish"}
+UNFINISHED = {"respond and fine-tune"}
 """Conjugate gradients that stop at a residual of 1e-3: rounding decides where below it."""
 
 DEVICES = [

@@ -128,7 +128,7 @@ if TYPE_CHECKING:
     from spotlessnet.methods import Newton as Newton
     from spotlessnet.methods import OutOfFoldDistillation as OutOfFoldDistillation
     from spotlessnet.methods import RandomLabels as RandomLabels
-    from spotlessnet.methods import RespondAndPolish as RespondAndPolish
+    from spotlessnet.methods import RespondAndFinetune as RespondAndFinetune
     from spotlessnet.methods import Retrain as Retrain
     from spotlessnet.methods import SalUn as SalUn
     from spotlessnet.methods import ShortRetrain as ShortRetrain
@@ -169,6 +169,7 @@ if TYPE_CHECKING:
 _OLD = {
     "Memory": "Statistics",
     "NegativeGradient": "GradientAscent",
+    "RespondAndPolish": "RespondAndFinetune",
     "Saliency": "SalUn",
     "SelectiveDampening": "SSD",
     "SparseFinetune": "L1Sparse",

@@ -135,11 +135,11 @@ def test_no_reference_changes_with_the_forgotten_rows(scrub):
     assert torch.equal(references[0].covariance.diagonal(), references[1].covariance.diagonal())
 
 
-def test_a_memory_of_the_network_that_knew_the_rows_stays_out_of_the_reference():
+def test_statistics_of_the_network_that_knew_the_rows_stay_out_of_the_reference():
     trained, split = problem()
     original, retrained = original_of(trained, split, 0), retrained_of(trained, split, 0)
-    memory = precompute(original, split.whole, rank=0)
-    scrub = chain(NTK(), Fisher(statistics=memory))
+    statistics = precompute(original, split.whole, rank=0)
+    scrub = chain(NTK(), Fisher(statistics=statistics))
     scrubbed = scrub(original, split)
     plain = Fisher().spread(retrained, split, Notes())
     found = scrub.reference_for(scrubbed, retrained, split)

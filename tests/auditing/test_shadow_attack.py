@@ -123,12 +123,12 @@ def test_sixty_four_shadows_on_digits():
     shadows = train_shadows(digit_network(), data, targets, bystanders=bystanders, recipe=recipe)
 
     @dataclass(frozen=True)
-    class Polish(Scrub):
+    class Finetuned(Scrub):
         def shift(self, trained, split, notes):
             return fit(trained, split.retain, recipe.but(epochs=5)).weights
 
     original, retrained = attack_shadows(shadows), attack_shadows(shadows, shadows.retrained())
-    polished = attack_shadows(shadows, shadows.scrubbed(Polish()))
+    finetuned = attack_shadows(shadows, shadows.scrubbed(Finetuned()))
     took = time.process_time() - began
     assert original.forgotten.auc.value == pytest.approx(0.71, abs=0.05)
     assert retrained.forgotten.auc.low <= 0.5 <= retrained.forgotten.auc.high
@@ -136,5 +136,5 @@ def test_sixty_four_shadows_on_digits():
     assert retrained.forgotten.tpr is not None
     assert retrained.forgotten.tpr.high < 0.02
     # One threshold for all rows lets pass what the attack per row catches.
-    assert polished.forgotten.auc.low > 0.6 > polished.population.auc.high
+    assert finetuned.forgotten.auc.low > 0.6 > finetuned.population.auc.high
     assert took < 300

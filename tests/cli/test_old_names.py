@@ -90,7 +90,7 @@ def test_methods_and_their_settings(here, old, new):
         ("short-retrain", "thin", "batch_scale", "2"),
         ("short-retrain", "effort", "epoch_fraction", "0.5"),
         ("short-retrain", "slack", "error_tolerance", "0.5"),
-        ("respond-and-polish", "effort", "epoch_fraction", "0.5"),
+        ("respond-and-finetune", "effort", "epoch_fraction", "0.5"),
         ("finetune", "rate", "lr", "0.5"),
         ("ntk", "batch", "batch_size", "7"),
     ],

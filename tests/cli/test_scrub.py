@@ -77,7 +77,7 @@ def test_the_default_method_is_a_short_retraining_where_start_and_recipe_are_kno
     assert json.loads((here / "run/receipt.json").read_text())["predicate"]["method"] == "short-retrain"
 
 
-def test_the_default_method_is_a_step_and_a_polish_otherwise(here):
+def test_the_default_method_is_a_step_and_finetuning_otherwise(here):
     ended = spotless("scrub", *BASE, "--dry-run")
     assert "method  ntk+finetune" in ended.out
     assert "finetune: epochs=3" in ended.out
@@ -173,18 +173,18 @@ def test_two_runs_cannot_work_in_one_folder(here):
 
 def test_tutors_are_trained_once_and_asked_by_every_request(here):
     rows = ("--model", "nets.py:build", "--weights", "model.safetensors", "--data", "mydata.py:train")
-    ended = spotless("precompute", *rows, *RECIPE, "--rank", "0", "--folds", "2", "--out", "memory")
+    ended = spotless("precompute", *rows, *RECIPE, "--rank", "0", "--folds", "2", "--out", "kept")
     assert ended.code == 0, ended.err
-    assert ended.out == "memory/statistics.safetensors\nmemory/fold-models.safetensors\n"
-    fold_models = sn.read_fold_models(here / "memory/fold-models.safetensors")
+    assert ended.out == "kept/statistics.safetensors\nkept/fold-models.safetensors\n"
+    fold_models = sn.read_fold_models(here / "kept/fold-models.safetensors")
     assert fold_models.weights.shape == (2, 51)
     assert len(fold_models.keys) == 60
     for copy in (
         "same.safetensors",
         "third.safetensors",
     ):  # as trained again elsewhere, for one file serves one request
-        shutil.copy(here / "memory/fold-models.safetensors", here / copy)
-    asked: tuple[str, ...] = ("scrub", *BASE, *RECIPE, "--fold-models", "memory/fold-models.safetensors")
+        shutil.copy(here / "kept/fold-models.safetensors", here / copy)
+    asked: tuple[str, ...] = ("scrub", *BASE, *RECIPE, "--fold-models", "kept/fold-models.safetensors")
     ended = spotless(*asked, "--out", "first")
     assert ended.code == 0, ended.err
     receipt = json.loads((here / "first/receipt.json").read_text())["predicate"]
@@ -192,8 +192,8 @@ def test_tutors_are_trained_once_and_asked_by_every_request(here):
     assert len(receipt["inputs"]["fold_models"]["commitment"]) == 64
     assert any("The file of the fold models holds the network from before all" in limit for limit in receipt["limits"])
     (here / "forget.csv").write_text("id\nperson-2\n")
-    # What a second request finds beside the new network is in `test_memories`.
-    asked = tuple("same.safetensors" if word == "memory/fold-models.safetensors" else word for word in asked)
+    # What a second request finds beside the new network is in `test_precomputed`.
+    asked = tuple("same.safetensors" if word == "kept/fold-models.safetensors" else word for word in asked)
     assert spotless(*asked, "--set", "compute_budget=0.5", "--out", "cheap").code == 0
     costs = [
         json.loads((here / name / "receipt.json").read_text())["predicate"]["about"]["cost_in_trainings"]
@@ -204,7 +204,7 @@ def test_tutors_are_trained_once_and_asked_by_every_request(here):
     # Two networks answer the retained rows, by count half of a gradient each here; five epochs have one gradient each.
     looked = 2 / 2 / 5
     assert plan["seconds"] / plan["retraining"] == pytest.approx(costs[1] * 60 / 59 + looked)  # which sees one row less
-    ended = spotless("inspect", "memory/fold-models.safetensors", "--json")
+    ended = spotless("inspect", "kept/fold-models.safetensors", "--json")
     assert json.loads(ended.out)["kind"] == "fold_models"
     asked = tuple("third.safetensors" if word == "same.safetensors" else word for word in asked)
     ended = spotless(*asked, "--method", "ntk", "--out", "x")
@@ -215,34 +215,34 @@ def test_tutors_are_trained_once_and_asked_by_every_request(here):
 def test_tutors_of_several_divisions_learn_from_held_out_rows_how_sure_to_be(here):
     rows = ("--model", "nets.py:build", "--weights", "model.safetensors", "--data", "mydata.py:train", *RECIPE)
     more = ("--rank", "0", "--folds", "2", "--repeats", "2", "--validation", "mydata.py:test")
-    ended = spotless("precompute", *rows, *more, "--out", "memory")
+    ended = spotless("precompute", *rows, *more, "--out", "kept")
     assert ended.code == 0, ended.err
     assert "and train 4 fold models: as long as 2 trainings" in ended.err
-    fold_models = sn.read_fold_models(here / "memory/fold-models.safetensors")
+    fold_models = sn.read_fold_models(here / "kept/fold-models.safetensors")
     assert fold_models.weights.shape == (4, 51)
     assert fold_models.part.shape == (2, 60)
     assert 0 < fold_models.scale != 1
 
 
-def test_tutors_that_cannot_be_trained_are_refused_before_the_memory_is_written(here):
+def test_fold_models_that_cannot_be_trained_are_refused_before_statistics_are_written(here):
     rows = ("--model", "nets.py:build", "--weights", "model.safetensors", "--data", "mydata.py:train")
-    ended = spotless("precompute", *rows, "--folds", "2", "--out", "memory")
+    ended = spotless("precompute", *rows, "--folds", "2", "--out", "kept")
     assert ended.code == 2
     assert "Fold models are trained like the network, but its start or recipe is not known. Give both." in ended.err
-    ended = spotless("precompute", *rows, *RECIPE, "--folds", "1", "--out", "memory")
+    ended = spotless("precompute", *rows, *RECIPE, "--folds", "1", "--out", "kept")
     assert "Fold models' `parts` must be at least 2 and at most one per row, but got 1." in ended.err
-    assert not (here / "memory").exists()
-    ended = spotless("precompute", *rows, *RECIPE, "--repeats", "2", "--out", "memory")
+    assert not (here / "kept").exists()
+    ended = spotless("precompute", *rows, *RECIPE, "--repeats", "2", "--out", "kept")
     assert ended.code == 2
     assert "--repeats divides the rows among fold models, but none are trained. Give --folds 2 as well." in ended.err
-    assert not (here / "memory").exists()
+    assert not (here / "kept").exists()
     ended = spotless("precompute", *rows, *RECIPE, "--folds", "3", "--dry-run")
     assert "and train 3 fold models: as long as 2 trainings" in ended.out
 
 
 def test_an_audit_holds_each_of_its_networks_to_what_it_said_itself(here, monkeypatch):
     rows = ("--model", "nets.py:build", "--weights", "model.safetensors", "--data", "mydata.py:train")
-    assert spotless("precompute", *rows, *RECIPE, "--rank", "0", "--folds", "2", "--out", "memory").code == 0
+    assert spotless("precompute", *rows, *RECIPE, "--rank", "0", "--folds", "2", "--out", "kept").code == 0
     seen: list[Any] = []
 
     def measure(trained: Any, split: Any, scrub: Any, **about: Any) -> None:
@@ -250,7 +250,7 @@ def test_an_audit_holds_each_of_its_networks_to_what_it_said_itself(here, monkey
         raise sn.SpotlessError("Enough was seen.")
 
     monkeypatch.setattr(import_module("spotlessnet.auditing.run_audit"), "audit", measure)
-    asked = ("audit", *BASE, *RECIPE, "--test", "mydata.py:test", "--fold-models", "memory/fold-models.safetensors")
+    asked = ("audit", *BASE, *RECIPE, "--test", "mydata.py:test", "--fold-models", "kept/fold-models.safetensors")
     spotless(*asked, "--out", "x")
     assert seen[0].fold_models is not None
     assert seen[0].fold_models.origin is None

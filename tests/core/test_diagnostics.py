@@ -69,5 +69,5 @@ def test_each_part_of_a_chain_keeps_its_own():
 def test_methods_of_the_package_measure_in_types():
     """Free-form facts are for methods elsewhere: here every number has a field, so that no reader spells a key."""
     trained, split = logistic_problem(0)
-    for name in ("ntk", "newton", "fisher", "variational", "short-retrain", "respond-and-polish", "ssd"):
+    for name in ("ntk", "newton", "fisher", "variational", "short-retrain", "respond-and-finetune", "ssd"):
         assert not METHODS.find(name)()(trained, split).diagnostics.others, name

@@ -20,6 +20,11 @@ def test_relearn_time(old, new, value):
     assert getattr(made, new) == value
 
 
+def test_respond_and_polish():
+    with pytest.warns(DeprecationWarning, match="`spotlessnet.RespondAndPolish` is now called"):
+        assert sn.RespondAndPolish is sn.RespondAndFinetune
+
+
 def test_newton_and_fold_models():
     torch.manual_seed(0)
     model = nn.Linear(2, 2)

@@ -54,3 +54,28 @@ def test_the_readme_begins_with_the_category_and_leads_to_the_glossary():
     assert "(docs/glossary.md)" in text
     for word in ("forget set", "retain", "learning rate", "membership", "fine-tun", "epochs"):
         assert word in text + (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8"), word
+
+
+OF_BEFORE = {"__init__.py", "core/deprecated.py"}
+"""Files that list names of version 0.1; elsewhere a line with `OldName` may."""
+
+COINED_IN_CODE = (
+    r"tutors?\b",
+    r"unlabel\b",
+    r"polish(es|ed|ing)?\b",
+    r"\bwish\b",
+    r"\bmemories\b",
+    r"(from|write|read)_memory\b",
+)
+
+
+def test_the_source_uses_the_fields_words():
+    package = ROOT / "src" / "spotlessnet"
+    found = [
+        f"{path.relative_to(package)}: {line.strip()}"
+        for path in sorted(package.rglob("*.py"))
+        if path.relative_to(package).as_posix() not in OF_BEFORE
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if "OldName(" not in line and re.search("|".join(COINED_IN_CODE), line, re.I)
+    ]
+    assert found == []

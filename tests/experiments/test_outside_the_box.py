@@ -17,7 +17,7 @@ from spotlessnet.core.scrub import Notes
 from spotlessnet.experiments import EXPERIMENTS
 from spotlessnet.experiments.outside_the_box import five_readouts, noise_trade_off, published_code, training_paths
 from spotlessnet.experiments.outside_the_box.curves import at, curve, place_of
-from spotlessnet.experiments.outside_the_box.methods import FLOOR, OURS, POLISHED, PUBLISHED, noise
+from spotlessnet.experiments.outside_the_box.methods import FINETUNED, FLOOR, OURS, PUBLISHED, noise
 from spotlessnet.experiments.outside_the_box.scene import (
     GENTLE,
     Stage,
@@ -206,7 +206,7 @@ def test_published_numbers_stand_beside_rows_that_exist(name, measured):
 def test_five_readouts_have_every_method_and_column(measured):
     rows = measured["outside_figure_2"][1]
     methods = {row.method for row in rows}
-    assert {"original", "retrained", "fine-tune", "Fisher", PUBLISHED, OURS, POLISHED, FLOOR} == methods
+    assert {"original", "retrained", "fine-tune", "Fisher", PUBLISHED, OURS, FINETUNED, FLOOR} == methods
     assert set(five_readouts.SHOWN) <= {row.readout for row in rows}
     values = {(row.method, row.readout): row.value for row in rows}
     assert values["retrained", "activation distance on forget"] == 0.0
@@ -241,7 +241,7 @@ def test_more_noise_leaks_less_and_weights_tell_more_than_one_answer(measured):
 def test_the_way_begins_at_the_original(measured):
     rows = measured["outside_figure_4"][1]
     name = "activation distance on forget"
-    begins = {method: curve(rows, method, name)[0.0] for method in (PUBLISHED, OURS, POLISHED)}
+    begins = {method: curve(rows, method, name)[0.0] for method in (PUBLISHED, OURS, FINETUNED)}
     assert len({value for [value] in begins.values()}) == 1
     assert any(row.method == FLOOR and row.readout == name for row in rows)
 

@@ -83,7 +83,7 @@ def joined(tallies: list[Tally]) -> Tally:
 
 
 def around(place: Path) -> list[tuple[str, int, int]]:
-    """Everything on the disk beside --out and the note of a memory, with size and time of the last change."""
+    """Everything on the disk beside --out and the note of statistics, with size and time of the last change."""
     found = []
     for root, folders, files in os.walk(place):
         if Path(root) == place / "work":

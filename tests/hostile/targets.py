@@ -172,7 +172,7 @@ def _made_by_commands(folder: Path) -> list[Target]:
     with_memory = scrub(statistics="statistics.safetensors")
     with_tutors = (*scrub(fold_models="fold-models.safetensors", method=None), *RECIPE, "--dry-run")
     check = ("verify", "done", "--forget", "forget.csv")
-    # The one file beside --out that a request writes: which request used the memory.
+    # The one file beside --out that a request writes: which request used the statistics.
     note = {"statistics": hashlib.sha256(memory).hexdigest(), "folder": "run", "state": "at work"}
     Path("statistics.safetensors").write_bytes(memory)
     return [

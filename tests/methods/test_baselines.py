@@ -95,13 +95,13 @@ def test_fine_tuning_says_what_it_did_not_know():
     assert Finetune(epochs=1)(trained, split).diagnostics["assumed"] == []
 
 
-def test_a_step_and_a_polish_go_together():
+def test_a_step_and_finetuning_go_together():
     trained, split = logistic_problem(2)
     best = optimum(trained, split.retain)
-    alone, polish = Newton()(trained, split).mean, Finetune(epochs=5)(trained, split).mean
+    alone, finetuned = Newton()(trained, split).mean, Finetune(epochs=5)(trained, split).mean
     both = chain(Newton(), Finetune(epochs=5))(trained, split).mean
     assert gap(both, best) < gap(alone, best) < gap(trained.weights, best)
-    assert gap(both, best) < gap(polish, best)
+    assert gap(both, best) < gap(finetuned, best)
 
 
 def test_negative_gradient_climbs_on_what_must_go():

@@ -46,7 +46,7 @@ def problem(whole_class: bool = False) -> tuple[Trained, Split]:
 
 
 @cache
-def memory() -> sn.Statistics:
+def statistics() -> sn.Statistics:
     trained, split = problem()
     return precompute(trained, split.whole, rank=20)
 
@@ -75,21 +75,21 @@ SURE = {
     "bad teacher": lambda: sn.BadTeacher(epochs=2),
     "saliency": lambda: sn.SalUn(epochs=2),
     "dampening": lambda: sn.SSD(),
-    "respond and polish": lambda: sn.RespondAndPolish(),
-    "respond alone": lambda: sn.RespondAndPolish(iterations=40, epoch_fraction=0.01),
+    "respond and fine-tune": lambda: sn.RespondAndFinetune(),
+    "respond alone": lambda: sn.RespondAndFinetune(iterations=40, epoch_fraction=0.01),
     "out-of-fold-distillation": lambda: sn.OutOfFoldDistillation(),
     "variational": lambda: sn.Variational(steps=30),
     "fisher": lambda: sn.Fisher(),
     "fisher, drawn labels": lambda: sn.Fisher(kind="monte carlo"),
     "fisher, kronecker": lambda: sn.Fisher(structure="kronecker"),
-    "fisher from memory": lambda: sn.Fisher(statistics=memory()),
+    "fisher from statistics": lambda: sn.Fisher(statistics=statistics()),
     "newton by products": lambda: sn.Newton(dense_up_to=0, solver=CG(tolerance=1e-4, max_iterations=500)),
     "newton, hessian": lambda: sn.Newton(curvature="hessian"),
     "newton, gauss-newton": lambda: sn.Newton(curvature="gauss-newton"),
     "newton in time": lambda: sn.Newton(curvature="gauss-newton", time="recipe"),
     "newton with noise": lambda: sn.Newton(curvature="hessian", strength=1e-8),
     "newton with dense noise": lambda: sn.Newton(curvature="hessian", strength=1e-8, structure="dense"),
-    "newton from memory": lambda: sn.Newton(statistics=memory()),
+    "newton from statistics": lambda: sn.Newton(statistics=statistics()),
     "ntk, primal": lambda: sn.NTK(solver=FEW, damping=0.01),
     "ntk, dual": lambda: sn.NTK(solver=Dual(), damping=0.01),
     "ntk, low rank": lambda: sn.NTK(solver=LowRank(rank=20), damping=0.01),
@@ -99,7 +99,7 @@ SURE = {
     "ntk, calibrated": lambda: sn.NTK(solver=FEW, calibrate="holdout", damping=0.01),
     "ntk, at the start": lambda: sn.NTK(solver=FEW, linearised="start", damping=0.01),
     "ntk, published": lambda: sn.NTK(solver=FEW, variant="published"),
-    "ntk from memory": lambda: sn.NTK(statistics=memory()),
+    "ntk from statistics": lambda: sn.NTK(statistics=statistics()),
     "budget with a reference": lambda: sn.WithinBudget(sn.Fisher(), max_nats=1, reference=problem()[0].weights + 0.01),
     "chain": lambda: sn.chain(sn.NTK(solver=FEW, damping=0.01), sn.Finetune(epochs=3), sn.Fisher()),
 }
@@ -143,12 +143,12 @@ def test_what_is_found_on_the_way_stays_below_the_most(make):
     assert truth / 6 <= guess.usual <= 6 * truth, f"guessed {guess.usual:.0f}, counted {truth:.0f}"
 
 
-def test_a_polish_is_a_share_of_the_recipe_however_long_that_is():
+def test_finetuning_is_a_share_of_the_recipe_however_long_that_is():
     """The plan once took the method's own epochs, which it does not follow where there is a recipe: 4.75 times less."""
     trained, split = problem()
     assert trained.recipe is not None
     long = replace(trained, recipe=trained.recipe.but(epochs=200))
-    scrub = sn.RespondAndPolish(iterations=0)
+    scrub = sn.RespondAndFinetune(iterations=0)
     assert scrub.cost(long, split).usual == pytest.approx(counted(scrub, long, split), rel=0.1)
 
 

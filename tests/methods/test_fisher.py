@@ -88,35 +88,39 @@ def remembered(trained: Trained, data: Data) -> Statistics:
     return Statistics(trained.weights, zero, RowKeys.of(data), trained.known_weight_decay, diagonal=F, kronecker=K)
 
 
-def test_from_memory_only_the_forgotten_rows_are_read():
+def test_from_statistics_only_the_forgotten_rows_are_read():
     trained, split = logistic_problem(3)
-    memory = remembered(trained, split.whole)
+    statistics = remembered(trained, split.whole)
     alone = Split(forget=split.forget)
-    from_memory = Fisher(statistics=memory)(trained, alone)
+    from_statistics = Fisher(statistics=statistics)(trained, alone)
     from_rows = Fisher()(trained, split)
-    torch.testing.assert_close(from_memory.covariance.diagonal(), from_rows.covariance.diagonal(), rtol=1e-9, atol=0)
-    assert from_memory.diagnostics["assumed"] == []
-    rough = Fisher(statistics=memory, structure="kronecker")(trained, alone)
+    torch.testing.assert_close(
+        from_statistics.covariance.diagonal(), from_rows.covariance.diagonal(), rtol=1e-9, atol=0
+    )
+    assert from_statistics.diagnostics["assumed"] == []
+    rough = Fisher(statistics=statistics, structure="kronecker")(trained, alone)
     assert "still hold the forgotten rows" in rough.diagnostics["assumed"][0]
 
 
-def test_rows_that_a_memory_does_not_hold_are_refused():
+def test_rows_that_statistics_do_not_hold_are_refused():
     trained, split = logistic_problem(3)
     first, both = split.forget.select(range(4)), split.forget
     after = remembered(trained, split.whole.without(first))
-    with pytest.raises(MismatchError, match=r"4 of \d+ rows are not among the \d+ rows of the memory"):
+    with pytest.raises(MismatchError, match=r"4 of \d+ rows are not among the \d+ rows of the statistics"):
         Fisher(statistics=after)(trained, Split(forget=both))
 
 
-def test_noise_after_a_step_says_where_its_memory_was_written():
+def test_noise_after_a_step_says_where_its_statistics_were_written():
     trained, split = logistic_problem(3)
-    memory = remembered(trained, split.whole)
-    about = chain(Newton(), Fisher(statistics=memory))(trained, split).diagnostics
+    statistics = remembered(trained, split.whole)
+    about = chain(Newton(), Fisher(statistics=statistics))(trained, split).diagnostics
     assert any("at the remembered weights" in text for text in about["assumed"])
-    with pytest.raises(NeedError, match="The memory holds no diagonal"):
-        Fisher(statistics=replace(memory, diagonal=None))(trained, Split(forget=split.forget))
+    with pytest.raises(NeedError, match="The statistics hold no diagonal"):
+        Fisher(statistics=replace(statistics, diagonal=None))(trained, Split(forget=split.forget))
     with pytest.raises(NeedError, match="The statistics hold no kronecker"):
-        Fisher(statistics=replace(memory, kronecker=None), structure="kronecker")(trained, Split(forget=split.forget))
+        Fisher(statistics=replace(statistics, kronecker=None), structure="kronecker")(
+            trained, Split(forget=split.forget)
+        )
 
 
 def test_kinds_of_diagonal():

@@ -19,7 +19,7 @@ from spotlessnet.methods import (
     BadTeacher,
     L1Sparse,
     NegGradPlus,
-    RespondAndPolish,
+    RespondAndFinetune,
     SalUn,
 )
 from spotlessnet.operators.gradient import gradient
@@ -102,9 +102,9 @@ def test_the_student_contradicts_the_teacher_where_it_is_told_to():
     assert distance(away) > distance(plain)
 
 
-def test_respond_and_polish_without_a_polish_to_speak_of_is_the_linear_response():
+def test_respond_and_finetune_with_next_to_no_finetuning_is_the_linear_response():
     trained, split = problem()
-    tiny = RespondAndPolish(iterations=200, coreset=24, lr_scale=1e-12)
+    tiny = RespondAndFinetune(iterations=200, coreset=24, lr_scale=1e-12)
     full = trained.at(tiny(replace(trained, weight_decay=0.5), split).mean)
     g_f, g_r = gradient(trained, split.forget), gradient(trained, split.retain)
     rows = torch.func.jacrev(lambda w: trained.outputs(_inputs(split.retain), w))(trained.weights)
@@ -117,7 +117,7 @@ def test_respond_and_polish_without_a_polish_to_speak_of_is_the_linear_response(
 
 def test_rewinding_all_the_way_forgets_where_the_network_was():
     trained, split = problem()
-    method = RespondAndPolish(iterations=0, rewind=0.0)
+    method = RespondAndFinetune(iterations=0, rewind=0.0)
     elsewhere = trained.at(trained.weights + 1)
     torch.testing.assert_close(method(trained, split).mean, method(elsewhere, split).mean)
 
@@ -151,5 +151,5 @@ def test_settings_are_checked():
         SalUn(share=0.0)
     with pytest.raises(SettingError, match=r"`SSD.alpha` must be positive"):
         SSD(alpha=-1.0)
-    with pytest.raises(SettingError, match=r"`RespondAndPolish.epoch_fraction` must be positive"):
-        RespondAndPolish(epoch_fraction=0.0)
+    with pytest.raises(SettingError, match=r"`RespondAndFinetune.epoch_fraction` must be positive"):
+        RespondAndFinetune(epoch_fraction=0.0)

@@ -229,10 +229,10 @@ PLANTED = (
     ),
     Planted(
         "respond with the curvature of one row",
-        "methods/respond_and_polish.py",
+        "methods/respond_and_finetune.py",
         "ridge=n * ridge_of(trained, None, notes)",
         "ridge=ridge_of(trained, None, notes)",
-        "methods/test_rivals.py::test_respond_and_polish_without_a_polish_to_speak_of_is_the_linear_response",
+        "methods/test_rivals.py::test_respond_and_finetune_with_next_to_no_finetuning_is_the_linear_response",
     ),
     Planted(
         "NegGrad+ goes down on both",

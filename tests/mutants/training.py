@@ -134,7 +134,7 @@ PLANTED = (
         "precomputed/step.py",
         "return removal_gradient(g_f, self.statistics.gradient.to(g_f), len(self.rows), self.statistics.count)",
         "return removal_gradient(-g_f, self.statistics.gradient.to(g_f), len(self.rows), self.statistics.count)",
-        "precomputed/test_step.py::test_a_request_from_memory_is_retraining_where_the_model_is_linear",
+        "precomputed/test_step.py::test_a_request_from_statistics_is_retraining_where_the_model_is_linear",
     ),
     Planted(
         "the ridge of all rows when some are gone",

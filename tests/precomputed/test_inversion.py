@@ -33,7 +33,7 @@ NETWORKS = {
 
 @dataclass(frozen=True)
 class Case:
-    """A network, its memory, and both after a request for row 0; `other` was never in the data."""
+    """A network, its statistics, and both after a request for row 0; `other` was never in the data."""
 
     before: Trained
     after: Trained
@@ -57,10 +57,10 @@ def case(network: str, seed: int, *, rank: int | None = None) -> Case:
     )
     began = Trained.of(began.model, recipe=began.recipe, init=began.weights, weight_decay=DECAY)
     before, forget = fit(began, data), data.select([0])
-    memory = precompute(before, data, rank=before.size if rank is None else rank, diagonal="exact")
-    after = before.at(before.weights + step_from_statistics(memory, before, forget, RIDGE, Notes()).step)
-    left = after_request(memory, before, forget, after.weights, retain=data.select(range(1, ROWS)))
-    return Case(before, after, memory, left, x[:ROWS], y, x[ROWS])
+    statistics = precompute(before, data, rank=before.size if rank is None else rank, diagonal="exact")
+    after = before.at(before.weights + step_from_statistics(statistics, before, forget, RIDGE, Notes()).step)
+    left = after_request(statistics, before, forget, after.weights, retain=data.select(range(1, ROWS)))
+    return Case(before, after, statistics, left, x[:ROWS], y, x[ROWS])
 
 
 def gradient_of(trained: Trained, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
@@ -130,9 +130,9 @@ def test_the_form_before_gave_the_row_away(network):
     """The attack works: on what requests once left, the row comes back to rounding. Nothing but the file is needed."""
     for seed in range(8):
         found = case(network, seed)
-        memory, before = found.written, found.before
+        statistics, before = found.written, found.before
         # What that file held: the mean gradient from before the request, and the sum without the row.
-        undone = memory.gradient / memory.count
+        undone = statistics.gradient / statistics.count
         without = gradient_of(before, before.weights, *found.kept)
         guess, label = read(before, undone * (len(found.kept[0]) + 1) - without)
         assert error(guess, found.x[0]) < 1e-6
@@ -173,10 +173,10 @@ def words_in(basis: Tensor) -> Tensor:
 def test_no_word_that_only_the_forgotten_row_held_is_in_the_statistics(rank):
     before, data = texts()
     forget, kept = data.select([7]), data.select([i for i in range(300) if i != 7])
-    memory = precompute(before, data, rank=rank, diagonal="exact")
-    moved = before.weights + step_from_statistics(memory, before, forget, 1e-3, Notes()).step
+    statistics = precompute(before, data, rank=rank, diagonal="exact")
+    moved = before.weights + step_from_statistics(statistics, before, forget, 1e-3, Notes()).step
     for rows in (kept, kept.select(range(150))):
-        left = after_request(memory, before, forget, moved, retain=rows)
+        left = after_request(statistics, before, forget, moved, retain=rows)
         found = words_in(left.need("basis"))
         # Random vectors that directions were found from leave a little of every word, of those in no text too.
         assert float(found.max()) < 1e-4 or float(found[SECRET == 1].mean() / found[SECRET == 0].mean()) < 1.5
@@ -186,9 +186,9 @@ def test_no_word_that_only_the_forgotten_row_held_is_in_the_statistics(rank):
 def test_taking_a_row_out_of_a_low_rank_spells_it():
     """Why statistics are never made of old ones: all words of the row are read off the directions of the difference."""
     before, data = texts()
-    memory = precompute(before, data, rank=40, diagonal=None)
+    statistics = precompute(before, data, rank=40, diagonal=None)
     own, _ = own_root(before, data.select([7]), most=4)
-    basis, values = memory.need("basis"), memory.need("values")
+    basis, values = statistics.need("basis"), statistics.need("values")
     values, directions = torch.linalg.eigh((basis @ values.diag() @ basis.T - own @ own.T).double())
     kept = directions[:, values > 1e-3 * values.max()]
     found = words_in(kept)
@@ -201,7 +201,7 @@ def asked_for(found: Case, w: Tensor, H: Tensor) -> Tensor:
     return (ROWS * b + gradient_of(found.after, w, *found.kept)) / (ROWS - 1)
 
 
-def test_whoever_kept_the_old_weights_and_all_other_rows_needs_no_memory():
+def test_whoever_kept_the_old_weights_and_all_other_rows_needs_no_statistics():
     """Why the receipt has the old weights destroyed: the step itself is the row's gradient in another form."""
     for seed in range(5):
         found = case("linear", seed)

@@ -1,4 +1,4 @@
-"""Requests served from a memory, against retraining where retraining has a closed form."""
+"""Requests served from statistics, against retraining where retraining has a closed form."""
 
 from dataclasses import replace
 
@@ -52,11 +52,11 @@ def ridge(trained: Trained, data: Data) -> torch.Tensor:
 
 @given(st.integers(0, 10_000), st.integers(1, 15))
 @settings(max_examples=100, deadline=None)
-def test_a_request_from_memory_is_retraining_where_the_model_is_linear(seed, k):
+def test_a_request_from_statistics_is_retraining_where_the_model_is_linear(seed, k):
     trained, data = problem(seed)
-    memory = precompute(trained, data, rank=trained.size, diagonal=None)
+    statistics = precompute(trained, data, rank=trained.size, diagonal=None)
     forget = data.select(range(k))
-    found = step_from_statistics(memory, trained, forget, DECAY, Notes())
+    found = step_from_statistics(statistics, trained, forget, DECAY, Notes())
     retrained = ridge(trained, data.without(forget))
     torch.testing.assert_close(trained.weights + found.step, retrained, rtol=0, atol=1e-8)
 
@@ -65,30 +65,30 @@ def test_a_request_from_memory_is_retraining_where_the_model_is_linear(seed, k):
 @settings(max_examples=100, deadline=None)
 def test_two_requests_in_a_row_are_one_joint_request(seed, a, b):
     trained, data = problem(seed)
-    memory = precompute(trained, data, rank=trained.size, diagonal="exact")
+    statistics = precompute(trained, data, rank=trained.size, diagonal="exact")
     A, B = data.select(range(a)), data.select(range(a, a + b))
-    first = trained.at(trained.weights + step_from_statistics(memory, trained, A, DECAY, Notes()).step)
-    memory = after_request(memory, trained, A, first.weights, retain=data.without(A))
-    second = first.weights + step_from_statistics(memory, first, B, DECAY, Notes()).step
+    first = trained.at(trained.weights + step_from_statistics(statistics, trained, A, DECAY, Notes()).step)
+    statistics = after_request(statistics, trained, A, first.weights, retain=data.without(A))
+    second = first.weights + step_from_statistics(statistics, first, B, DECAY, Notes()).step
     torch.testing.assert_close(second, ridge(trained, data.without(A.join(B))), rtol=0, atol=1e-7)
 
 
-def every(memory: Statistics) -> dict[str, object]:
-    """All that is in a memory, by name; eigenvectors as the matrix that they make up."""
-    tensors, text = memory.tensors()
+def every(statistics: Statistics) -> dict[str, object]:
+    """All that is in statistics, by name; eigenvectors as the matrix that they make up."""
+    tensors, text = statistics.tensors()
     told = {name: value for name, value in text.items() if name not in ("trained_on", "effects")}
     return {**tensors, **told}
 
 
 @given(st.integers(0, 10_000))
 @settings(max_examples=25, deadline=None)
-def test_with_the_retained_rows_it_is_bit_for_bit_the_memory_without_the_rows(seed):
+def test_with_the_retained_rows_they_are_bit_for_bit_those_without_the_rows(seed):
     trained, data = curved(seed)
-    memory = precompute(trained, data, rank=8, coreset=9, sample=30, seed=seed)
+    statistics = precompute(trained, data, rank=8, coreset=9, sample=30, seed=seed)
     forget = data.select([3, 8, 20])
     kept = data.without(forget)
     moved = trained.weights + 0.1 * torch.randn_like(trained.weights)  # any weights, noise included
-    after = every(after_request(memory, trained, forget, moved, retain=kept, salt=b"new"))
+    after = every(after_request(statistics, trained, forget, moved, retain=kept, salt=b"new"))
     afresh = every(precompute(trained.at(moved), kept, rank=8, coreset=9, sample=30, seed=seed, salt=b"new"))
     assert after.keys() == afresh.keys()
     for name, value in afresh.items():
@@ -99,29 +99,29 @@ def test_with_the_retained_rows_it_is_bit_for_bit_the_memory_without_the_rows(se
             assert found == value, name
 
 
-def test_every_memory_has_a_salt_of_its_own():
-    """Under one salt, whoever kept the memory before would see in the new one which keys are gone."""
+def test_all_statistics_have_a_salt_of_their_own():
+    """Under one salt, whoever kept the statistics before would see in the new ones which keys are gone."""
     trained, data = problem(4, n=200)
-    memory = precompute(trained, data, rank=4, diagonal=None)
+    statistics = precompute(trained, data, rank=4, diagonal=None)
     forget, rest = data.select(range(6)), data.select(range(6, 200))
-    twice = [after_request(memory, trained, forget, trained.weights, retain=rest) for _ in range(2)]
-    assert len({m.keys.salt for m in (memory, *twice)}) == 3
+    twice = [after_request(statistics, trained, forget, trained.weights, retain=rest) for _ in range(2)]
+    assert len({m.keys.salt for m in (statistics, *twice)}) == 3
     for after in twice:
         assert (len(after.keys), after.keys.count_unknown(rest)) == (len(rest), 0)
-        assert not set(after.keys.listed) & set(memory.keys.listed)
+        assert not set(after.keys.listed) & set(statistics.keys.listed)
     # Keys of rows that are not at hand cannot be made anew.
-    some = after_request(memory, trained, forget, trained.weights, retain=data.select(range(6, 120)))
-    assert some.keys.salt == memory.keys.salt
+    some = after_request(statistics, trained, forget, trained.weights, retain=data.select(range(6, 120)))
+    assert some.keys.salt == statistics.keys.salt
     assert (len(some.keys), some.keys.count_unknown(rest)) == (len(rest), 0)
-    old = memory.keys.salt
+    old = statistics.keys.salt
     assert next_salt(old, 3) == next_salt(old, 3) != next_salt(old, 4) != old
 
 
 def test_some_of_the_retained_rows_stand_for_all():
     trained, data = problem(4, n=400)
-    memory = precompute(trained, data, rank=trained.size, diagonal="exact", kronecker=False)
+    statistics = precompute(trained, data, rank=trained.size, diagonal="exact", kronecker=False)
     forget, some = data.select(range(6)), data.select(range(100, 300))
-    after = after_request(memory, trained, forget, trained.weights, retain=some)
+    after = after_request(statistics, trained, forget, trained.weights, retain=some)
     afresh = precompute(trained, some, rank=trained.size, diagonal="exact")
     assert after.count == 394
     assert len(after.keys) == len(data.without(forget))
@@ -130,12 +130,12 @@ def test_some_of_the_retained_rows_stand_for_all():
         torch.testing.assert_close(after.need(name), 394 / 200 * afresh.need(name))
 
 
-def test_a_memory_is_written_anew_from_rows_that_stay_alone():
+def test_statistics_are_written_anew_from_rows_that_stay_alone():
     trained, data = problem(1)
-    memory = precompute(trained, data, rank=4, diagonal=None)
+    statistics = precompute(trained, data, rank=4, diagonal=None)
     for other in (data, data.select(range(5, 40)), data.without(data.select([1])), data.select([])):
         with pytest.raises(MismatchError, match=r"hold 39 rows beside those of the request, .* but \d+ rows were"):
-            after_request(memory, trained, data.select([0]), trained.weights, retain=other)
+            after_request(statistics, trained, data.select([0]), trained.weights, retain=other)
 
 
 def curved(seed: int, weight_decay: float = DECAY) -> tuple[Trained, Data]:
@@ -157,12 +157,12 @@ def test_a_later_request_asks_for_its_own_rows_alone(seed, kind):
     """Whatever the first request did, and with whatever damping, is never asked for again, nor taken back."""
     trained, data = curved(seed)
     A, B = data.select(range(5)), data.select(range(5, 9))
-    memory = precompute(trained, data, rank=trained.size, diagonal=None)
+    statistics = precompute(trained, data, rank=trained.size, diagonal=None)
     noise = 0.1 * torch.randn_like(trained.weights)
-    first = trained.at(trained.weights + step_from_statistics(memory, trained, A, DECAY, Notes()).step + noise)
-    memory = after_request(memory, trained, A, first.weights, retain=data.without(A))
+    first = trained.at(trained.weights + step_from_statistics(statistics, trained, A, DECAY, Notes()).step + noise)
+    statistics = after_request(statistics, trained, A, first.weights, retain=data.without(A))
     later = DECAY if kind == "exact" else 50 * DECAY
-    found = step_from_statistics(memory, first, B, later, Notes()).step
+    found = step_from_statistics(statistics, first, B, later, Notes()).step
     rest, k = data.without(A), len(B)
     H = dense(first, rest.without(B)) + (len(rest) - k) * later * torch.eye(first.size, dtype=float64)
     b = gradient(first, B) - k / len(rest) * gradient(first, rest)
@@ -171,10 +171,10 @@ def test_a_later_request_asks_for_its_own_rows_alone(seed, kind):
 
 def test_the_damping_rises_until_the_network_follows_on_the_rows_that_must_go():
     trained, data = curved(1, weight_decay=1e-4)
-    memory = precompute(trained, data, rank=trained.size, diagonal=None)
+    statistics = precompute(trained, data, rank=trained.size, diagonal=None)
     forget, notes = data.select(range(10)), Notes()
-    found = faithful_step(memory, trained, forget, 1e-4, notes)
-    wild = step_from_statistics(memory, trained, forget, 1e-4, Notes())
+    found = faithful_step(statistics, trained, forget, 1e-4, notes)
+    wild = step_from_statistics(statistics, trained, forget, 1e-4, Notes())
     J, before = Jacobian(trained, forget), trained.predict(forget)
     for step, least, most in ((found.step, 0.0, 0.2), (wild.step, 0.2, 1e9)):
         linear = J.multiply(step)
@@ -186,9 +186,9 @@ def test_the_damping_rises_until_the_network_follows_on_the_rows_that_must_go():
 
 def test_a_linear_network_needs_no_damping():
     trained, data = problem(11)
-    memory = precompute(trained, data, rank=trained.size, diagonal=None)
+    statistics = precompute(trained, data, rank=trained.size, diagonal=None)
     notes = Notes()
-    found = faithful_step(memory, trained, data.select(range(5)), DECAY, notes)
+    found = faithful_step(statistics, trained, data.select(range(5)), DECAY, notes)
     assert notes.facts["damping"] == 0
     torch.testing.assert_close(trained.weights + found.step, ridge(trained, data.without(data.select(range(5)))))
 
@@ -214,16 +214,16 @@ def test_a_step_that_the_network_does_not_follow_is_no_step(method):
     assert "from the linear picture of the statistics" in found["assumed"][-1]
 
 
-def test_a_network_that_lost_many_rows_must_be_retrained_though_its_memory_is_new():
+def test_a_network_that_lost_many_rows_must_be_retrained_though_its_statistics_are_new():
     trained, data = problem(2)
-    memory = precompute(trained, data, rank=trained.size, diagonal=None)
+    statistics = precompute(trained, data, rank=trained.size, diagonal=None)
     told = []
     for i in range(3):
         forget, notes = data.select(range(4 * i, 4 * i + 4)), Notes()
         rest = data.select(range(4 * i + 4, 40))
-        faithful_step(memory, trained, forget, DECAY, notes, retain=rest)
+        faithful_step(statistics, trained, forget, DECAY, notes, retain=rest)
         told.append((notes.facts["gone"], notes.facts["retrain_now"]))
-        memory = after_request(memory, trained, forget, trained.weights, retain=rest)
+        statistics = after_request(statistics, trained, forget, trained.weights, retain=rest)
     assert told == [(0.1, False), (0.2, False), (0.3, True)]
     assert "30% of the rows that the network was trained on are gone" in notes.assumed[-1]
 
@@ -233,60 +233,60 @@ def test_newton_and_ntk_work_from_the_forgotten_rows_alone(method):
     trained, data = problem(7)
     forget = data.select(range(5))
     alone = Split(forget=forget)  # no retained row is at hand
-    memory = precompute(trained, data, rank=trained.size, diagonal="exact")
-    found = method(statistics=memory)(trained, alone)
+    statistics = precompute(trained, data, rank=trained.size, diagonal="exact")
+    found = method(statistics=statistics)(trained, alone)
     torch.testing.assert_close(found.mean, ridge(trained, data.without(forget)), rtol=0, atol=1e-8)
-    assert found.diagnostics["memory_rank"] == trained.size
+    assert found.diagnostics["statistics_rank"] == trained.size
 
 
-def test_fisher_and_newton_noise_from_memory_is_that_of_the_retained_rows():
+def test_fisher_and_newton_noise_from_statistics_is_that_of_the_retained_rows():
     trained, data = problem(8)
     forget = data.select(range(5))
-    memory = precompute(trained, data, rank=trained.size, diagonal="exact")
+    statistics = precompute(trained, data, rank=trained.size, diagonal="exact")
     alone, full = Split(forget=forget), Split(forget=forget, kept=data.without(forget))
-    for from_memory, from_rows in (
-        (Fisher(strength=1e-8, statistics=memory), Fisher(strength=1e-8)),
-        (Newton(strength=1e-8, statistics=memory), Newton(strength=1e-8)),
+    for from_statistics, from_rows in (
+        (Fisher(strength=1e-8, statistics=statistics), Fisher(strength=1e-8)),
+        (Newton(strength=1e-8, statistics=statistics), Newton(strength=1e-8)),
     ):
         # Gauss-Newton of a linear network does not depend on the weights, so the two must agree after the step too.
-        noise, expected = from_memory(trained, alone).covariance, from_rows(trained, full).covariance
+        noise, expected = from_statistics(trained, alone).covariance, from_rows(trained, full).covariance
         torch.testing.assert_close(noise.diagonal(), expected.diagonal(), rtol=1e-6, atol=0)
 
 
-def test_what_a_memory_cannot_serve_is_refused():
+def test_what_statistics_cannot_serve_is_refused():
     trained, data = problem(9)
-    memory = precompute(trained, data, rank=2, diagonal=None)
+    statistics = precompute(trained, data, rank=2, diagonal=None)
     with pytest.raises(SettingError, match=r"`Newton.statistics` know neither `time` nor `keep_residual=False`"):
-        Newton(statistics=memory, time=1.0)
+        Newton(statistics=statistics, time=1.0)
     with pytest.raises(SettingError, match=r"`NTK.statistics` hold the loss's own curvature"):
-        NTK(statistics=memory, output="identity")
+        NTK(statistics=statistics, output="identity")
 
 
 def test_rows_forgotten_before_and_rows_that_were_never_there_are_refused():
     trained, data = problem(0)
-    memory = precompute(trained, data, rank=trained.size, diagonal="exact")
+    statistics = precompute(trained, data, rank=trained.size, diagonal="exact")
     forget = data.select(range(4))
-    memory = after_request(memory, trained, forget, trained.weights, retain=data.without(forget))
-    wrong = r"4 of 5 rows are not among the 36 rows of the memory: they were forgotten before, their contents have"
+    statistics = after_request(statistics, trained, forget, trained.weights, retain=data.without(forget))
+    wrong = r"4 of 5 rows are not among the 36 rows of the statistics: they were forgotten before, their contents have"
     for ask in (
-        lambda rows: step_from_statistics(memory, trained, rows, DECAY, Notes()),
-        lambda rows: fisher_after(memory, trained, rows),
-        lambda rows: after_request(memory, trained, rows, trained.weights, retain=data.without(rows)),
+        lambda rows: step_from_statistics(statistics, trained, rows, DECAY, Notes()),
+        lambda rows: fisher_after(statistics, trained, rows),
+        lambda rows: after_request(statistics, trained, rows, trained.weights, retain=data.without(rows)),
     ):
         with pytest.raises(MismatchError, match=wrong):
             ask(data.select(range(5)))
     changed = data.select([7]).relabel(torch.zeros(1, 2, dtype=float64))
     with pytest.raises(MismatchError, match="1 of 1 rows are not among the 36"):
-        step_from_statistics(memory, trained, changed, DECAY, Notes())
+        step_from_statistics(statistics, trained, changed, DECAY, Notes())
 
 
 def test_rows_are_found_wherever_they_stand():
     trained, data = problem(0)
-    memory = precompute(trained, data, rank=trained.size, diagonal="exact")
+    statistics = precompute(trained, data, rank=trained.size, diagonal="exact")
     batch = next(iter(data.batches(40)))
     turned = Data.of((torch.flip(batch.x, [0]), batch.y.flip(0)))  # type: ignore[arg-type]  # one tensor
     steps = [
-        step_from_statistics(memory, trained, rows, DECAY, Notes()).step
+        step_from_statistics(statistics, trained, rows, DECAY, Notes()).step
         for rows in (data.select([3, 5]), turned.select([36, 34]))
     ]
     torch.testing.assert_close(*steps)
@@ -298,77 +298,83 @@ def test_a_rank_that_is_too_small_is_worse_but_still_helps():
     goal = ridge(trained, data.without(forget))
     gaps = []
     for rank in (4, 12):
-        memory = precompute(trained, data, rank=rank, diagonal=None)
-        found = step_from_statistics(memory, trained, forget, DECAY, Notes())
+        statistics = precompute(trained, data, rank=rank, diagonal=None)
+        found = step_from_statistics(statistics, trained, forget, DECAY, Notes())
         gaps.append(float((trained.weights + found.step - goal).norm() / (trained.weights - goal).norm()))
     assert gaps[1] < 1e-7 < gaps[0] < 1
 
 
 def test_a_sample_scales_curvature_but_never_the_gradient():
     trained, data = problem(2)
-    memory = precompute(trained, data, rank=trained.size, sample=20, diagonal="exact")
-    torch.testing.assert_close(memory.gradient, gradient(trained, data))
-    assert memory.values is not None
+    statistics = precompute(trained, data, rank=trained.size, sample=20, diagonal="exact")
+    torch.testing.assert_close(statistics.gradient, gradient(trained, data))
+    assert statistics.values is not None
     full = precompute(trained, data, rank=trained.size, diagonal=None).values
     assert full is not None
-    assert 0.5 < float(memory.values.sum() / full.sum()) < 2
+    assert 0.5 < float(statistics.values.sum() / full.sum()) < 2
 
 
-def test_the_memory_of_another_network_is_refused():
+def test_statistics_of_another_network_are_refused():
     trained, data = problem(3)
-    memory = precompute(trained, data, rank=2, diagonal=None)
+    statistics = precompute(trained, data, rank=2, diagonal=None)
     with pytest.raises(MismatchError, match=r"written at other weights \(distance"):
-        step_from_statistics(memory, trained.at(trained.weights + 1), data.select([0]), DECAY, Notes())
+        step_from_statistics(statistics, trained.at(trained.weights + 1), data.select([0]), DECAY, Notes())
     other, _ = problem(3, d=4)
     with pytest.raises(MismatchError, match=r"network with 10 weights, this one has 8"):
-        step_from_statistics(memory, other, data.select([0]), DECAY, Notes())
+        step_from_statistics(statistics, other, data.select([0]), DECAY, Notes())
 
 
-def test_what_the_memory_lacks_is_named():
+def test_what_statistics_lack_is_named():
     trained, data = problem(4)
-    memory = precompute(trained, data, rank=0, diagonal=None)
-    with pytest.raises(NeedError, match=r"The memory holds no basis\. Write it anew with `precompute\(\.\.\., basis"):
-        step_from_statistics(memory, trained, data.select([0]), DECAY, Notes())
-    with pytest.raises(NeedError, match="The memory holds no diagonal"):
-        fisher_after(memory, trained, data.select([0]))
+    statistics = precompute(trained, data, rank=0, diagonal=None)
+    with pytest.raises(
+        NeedError, match=r"The statistics hold no basis\. Write them anew with `precompute\(\.\.\., basis"
+    ):
+        step_from_statistics(statistics, trained, data.select([0]), DECAY, Notes())
+    with pytest.raises(NeedError, match="The statistics hold no diagonal"):
+        fisher_after(statistics, trained, data.select([0]))
 
 
 def test_forgetting_everything_is_refused():
     trained, data = problem(5)
-    memory = precompute(trained, data, rank=4, diagonal=None)
-    with pytest.raises(DataError, match=r"holds 40 rows and the request removes 40: nothing would stay"):
-        step_from_statistics(memory, trained, data, DECAY, Notes())
+    statistics = precompute(trained, data, rank=4, diagonal=None)
+    with pytest.raises(DataError, match=r"hold 40 rows and the request removes 40: nothing would stay"):
+        step_from_statistics(statistics, trained, data, DECAY, Notes())
 
 
-def test_a_memory_survives_its_file(tmp_path):
+def test_statistics_survive_their_file(tmp_path):
     from spotlessnet.precomputed.statistics_files import read_statistics, write_statistics
 
     trained, data = problem(6)
-    memory = precompute(trained, data, rank=3, coreset=5)
-    write_statistics(tmp_path / "m.safetensors", memory)
+    statistics = precompute(trained, data, rank=3, coreset=5)
+    write_statistics(tmp_path / "m.safetensors", statistics)
     back = read_statistics(tmp_path / "m.safetensors")
     for name in ("weights", "gradient", "basis", "values", "diagonal", "coreset"):
-        assert torch.equal(getattr(back, name), getattr(memory, name))
-    assert torch.equal(back.keys.digests, memory.keys.digests)
-    later = after_request(memory, trained, data.select(range(3)), trained.weights + 1, retain=data.select(range(3, 40)))
+        assert torch.equal(getattr(back, name), getattr(statistics, name))
+    assert torch.equal(back.keys.digests, statistics.keys.digests)
+    later = after_request(
+        statistics, trained, data.select(range(3)), trained.weights + 1, retain=data.select(range(3, 40))
+    )
     write_statistics(tmp_path / "later.safetensors", later)
     read = read_statistics(tmp_path / "later.safetensors")
-    for a, b in ((back, memory), (read, later)):
+    for a, b in ((back, statistics), (read, later)):
         numbers = [(m.count, m.weight_decay, m.outside, m.error, m.trained_on, m.written, m.keys.salt) for m in (a, b)]
         assert numbers[0] == numbers[1]
     assert (read.count, read.trained_on) == (37, 40)
 
 
-def test_a_file_that_is_no_memory_is_refused():
-    with pytest.raises(DataError, match="must say 'spotlessnet memory 3' in its header, but says None"):
+def test_a_file_that_holds_no_statistics_is_refused():
+    with pytest.raises(DataError, match="must say 'spotlessnet statistics 3' in their header, but say None"):
         Statistics.from_tensors({}, {})
     old = {"format": "spotlessnet memory 2"}
     with pytest.raises(
-        DataError, match=r"but says 'spotlessnet memory 2'. Memories of earlier formats held what their"
+        DataError, match=r"but say 'spotlessnet memory 2'. Statistics of earlier formats held what their"
     ):
         Statistics.from_tensors({}, old)
     tensors, text = precompute(*problem(6), rank=3).tensors()
-    with pytest.raises(DataError, match="lacks weights, gradient, keys"):
+    # What version 0.1 wrote in this format is read still.
+    assert Statistics.from_tensors(tensors, {**text, "format": "spotlessnet memory 3"}).count == 40
+    with pytest.raises(DataError, match="lack weights, gradient, keys"):
         Statistics.from_tensors({}, text)
     for spoilt in (
         {"weight_decay": "x"},

@@ -2,7 +2,7 @@
 
 from contextlib import nullcontext
 
-from spotlessnet.cli.common import AsJson, Console, Debug, Quiet, Wish, takes_case
+from spotlessnet.cli.common import AsJson, Asked, Console, Debug, Quiet, takes_case
 from spotlessnet.cli.scrubbing import EXIT_CODES, Seeds, Strong, planned
 from spotlessnet.core.progress import quiet as no_bars
 from spotlessnet.requests.audits import Audit, audit_case
@@ -11,7 +11,7 @@ from spotlessnet.requests.planning import plan_of
 
 @takes_case
 def audit(
-    wish: Wish,
+    asked: Asked,
     seeds: Seeds = 8,
     shadow_attack: Strong = False,
     json: AsJson = False,
@@ -28,11 +28,11 @@ def audit(
     retrained, and the word is always the last. Your own modules are imported, so their code runs.
     """
     console = Console(json, quiet)
-    case = wish.case
+    case = asked.case
     with no_bars() if quiet or json else nullcontext():
-        if wish.dry_run:
+        if asked.dry_run:
             return planned(plan_of(case), console, audit=Audit(seeds, shadow_attack))
-        report, files = audit_case(case, Audit(seeds, shadow_attack), resume=wish.resume, say=console.say)
+        report, files = audit_case(case, Audit(seeds, shadow_attack), resume=asked.resume, say=console.say)
     figures = {"verdict": report.outcome, "reason": report.reason}
     told = {"status": "done", **figures, "files": files, "rows": [vars(r) for r in report.rows]}
     console.give(told, [f"{report.outcome}: {report.reason}", *map(str, files)])

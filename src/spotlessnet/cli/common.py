@@ -131,7 +131,7 @@ def printable(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class Wish:
+class Asked:
     """What a person asked of a command on a case, as one value."""
 
     case: Case
@@ -140,14 +140,14 @@ class Wish:
 
 
 def takes_case(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command `f(wish: Wish, ...)` one flag for each field of a `Case`, and build the case from them."""
+    """Give a command `f(asked: Asked, ...)` one flag for each field of a `Case`, and build the case from them."""
     signature = inspect.signature(command).parameters.values()
-    own = [p.replace(kind=p.KEYWORD_ONLY) for p in signature if p.name != "wish"]
+    own = [p.replace(kind=p.KEYWORD_ONLY) for p in signature if p.name != "asked"]
 
     def wrapped(file: Path | None, resume: bool, dry_run: bool, **given: Any) -> Any:
         rest = {p.name: given.pop(p.name) for p in own}
         given["settings"] = _settings(given["settings"])
-        return command(Wish(Case.of(given, file), resume, dry_run), **rest)
+        return command(Asked(Case.of(given, file), resume, dry_run), **rest)
 
     shared = [_parameter("file", File, None), *_case_parameters(), _parameter("resume", Resume, False)]
     parameters = [*shared, _parameter("dry_run", DryRun, False), *own]

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from spotlessnet.cli.common import AsJson, Console, Debug, Quiet, Wish, takes_case
+from spotlessnet.cli.common import AsJson, Asked, Console, Debug, Quiet, takes_case
 from spotlessnet.core.deprecated import methods_now
 from spotlessnet.core.errors import NeedError
 from spotlessnet.core.progress import quiet as no_bars
@@ -26,7 +26,7 @@ Workers = Annotated[int, typer.Option("--workers", help="Processes.", min=1, max
 
 @takes_case
 def compare(
-    wish: Wish,
+    asked: Asked,
     methods: Methods = METHOD_LIST,
     seeds: Seeds = 3,
     workers: Workers = 1,
@@ -48,7 +48,7 @@ def compare(
     from spotlessnet.report.page import number
 
     console = Console(json, quiet)
-    case = replace(wish.case, method=None)
+    case = replace(asked.case, method=None)
     scrubs = {name.strip(): named(name, _own(case.settings or {}, name)) for name in methods_now(methods).split(",")}
     if not case.knows_history:
         raise NeedError("Comparing needs --init, --epochs and --lr, so that networks can be trained again.")
@@ -56,12 +56,12 @@ def compare(
         opened = open_case(case)
         plan = f"compare {', '.join(scrubs)} over {seeds} trainings; {opened.split.request}"
         console.say(plan)
-        if wish.dry_run:
+        if asked.dry_run:
             console.give({"status": "planned", "methods": list(scrubs), "seeds": seeds}, [plan])
             return 0
         case.need("out")
         assert case.out is not None
-        folder = Folder(case.out, wish.resume, case.private_days)
+        folder = Folder(case.out, asked.resume, case.private_days)
         folder.check(inputs_of(case))
         looks = [Error("retain"), Error("forget"), MeanLoss("forget")]
         readouts = {look.name: look for look in looks + ([Error("test")] if opened.split.test is not None else [])}

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from spotlessnet.cli.common import AsJson, Console, Debug, Quiet, Wish, takes_case
+from spotlessnet.cli.common import AsJson, Asked, Console, Debug, Quiet, takes_case
 from spotlessnet.core.errors import NeedError, check_choice
 from spotlessnet.core.progress import quiet as no_bars
 from spotlessnet.core.row_keys import SALT
@@ -29,7 +29,7 @@ Diagonal = Annotated[str, typer.Option("--diagonal", help="exact, monte carlo, e
 
 @takes_case
 def precompute(
-    wish: Wish,
+    asked: Asked,
     rank: Rank = 200,
     diagonal: Diagonal = "monte carlo",
     folds: Parts = 0,
@@ -54,37 +54,39 @@ def precompute(
         raise NeedError("--repeats divides the rows among fold models, but none are trained. Give --folds 2 as well.")
     check_choice("diagonal", diagonal, ("exact", "monte carlo", "empirical", "none"))
     console = Console(json, quiet)
-    case = wish.case
+    case = asked.case
     with no_bars() if quiet or json else nullcontext():
-        if not wish.dry_run:
+        if not asked.dry_run:
             case.need("out")
         opened = open_case(case, needs_forget=False)
         data, P = opened.split.retain, opened.trained.size
         size = (min(rank, P) + 3) * P * opened.trained.weights.element_size()
-        plan = f"remember {len(data)} rows of a network with {P} weights in about {size / 2**20:.3g} MiB"
+        plan = (
+            f"precompute statistics of {len(data)} rows of a network with {P} weights in about {size / 2**20:.3g} MiB"
+        )
         if folds:
             begin_fold_models(opened.trained, data, folds)  # before the statistics, which take long
             plan += f", and train {folds * repeats} fold models: as long as {(folds - 1) * repeats} trainings"
         console.say(plan)
-        if wish.dry_run:
+        if asked.dry_run:
             console.give({"status": "planned", "bytes": size}, [plan])
             return 0
         assert case.out is not None
-        folder = Folder(case.out, wish.resume, case.private_days)
+        folder = Folder(case.out, asked.resume, case.private_days)
         folder.check(inputs_of(case))
         kind = None if diagonal == "none" else diagonal
         with folder.claimed():
             # Keys under a published salt can be tested by anybody, so it is one only where all else is published too.
             salt = None if case.seed is None else case.seed.to_bytes(SALT, "big", signed=True)
-            memory = write_down(opened.trained, data, rank=rank, diagonal=kind, seed=case.seed or 0, salt=salt)  # type: ignore[arg-type]  # checked above
-            digest = write_statistics(case.out / STATISTICS, memory, replace=wish.resume)
+            statistics = write_down(opened.trained, data, rank=rank, diagonal=kind, seed=case.seed or 0, salt=salt)  # type: ignore[arg-type]  # checked above
+            digest = write_statistics(case.out / STATISTICS, statistics, replace=asked.resume)
             told = {"status": "done", "statistics": case.out / STATISTICS, "sha256": digest}
             if folds:
                 seed, held = case.seed or 0, opened.split.validation
                 fold_models = train_fold_models(
                     opened.trained, data, folds=folds, repeats=repeats, held=held, seed=seed, salt=salt
                 )
-                write_fold_models(case.out / FOLD_MODELS, fold_models, replace=wish.resume)
+                write_fold_models(case.out / FOLD_MODELS, fold_models, replace=asked.resume)
                 told["fold_models"] = case.out / FOLD_MODELS
     console.give(told, [str(told[name]) for name in ("statistics", "fold_models") if name in told])
     return 0

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from spotlessnet.cli.common import AsJson, Console, Debug, Quiet, Wish, takes_case
+from spotlessnet.cli.common import AsJson, Asked, Console, Debug, Quiet, takes_case
 from spotlessnet.core.progress import quiet as no_bars
 from spotlessnet.requests.audits import REPORT, Audit, audit_plan
 from spotlessnet.requests.planning import Plan, plan_of
@@ -22,7 +22,7 @@ Strong = Annotated[bool, typer.Option("--shadow-attack", help="Also attack shado
 
 @takes_case
 def scrub(
-    wish: Wish,
+    asked: Asked,
     audit: Audited = False,
     seeds: Seeds = 8,
     shadow_attack: Strong = False,
@@ -44,11 +44,11 @@ def scrub(
     """
     console = Console(json, quiet)
     with no_bars() if quiet or json else nullcontext():
-        if wish.dry_run:
-            return planned(plan_of(wish.case), console, audit=Audit(seeds, shadow_attack) if audit else None)
-        wish.case.need("out", "model", "weights", "data", "forget")
+        if asked.dry_run:
+            return planned(plan_of(asked.case), console, audit=Audit(seeds, shadow_attack) if audit else None)
+        asked.case.need("out", "model", "weights", "data", "forget")
         how = Audit(seeds, shadow_attack) if audit else None
-        served = serve(wish.case, resume=wish.resume, audit=how, say=console.say)
+        served = serve(asked.case, resume=asked.resume, audit=how, say=console.say)
     return _told(served, console, audited=audit)
 
 

@@ -162,6 +162,7 @@ METHODS = {
     "sparse-finetune": "l1-sparse",
     "negative-gradient": "gradient-ascent",
     "unlabel": "out-of-fold-distillation",
+    "respond-and-polish": "respond-and-finetune",
 }
 
 

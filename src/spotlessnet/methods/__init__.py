@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from spotlessnet.methods.ntk import NTK as NTK
     from spotlessnet.methods.out_of_fold.method import OutOfFoldDistillation as OutOfFoldDistillation
     from spotlessnet.methods.random_labels import RandomLabels as RandomLabels
-    from spotlessnet.methods.respond_and_polish import RespondAndPolish as RespondAndPolish
+    from spotlessnet.methods.respond_and_finetune import RespondAndFinetune as RespondAndFinetune
     from spotlessnet.methods.retrain import Retrain as Retrain
     from spotlessnet.methods.salun import SalUn as SalUn
     from spotlessnet.methods.scrub import SCRUB as SCRUB

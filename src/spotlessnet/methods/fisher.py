@@ -106,7 +106,7 @@ class Fisher(Scrub):
             return Diagonal(torch.full_like(trained.weights, same))
         ridge = ridge_of(trained, self.damping, notes)
         check_positive("Fisher.damping plus the decay", ridge, "The noise divides by it where nothing is known.")
-        F = self._from_memory(trained, split, notes) if self.statistics else self._from_rows(trained, split)
+        F = self._from_statistics(trained, split, notes) if self.statistics else self._from_rows(trained, split)
         if self.kind == "empirical":
             notes.assume(
                 "the squared gradients at the true labels stand in for the Fisher matrix",
@@ -132,30 +132,30 @@ class Fisher(Scrub):
             return kronecker(trained, split.retain, fisher=kind, generator=draw).scaled(1 / n)
         return Diagonal(fisher_diagonal(trained, split.retain, kind=self.kind, generator=draw) / n)
 
-    def _from_memory(self, trained: Trained, split: Split, notes: Notes) -> Covariance:
+    def _from_statistics(self, trained: Trained, split: Split, notes: Notes) -> Covariance:
         """What is left of the remembered sums when the cohort's own are taken out, at the remembered weights."""
-        memory = self.statistics
-        assert memory is not None  # the caller looks
-        then = trained.at(memory.weights.to(trained.weights))
+        statistics = self.statistics
+        assert statistics is not None  # the caller looks
+        then = trained.at(statistics.weights.to(trained.weights))
         forget = split.forget
-        memory.check_holds(forget)
+        statistics.check_holds(forget)
         if not torch.equal(then.weights, trained.weights):
             notes.assume(
                 "the Fisher matrix was taken at the remembered weights, not at those the noise is added to",
                 "the shape of the noise is that of a nearby network",
             )
-        n = memory.count - len(forget)
+        n = statistics.count - len(forget)
         if self.structure == "kronecker":
             notes.assume(
                 "the remembered Kronecker factors still hold the forgotten rows' curvature",
                 "the noise is slightly smaller than from the retained rows alone",
             )
-            if memory.kronecker is None:
+            if statistics.kronecker is None:
                 raise NeedError(
                     "The statistics hold no kronecker. Write them anew with `precompute(..., kronecker=True)`."
                 )
-            return memory.kronecker.scaled(1 / memory.count)
+            return statistics.kronecker.scaled(1 / statistics.count)
         draw = torch.Generator(trained.device).manual_seed(self.seed)
-        whole = memory.need("diagonal").to(trained.weights)
+        whole = statistics.need("diagonal").to(trained.weights)
         gone = fisher_diagonal(then, forget, kind=self.kind, generator=draw)
         return Diagonal((whole - gone).clamp(min=0) / n)

@@ -196,7 +196,7 @@ class NTK(Scrub):
 
     def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
         if self.statistics is not None:
-            return self._from_memory(self.statistics, trained, split, notes)
+            return self._from_statistics(self.statistics, trained, split, notes)
         if self.calibrate == "holdout":
             check_holdout_can_match(trained, split)  # before any work
         self._say_what_is_assumed(trained, notes)
@@ -210,14 +210,20 @@ class NTK(Scrub):
         notes.measure(NTKFacts, scale=scale, step=scale * float(step.double().norm()))
         return trained.weights + scale * step
 
-    def _from_memory(self, memory: Statistics, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
+    def _from_statistics(
+        self, statistics: Statistics, trained: Trained, split: Split, notes: Notes
+    ) -> Float[Tensor, " P"]:
         """The same system in the low rank that was kept; trust is measured on the rows that must go."""
         if self.damping == "auto":
             weight_decay = ridge_of(trained, 0.0, notes)
-            found = faithful_step(memory, trained, split.forget, weight_decay, notes, retain=split.kept, seed=self.seed)
+            found = faithful_step(
+                statistics, trained, split.forget, weight_decay, notes, retain=split.kept, seed=self.seed
+            )
         else:
             ridge = ridge_of(trained, float(self.damping), notes)
-            found = step_from_statistics(memory, trained, split.forget, ridge, notes, retain=split.kept, seed=self.seed)
+            found = step_from_statistics(
+                statistics, trained, split.forget, ridge, notes, retain=split.kept, seed=self.seed
+            )
         notes.measure(NTKFacts, variant="from memory", step=float(found.step.double().norm()))
         return trained.weights + found.step
 

@@ -62,16 +62,16 @@ def after_request(
     return replace(_scaled(anew, len(keys) / len(retain)), keys=keys, trained_on=trained_on, effects=effects)
 
 
-def _scaled(memory: Statistics, factor: float) -> Statistics:
+def _scaled(statistics: Statistics, factor: float) -> Statistics:
     """Sums over some rows as sums over all."""
     if factor == 1:
-        return memory
+        return statistics
     return replace(
-        memory,
-        gradient=factor * memory.gradient,
-        values=None if memory.values is None else factor * memory.values,
-        outside=factor * memory.outside,
-        error=factor * memory.error,
-        diagonal=None if memory.diagonal is None else factor * memory.diagonal,
-        kronecker=None if memory.kronecker is None else memory.kronecker.map(lambda e: factor * e),
+        statistics,
+        gradient=factor * statistics.gradient,
+        values=None if statistics.values is None else factor * statistics.values,
+        outside=factor * statistics.outside,
+        error=factor * statistics.error,
+        diagonal=None if statistics.diagonal is None else factor * statistics.diagonal,
+        kronecker=None if statistics.kronecker is None else statistics.kronecker.map(lambda e: factor * e),
     )

@@ -40,7 +40,7 @@ class FoldModels:
     - `scale`: what their logits are multiplied by. Fold models have seen fewer rows, so they are less sure than the
       network would be of a row that it has not seen either; on held-out rows it is known by how much.
     - `origin`: the weights of the network itself when they were trained. What it said of retained rows then tells how
-      far requests have worn it. `None` for fold models of networks that have not been asked before, which are their own
+      far requests have moved it. `None` for fold models of networks that no request has changed, which are their own
       origin.
     - `lack`: how far fold models are off, on rows that they never saw, from what the network says of them. `None`
       where it was not measured.

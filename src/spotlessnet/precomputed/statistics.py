@@ -17,6 +17,9 @@ from spotlessnet.precomputed.written import Written
 
 FORMAT = "3"
 
+HEADERS = (f"spotlessnet statistics {FORMAT}", f"spotlessnet memory {FORMAT}")
+"""What a file says of itself: as it is written now, and as version 0.1 wrote it."""
+
 
 @dataclass(frozen=True, eq=False)
 class Statistics:
@@ -28,15 +31,15 @@ class Statistics:
 
     **Arguments:**
 
-    - `weights`: of the network that the memory belongs to; they move with each request.
+    - `weights`: of the network that the statistics belong to; they move with each request.
     - `gradient`: $g_D = \sum_{i \in D} \nabla \ell_i(w)$, without decay.
     - `keys`: of the rows that the sums hold; rows that requests removed are absent.
-    - `weight_decay`: $\lambda$, as known when the memory was written.
+    - `weight_decay`: $\lambda$, as known when the statistics were written.
     - `basis`, `values`: the top eigenvectors and eigenvalues of the Gauss-Newton matrix $H_D$ (a sum, no ridge).
     - `outside`, `error`: the mean and the largest eigenvalue of $H_D$ beyond the kept span, as estimated.
     - `diagonal`: the Fisher diagonal, a sum.
     - `kronecker`: Kronecker-factored curvature, a sum.
-    - `coreset`: keys of retained rows that a polish may read.
+    - `coreset`: keys of retained rows that fine-tuning may read.
     - `trained_on`: how many rows the network was trained on, before any request; 0 for as many as there are keys.
     - `effects`: how far each request so far raised the loss of its rows, so that none is taken back.
     - `written`: how it was written.
@@ -69,19 +72,19 @@ class Statistics:
 
     def check_holds(self, forget: Data) -> None:
         """Raise unless every row of a request is among those that the sums hold."""
-        self.keys.check_hold(forget, "the memory")
+        self.keys.check_hold(forget, "the statistics")
 
     def check_belongs_to(self, trained: Trained) -> None:
-        """Raise unless the memory was written for these very weights."""
+        """Raise unless the statistics were written for these very weights."""
         if self.weights.shape != trained.weights.shape:
             raise MismatchError(
-                f"The memory is of a network with {self.weights.numel()} weights, this one has {trained.size}. "
-                "Write a memory for this network."
+                f"The statistics are of a network with {self.weights.numel()} weights, this one has {trained.size}. "
+                "Precompute statistics for this network."
             )
         gap = float((self.weights.to(trained.weights) - trained.weights).norm())
         if gap > 1e-5 * max(1.0, float(trained.weights.norm())):
             raise MismatchError(
-                f"The memory was written at other weights (distance {gap:.3g}). Use the memory that belongs to this "
+                f"The statistics were written at other weights (distance {gap:.3g}). Use those that belong to this "
                 "checkpoint; each request writes a new pair."
             )
 
@@ -89,7 +92,7 @@ class Statistics:
         """A part that may be missing; an error that names the remedy when it is."""
         value = getattr(self, name)
         if value is None:
-            raise NeedError(f"The memory holds no {name}. Write it anew with `precompute(..., {name}=...)`.")
+            raise NeedError(f"The statistics hold no {name}. Write them anew with `precompute(..., {name}=...)`.")
         return value
 
     def tensors(self) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -104,7 +107,7 @@ class Statistics:
                 factors = {"left": block.left, "right": block.right, "values": block.values}
                 tensors |= {f"kronecker.{i}.{name}": t for name, t in factors.items() if t is not None}
         text = {
-            "format": f"spotlessnet memory {FORMAT}",
+            "format": HEADERS[0],
             "salt": self.keys.salt.hex(),
             "trained_on": str(self.trained_on),
             "effects": as_text(self.effects),
@@ -115,18 +118,18 @@ class Statistics:
 
     @staticmethod
     def from_tensors(tensors: Mapping[str, Tensor], text: Mapping[str, str]) -> "Statistics":
-        """The memory that `tensors` took apart."""
+        """The statistics that `tensors` took apart."""
         said = text.get("format")
-        if said != f"spotlessnet memory {FORMAT}":
+        if said not in HEADERS:
             old = str(said).startswith("spotlessnet memory ")
-            why = " Memories of earlier formats held what their requests had removed: destroy them." if old else ""
+            why = " Statistics of earlier formats held what their requests had removed: destroy them." if old else ""
             raise DataError(
-                f"A memory must say 'spotlessnet memory {FORMAT}' in its header, but says {said!r}.{why} "
-                "Write it anew with `precompute`."
+                f"Statistics must say {HEADERS[0]!r} in their header, but say {said!r}.{why} Write them anew with "
+                "`precompute`."
             )
         missing = [name for name in ("weights", "gradient", "keys") if name not in tensors]
         if missing:
-            raise DataError(f"The memory lacks {', '.join(missing)}. Write it anew with `precompute`.")
+            raise DataError(f"The statistics lack {', '.join(missing)}. Write them anew with `precompute`.")
         blocks = _blocks(tensors)
         try:
             salt = bytes.fromhex(text["salt"])
@@ -151,7 +154,7 @@ class Statistics:
                 **numbers,
             )
         except (KeyError, ValueError, TypeError, RecursionError) as e:
-            raise DataError(f"The memory's header is damaged ({e}). Write it anew with `precompute`.") from e
+            raise DataError(f"The statistics' header is damaged ({e}). Write them anew with `precompute`.") from e
         if found.forgotten() and "effects" not in text:
             raise DataError(
                 "Statistics must say how far earlier requests raised the loss of their rows, but an earlier version "

@@ -16,9 +16,9 @@ from spotlessnet.store.checkpoints import read_metadata, read_weights, to_bytes
 REMEDY = "Write it anew with `precompute`."
 
 
-def write_statistics(path: str | Path, memory: Statistics, *, replace: bool = False) -> str:
+def write_statistics(path: str | Path, statistics: Statistics, *, replace: bool = False) -> str:
     """Write statistics and give the file's SHA-256."""
-    tensors, text = memory.tensors()
+    tensors, text = statistics.tensors()
     for name, value in tensors.items():
         if value.is_floating_point() and not bool(value.isfinite().all()):
             raise NumericsError(f"The statistics' {name!r} is not finite: nothing was written. Check the training run.")
@@ -35,11 +35,11 @@ def read_statistics(path: str | Path) -> Statistics:
         if value.is_floating_point() and not bool(value.isfinite().all()):
             raise NumericsError(f"The statistics' {name[:60]!r} in {path} is not finite. {REMEDY}")
     _check_shapes(path, tensors)
-    memory = Statistics.from_tensors(tensors, read_metadata(path))
-    numbers = (memory.weight_decay, memory.outside, memory.error)
-    if not memory.count or not all(isfinite(number) for number in numbers):
+    statistics = Statistics.from_tensors(tensors, read_metadata(path))
+    numbers = (statistics.weight_decay, statistics.outside, statistics.error)
+    if not statistics.count or not all(isfinite(number) for number in numbers):
         raise DataError(f"The statistics in {path} must hold rows and finite numbers, but do not. {REMEDY}")
-    return memory
+    return statistics
 
 
 def _check_shapes(path: Path, tensors: Mapping[str, Tensor]) -> None:

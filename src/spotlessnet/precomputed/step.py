@@ -1,4 +1,4 @@
-"""Serve a request from a memory: the rows that must go, and sums over the rest, are all it takes."""
+"""Serve a request from precomputed statistics: the rows that must go, and sums over the rest, are all it takes."""
 
 import math
 from dataclasses import dataclass, replace
@@ -40,7 +40,7 @@ TALL = 4
 """Vectors that each direction of a cohort becomes: in its root, beside the kept ones, joined, and turned."""
 
 BENEATH = 0.1
-"""A cohort's directions below this share of the mean curvature that the memory left out are not looked at."""
+"""A cohort's directions below this share of the mean curvature that the statistics left out are not looked at."""
 
 FAITHFUL = 0.2
 """How far the network may depart from the linear picture, in units of what that picture says, before damping rises."""
@@ -51,9 +51,9 @@ MOST = 0.25
 
 @dataclass(frozen=True)
 class StepFacts(Measured):
-    """What statistics say of a step: how much of them is used, how far the network departs, whether they are worn."""
+    """What statistics say of a step: how much of them is used, how far the network departs, and if they serve."""
 
-    memory_rank: int | None = None
+    statistics_rank: int | None = None
     damped_directions: int | None = None
     dropped_curvature: float | None = None
     damping: float | None = None
@@ -66,7 +66,7 @@ class StepFacts(Measured):
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    r"""What a memory says about the rest of the data once a cohort is out of it.
+    r"""What statistics say about the rest of the data once a cohort is out of it.
 
     **Arguments:**
 
@@ -81,7 +81,7 @@ class Step:
 
 
 def step_from_statistics(
-    memory: Statistics,
+    statistics: Statistics,
     trained: Trained,
     forget: Data,
     ridge: float,
@@ -90,7 +90,7 @@ def step_from_statistics(
     retain: Data | None = None,
     seed: int = 0,
 ) -> Step:
-    r"""The step that the retained data would ask for, from the memory and $D_f$ alone.
+    r"""The step that the retained data would ask for, from the statistics and $D_f$ alone.
 
     Gradient and curvature of the cohort are both taken out: leaving its curvature in makes the step useless. Only what
     this request asks for is solved for: what earlier ones did is in the weights, and is never asked for again. The
@@ -104,13 +104,13 @@ def step_from_statistics(
     - `retain`: rows that stay, or some of them. From the second request on they stand in for the rows of earlier ones,
       which nobody has any more (see `Others`).
     """
-    request = _Request.of(memory, trained, forget, notes, seed)
+    request = _Request.of(statistics, trained, forget, notes, seed)
     found = request.answer(ridge)
     return _judged(request, found, request.drift(found.step), _taken_back(request, found, retain), ridge, notes)
 
 
 def faithful_step(
-    memory: Statistics,
+    statistics: Statistics,
     trained: Trained,
     forget: Data,
     weight_decay: float,
@@ -125,7 +125,7 @@ def faithful_step(
     The forgotten rows are moved furthest, so they depart first. The notes say *retrain now* where no damping is enough
     that leaves half of what the first faithful step does to them, and where a quarter of all rows is gone.
     """
-    request = _Request.of(memory, trained, forget, notes, seed)
+    request = _Request.of(statistics, trained, forget, notes, seed)
     # Rounded, so that what is kept of it tells next to nothing of the rows.
     first = 4.0 ** math.ceil(math.log(max(weight_decay, 1e-3 * request.curvature_along(), 1e-12), 4))
     ridges = [weight_decay + d for d in dampings(first)]
@@ -190,7 +190,7 @@ def _judged(request: "_Request", found: Step, error: float, back: float | None, 
 
 @dataclass(frozen=True, eq=False)
 class _Request:
-    """A memory with a cohort taken out of it."""
+    """Statistics with a cohort taken out of them."""
 
     statistics: Statistics
     trained: Trained
@@ -199,23 +199,23 @@ class _Request:
     removal: Removal
 
     @staticmethod
-    def of(memory: Statistics, trained: Trained, forget: Data, notes: Notes, seed: int) -> "_Request":
-        memory.check_belongs_to(trained)
-        memory.check_holds(forget)
-        if not 1 <= len(forget) < memory.count:
+    def of(statistics: Statistics, trained: Trained, forget: Data, notes: Notes, seed: int) -> "_Request":
+        statistics.check_belongs_to(trained)
+        statistics.check_holds(forget)
+        if not 1 <= len(forget) < statistics.count:
             raise DataError(
-                f"The memory holds {memory.count} rows and the request removes {len(forget)}: "
+                f"The statistics hold {statistics.count} rows and the request removes {len(forget)}: "
                 f"{'nothing would stay' if len(forget) else 'there is nothing to forget'}."
             )
         g_f = gradient(trained, forget)
-        removal = _removal(memory, trained, forget, seed)
+        removal = _removal(statistics, trained, forget, seed)
         notes.measure(
             StepFacts,
-            memory_rank=memory.need("values").numel(),
+            statistics_rank=statistics.need("values").numel(),
             damped_directions=removal.damped,
             dropped_curvature=removal.dropped,
         )
-        return _Request(memory, trained, forget, g_f, removal)
+        return _Request(statistics, trained, forget, g_f, removal)
 
     @property
     def left(self) -> int:
@@ -251,22 +251,22 @@ class _Request:
         return float((moved - linear).norm() / linear.norm().clamp(min=1e-30))
 
 
-def _removal(memory: Statistics, trained: Trained, forget: Data, seed: int) -> Removal:
+def _removal(statistics: Statistics, trained: Trained, forget: Data, seed: int) -> Removal:
     """`H_r` in the span of the kept directions and of the cohort's own; its ridge is not in it yet."""
     outputs = trained.predict(forget.select([0])).numel()
-    home, most = _place(trained, memory.need("basis").shape[1], min(WIDEST, len(forget) * outputs))
-    basis, values = (memory.need(name).to(home, trained.dtype) for name in ("basis", "values"))
+    home, most = _place(trained, statistics.need("basis").shape[1], min(WIDEST, len(forget) * outputs))
+    basis, values = (statistics.need(name).to(home, trained.dtype) for name in ("basis", "values"))
     kept = LowRank(
         basis=basis,
-        values=(values - memory.outside).clamp(min=0),
+        values=(values - statistics.outside).clamp(min=0),
         residuals=torch.zeros_like(values),
-        error=max(0.0, memory.error - memory.outside),
+        error=max(0.0, statistics.error - statistics.outside),
         remainder=0.0,
         products=0,
     )
     nothing = 1.0  # a ridge that `_Request.answer` replaces
-    # Directions far weaker than what the memory left out are beneath its resolution, and cost as much as strong ones.
-    root, dropped = own_root(trained, forget, most, beneath=BENEATH * memory.outside, seed=seed, home=home)
+    # Directions far weaker than what the statistics left out are beneath their resolution, and cost as much as others.
+    root, dropped = own_root(trained, forget, most, beneath=BENEATH * statistics.outside, seed=seed, home=home)
     return replace(without_cohort(kept, root, ridge=nothing), dropped=dropped)
 
 
@@ -339,11 +339,11 @@ def _pulled_back(then: Trained, rows: Data, u: Float[Tensor, "n C m"], home: tor
     return root
 
 
-def fisher_after(memory: Statistics, trained: Trained, forget: Data) -> Float[Tensor, " P"]:
-    """The Fisher diagonal of the retained rows, as a sum: the memory's own less that of the cohort."""
-    memory.check_holds(forget)
-    whole = memory.need("diagonal").to(trained.weights)
-    here = trained.at(memory.weights.to(trained.weights))
-    kind: Literal["exact", "empirical"] = "empirical" if memory.written.diagonal == "empirical" else "exact"
-    # A memory from Monte Carlo may hold less than the cohort's exact share; a sum of squares is never negative.
+def fisher_after(statistics: Statistics, trained: Trained, forget: Data) -> Float[Tensor, " P"]:
+    """The Fisher diagonal of the retained rows, as a sum: the kept one less that of the cohort."""
+    statistics.check_holds(forget)
+    whole = statistics.need("diagonal").to(trained.weights)
+    here = trained.at(statistics.weights.to(trained.weights))
+    kind: Literal["exact", "empirical"] = "empirical" if statistics.written.diagonal == "empirical" else "exact"
+    # Statistics from Monte Carlo may hold less than the cohort's exact share; a sum of squares is never negative.
     return (whole - fisher_diagonal(here, forget, kind=kind)).clamp(min=0)

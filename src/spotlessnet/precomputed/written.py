@@ -14,7 +14,7 @@ LARGEST = 2**31 - 1
 
 @dataclass(frozen=True)
 class Written:
-    """How a memory was written, so that it can be written anew in the same way (see `precompute`)."""
+    """How statistics were written, so that they can be written anew in the same way (see `precompute`)."""
 
     rank: int = 200
     diagonal: Diagonal | None = "monte carlo"

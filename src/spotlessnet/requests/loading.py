@@ -100,13 +100,13 @@ def need_inputs(case: Case, *others: str) -> None:
 def load_network(case: Case) -> LoadedNetwork:
     """The network of a case with its weights, and what was precomputed for it."""
     trained = case.model if isinstance(case.model, Trained) else _trained(case, _network(case))
-    memory = read_statistics(case.statistics) if isinstance(case.statistics, Path) else case.statistics
-    if memory is not None:
-        memory.check_belongs_to(trained)
+    statistics = read_statistics(case.statistics) if isinstance(case.statistics, Path) else case.statistics
+    if statistics is not None:
+        statistics.check_belongs_to(trained)
     given = case.reference
     reference = None if given is None else trained.vector(_named(trained, given) if isinstance(given, Path) else given)
     fold_models = read_fold_models(case.fold_models) if isinstance(case.fold_models, Path) else case.fold_models
-    return LoadedNetwork(trained, memory, reference, fold_models)
+    return LoadedNetwork(trained, statistics, reference, fold_models)
 
 
 def load_rows(case: Case, network: LoadedNetwork, *, needs_forget: bool = True) -> LoadedRequest:

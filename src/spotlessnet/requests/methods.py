@@ -27,7 +27,7 @@ FALLBACK = "ntk+finetune"
 TAUGHT = "out-of-fold-distillation"
 """The method if fold models are given, for nothing else can ask them."""
 
-POLISH = 3
+EPOCHS_AFTER_A_STEP = 3
 """Epochs of that fine-tuning."""
 
 
@@ -68,7 +68,7 @@ class Choice:
             kinds[name] = kind
         given: dict[str, dict[str, Any]] = {name: {} for name in kinds}
         if is_default and "finetune" in given:
-            given["finetune"]["epochs"] = POLISH
+            given["finetune"]["epochs"] = EPOCHS_AFTER_A_STEP
         said = set()
         for key, value in settings_now(settings).items():
             owner, name = _owner(key, kinds)
@@ -88,10 +88,10 @@ class Choice:
 
 
 def scrub_of(
-    case: Case, memory: Statistics | None = None, reference: Any = None, fold_models: FoldModels | None = None
+    case: Case, statistics: Statistics | None = None, reference: Any = None, fold_models: FoldModels | None = None
 ) -> Scrub:
     """The method that a case asks for, budgets included; built here and nowhere else."""
-    inputs: dict[str, Any] = {"statistics": memory, "fold_models": fold_models}
+    inputs: dict[str, Any] = {"statistics": statistics, "fold_models": fold_models}
     inputs = {name: value for name, value in inputs.items() if value is not None}
     own = case.method if isinstance(case.method, Scrub) else None
     scrub = choice_of(case).build(**inputs) if own is None else _with_inputs(own, inputs)
@@ -99,7 +99,7 @@ def scrub_of(
         return scrub
     if not scrub.is_noisy:
         # A budget is met by noise, and this method adds none of its own.
-        scrub = chain(*_links(scrub), Fisher(statistics=memory))
+        scrub = chain(*_links(scrub), Fisher(statistics=statistics))
     return WithinBudget(scrub, case.max_nats, case.max_error_increase, reference)
 
 

@@ -35,7 +35,7 @@ FORMATS = {
     "BOOL": torch.bool,
     "C64": torch.complex64,
 }
-"""The number formats that networks and memories are made of. Others, such as F8_E4M3, need scales kept elsewhere."""
+"""The number formats that networks and statistics are made of. Others, such as F8_E4M3, need scales kept elsewhere."""
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ COUNTED = frozenset(
         "examples_left",
         "forgotten_read",
         "limit",
-        "memory_rank",
+        "statistics_rank",
         "retained_read",
         "rows",
         "rows_in_a_round",

@@ -182,7 +182,7 @@ def test_a_network_that_has_lost_more_than_tutors_lack_must_be_retrained():
     scrub = OutOfFoldDistillation(epochs=1, lr_scale=1e-3, label_boost=1.0, fold_models=fold_models)
     facts = scrub(first, split).diagnostics
     assert not facts["retrain_now"]
-    assert facts["wear"] < 0.1
+    assert facts["drift_share"] < 0.1
     wrecked = first.at(first.weights + 5 * torch.randn_like(first.weights))
     facts = scrub(wrecked, split).diagnostics
     assert facts["retrain_now"]
@@ -195,7 +195,7 @@ def test_a_network_that_has_lost_more_than_tutors_lack_must_be_retrained():
         (fold_models.answers(first, split.whole).softmax(1) - first.predict(split.whole).softmax(1)).abs().sum(1).mean()
     )
     assert fold_models.lack == pytest.approx(float(off))
-    assert facts["wear"] == pytest.approx(float(moved / off))
+    assert facts["drift_share"] == pytest.approx(float(moved / off))
     # Fold models of old files have not been measured; the retained rows then tell.
     old = replace(scrub, fold_models=replace(fold_models, lack=None))(wrecked, split).diagnostics
     off = (
@@ -204,7 +204,7 @@ def test_a_network_that_has_lost_more_than_tutors_lack_must_be_retrained():
         .sum(1)
         .mean()
     )
-    assert old["wear"] == pytest.approx(float(moved / off))
+    assert old["drift_share"] == pytest.approx(float(moved / off))
     assert any("retrain now and train new fold models" in text for text in facts["lost"])
 
 

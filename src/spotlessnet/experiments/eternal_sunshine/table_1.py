@@ -43,7 +43,7 @@ class Settings(Sized):
     **Arguments:**
 
     - `label`, `count`: the class, 5 in the paper, and how many of its images the smaller request names.
-    - `tuning`, `polish`: epochs of the baselines that train on, and of the last part of ours.
+    - `tuning`, `finetuning`: epochs of the baselines that train on, and of the last part of ours.
     - `climb`: the rate of the negative gradient on a whole class; that of the training for `None`.
     - `fisher`, `variational`, `ntk`: the methods' own settings.
     - `curvature_rows`: retained rows that Fisher matrix and NTK are measured on; all for `None`.
@@ -56,7 +56,7 @@ class Settings(Sized):
     label: int = 5
     count: int = 100
     tuning: int = 10
-    polish: int = 3
+    finetuning: int = 3
     climb: float | None = None
     fisher: Fisher = field(default_factory=Fisher)
     variational: Variational = field(default_factory=Variational)
@@ -125,7 +125,7 @@ class Settings(Sized):
             setting=setting,
             count=1,
             tuning=1,
-            polish=1,
+            finetuning=1,
             variational=replace(full.variational, steps=4),
             ntk=replace(full.ntk, solver=Auto(tolerance=1e-2, max_iterations=3)),
             curvature_rows=8,
@@ -192,7 +192,7 @@ def scrubs(settings: Settings, *, whole: bool) -> Mapping[str, ScrubOf]:
         "Fisher": _fisher(settings),
         "variational": settings.variational,
         "NTK": step,
-        "ours": chain(step, Slower(Finetune(epochs=settings.polish))),
+        "ours": chain(step, Slower(Finetune(epochs=settings.finetuning))),
     }
     return {**made, "hiding": Hiding()} if whole else made
 

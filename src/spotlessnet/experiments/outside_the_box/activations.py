@@ -14,7 +14,7 @@ from spotlessnet.experiments.experiment import Published, Sized
 from spotlessnet.experiments.figures import colour, mark, save
 from spotlessnet.experiments.outside_the_box.curves import at, curve
 from spotlessnet.experiments.outside_the_box.five_readouts import PARTS as SCENES
-from spotlessnet.experiments.outside_the_box.methods import FLOOR, OURS, POLISHED, PUBLISHED, methods
+from spotlessnet.experiments.outside_the_box.methods import FINETUNED, FLOOR, OURS, PUBLISHED, methods
 from spotlessnet.experiments.outside_the_box.scene import (
     Scene,
     Stage,
@@ -34,7 +34,7 @@ from spotlessnet.readouts.parts import Part, part
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SHOWN = (PUBLISHED, OURS, POLISHED)
+SHOWN = (PUBLISHED, OURS, FINETUNED)
 ON: tuple[Part, ...] = ("forget", "retain", "test")
 
 PAPER = tuple(

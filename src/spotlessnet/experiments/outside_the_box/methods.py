@@ -7,7 +7,7 @@ from spotlessnet.core.scrub import Scrub, chain
 from spotlessnet.experiments.outside_the_box.scene import OTHER_ORDER
 from spotlessnet.methods import NTK, Finetune, Fisher, Retrain
 
-PUBLISHED, OURS, POLISHED = "NTK, published code", "NTK", "NTK, then 3 epochs"
+PUBLISHED, OURS, FINETUNED = "NTK, published code", "NTK", "NTK, then 3 epochs"
 FLOOR = "retrained, other order"
 
 
@@ -25,7 +25,7 @@ def fine_tune(context: Context) -> Scrub:
     return Finetune(epochs=10, seed=context.seed)
 
 
-def polished(context: Context) -> Scrub:
+def finetuned(context: Context) -> Scrub:
     """The step, then three epochs on the retained rows."""
     return chain(NTK(), Finetune(epochs=3, seed=context.seed))
 
@@ -47,6 +47,6 @@ def methods(strength: float) -> Mapping[str, ScrubOf]:
         "Fisher": noise(strength),
         PUBLISHED: NTK(variant="published"),
         OURS: NTK(),
-        POLISHED: polished,
+        FINETUNED: finetuned,
         FLOOR: other_order,
     }

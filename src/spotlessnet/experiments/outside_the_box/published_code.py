@@ -20,7 +20,7 @@ from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.experiments.experiment import Published, Sized
 from spotlessnet.experiments.figures import panels, save
-from spotlessnet.experiments.outside_the_box.methods import FLOOR, OURS, POLISHED, PUBLISHED, methods
+from spotlessnet.experiments.outside_the_box.methods import FINETUNED, FLOOR, OURS, PUBLISHED, methods
 from spotlessnet.experiments.outside_the_box.scene import (
     OTHER_ORDER,
     Scene,
@@ -111,7 +111,7 @@ def measure(settings: Settings, opened: tuple[Stage, Data], seed: int) -> Iterat
     duplicates = retrained_on_duplicates(original, split, seed)
     networks = {ORIGINAL: original, RETRAINED: context.retrained, DUPLICATES: duplicates}
     scales: dict[str, float | None] = {}
-    for method in (PUBLISHED, OURS, POLISHED, FLOOR):
+    for method in (PUBLISHED, OURS, FINETUNED, FLOOR):
         made = methods(1.0)[method]
         gaussian = (made if isinstance(made, Scrub) else made(context))(original, split)
         networks[method] = original.at(gaussian.mean)

@@ -13,7 +13,7 @@ from spotlessnet.precomputed.fold_models import READ, WATCHED, FoldModels, off_b
 from spotlessnet.precomputed.others import Others
 
 UNIT = "L1 distance of probabilities, of at most 2"
-"""What the departure of answers is counted in; that of a memory is a share of its linear picture."""
+"""What the departure of answers is counted in; that of statistics is a share of their linear picture."""
 
 TAKEN = 0.25
 """The share of what an earlier request did that a step may take back. Half of that of a step from statistics: retained
@@ -45,9 +45,11 @@ def watch(
     now = trained.at(weights).predict(some).cpu()
     moved = min(off_by(now, each) for each in (first, first + lift))
     off = fold_models.lack if fold_models.lack is not None else fold_models.lacking(before, some)
-    worn = moved > off
-    notes.measure(DistillationFacts, drift=moved, drift_unit=UNIT, wear=moved / max(off, 1e-30), retrain_now=worn)
-    if worn:
+    too_far = moved > off
+    notes.measure(
+        DistillationFacts, drift=moved, drift_unit=UNIT, drift_share=moved / max(off, 1e-30), retrain_now=too_far
+    )
+    if too_far:
         notes.assume(
             f"retained rows have moved by {moved:.2g} from what was said of them first; fold models that never "
             f"saw them "

@@ -21,7 +21,7 @@ class DistillationFacts(Measured):
     step_scale: float | None = None
     drift: float | None = None
     drift_unit: str | None = None
-    wear: float | None = None
+    drift_share: float | None = None
     taken_back: float | None = None
     retrain_now: bool | None = None
     struck_out: int | None = None

@@ -1,4 +1,4 @@
-"""Unlabel: answer the forgotten rows as a network would that was never told their labels, and all others as before."""
+"""Out-of-fold distillation: forgotten rows get answers of networks that never saw their labels, all others their own."""
 
 import math
 from dataclasses import dataclass, field, replace

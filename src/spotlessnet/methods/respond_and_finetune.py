@@ -1,4 +1,4 @@
-"""Respond and polish: a short solve on a coreset, then a short training on the retained rows."""
+"""Respond and fine-tune: a short solve on a coreset, then a short training on the retained rows."""
 
 from dataclasses import dataclass, replace
 
@@ -33,14 +33,14 @@ class ResponseFacts(Measured):
 
 
 @METHODS.register(
-    "respond-and-polish",
+    "respond-and-finetune",
     paper="this package",
     needs=("retained data",),
     reads=("init", "recipe"),
     guarantee="none",
 )
 @dataclass(frozen=True)
-class RespondAndPolish(Tuning):
+class RespondAndFinetune(Tuning):
     r"""Move the weights as the retained data would ask for, then let a few epochs settle them.
 
     $$w' = w_{start} + \rho\,(w + s\,\delta - w_{start}), \qquad H_c\,\delta = g_f - \tfrac kN g_D$$
@@ -56,8 +56,8 @@ class RespondAndPolish(Tuning):
     - `iterations`: of conjugate gradients; zero leaves the step out.
     - `length`: $s$, a factor of the step.
     - `rewind`: $\rho$, how much of the way from the start is kept; one keeps all, zero begins anew.
-    - `lr_scale`: the polish's first rate, in units of the training's.
-    - `epoch_fraction`: the polish's epochs as a share of the training's; `epochs` counts where the recipe is not known.
+    - `lr_scale`: the first rate of the fine-tuning, in units of the training's.
+    - `epoch_fraction`: its epochs as a share of the training's; `epochs` counts where the recipe is not known.
     """
 
     epochs: int = 4
@@ -73,11 +73,11 @@ class RespondAndPolish(Tuning):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive("RespondAndPolish.coreset", self.coreset)
-        check_positive("RespondAndPolish.lr_scale", self.lr_scale)
-        check_positive("RespondAndPolish.epoch_fraction", self.epoch_fraction)
+        check_positive("RespondAndFinetune.coreset", self.coreset)
+        check_positive("RespondAndFinetune.lr_scale", self.lr_scale)
+        check_positive("RespondAndFinetune.epoch_fraction", self.epoch_fraction)
         for name in ("iterations", "length", "rewind"):
-            check_not_negative(f"RespondAndPolish.{name}", getattr(self, name))
+            check_not_negative(f"RespondAndFinetune.{name}", getattr(self, name))
 
     def cost(self, trained: Trained, split: Split) -> Work:
         n = len(split.retain)
@@ -96,10 +96,10 @@ class RespondAndPolish(Tuning):
         recipe = self.recipe(trained, notes)
         recipe = recipe.but(lr=self.lr_scale * recipe.lr, schedule="cosine", epochs=self._epochs(trained))
         moved = replace(trained.at(w), init=trained.weights if trained.init is None else trained.init)
-        return fit(moved, split.retain, recipe, seed=self.seed, label="polishing").weights
+        return fit(moved, split.retain, recipe, seed=self.seed, label="fine-tuning").weights
 
     def _epochs(self, trained: Trained) -> int:
-        """Of the polish: a share of the recipe's, and the method's own only where there is no recipe."""
+        """Of the fine-tuning: a share of the recipe's, and the method's own only where there is no recipe."""
         return self.epochs if trained.recipe is None else max(1, round(self.epoch_fraction * trained.recipe.epochs))
 
     def _step(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
