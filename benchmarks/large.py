@@ -1,4 +1,4 @@
-"""Forgetting from full CIFAR-10: requests served from a memory, short retraining and rivals, beside retraining.
+"""Forgetting from full CIFAR-10: requests served from statistics, short retraining and rivals, beside retraining.
 
     python benchmarks/large.py run   --data DIR --out results/large.jsonl --model all-cnn --weight-decay 0.1 --seeds 5
     python benchmarks/large.py clock --data DIR --out results/large-clock.jsonl --model all-cnn
@@ -63,7 +63,7 @@ WEIGHTS = {"all-cnn": "allcnn-cifar100.safetensors", "resnet": "resnet18w04-cifa
 RECIPE = Recipe(epochs=6, lr=0.01, momentum=0.9, batch_size=128, schedule="cosine")
 FORGET = 100
 RANK, SAMPLE = 100, 2000
-"""Of the memory: directions, and rows that its curvature is taken from."""
+"""Of the statistics: directions, and rows that their curvature is taken from."""
 
 HUNDREDTH, TENTH = "unlabel, from fold models, a hundredth", "unlabel, from fold models, a tenth"
 ALONE, STATISTICS, FOLD_MODELS = "unlabel, alone, a hundredth", "from the memory", "fold models"
@@ -150,7 +150,7 @@ def methods(options: argparse.Namespace, made: Prepared) -> dict[str, Scrub]:
 
 
 def scrubbed(scrub: Scrub, method: str, original: Trained, split: Split) -> Trained:
-    """The network after a scrub; one that works from a memory is shown nothing but the forgotten rows."""
+    """The network after a scrub; one that works from statistics is shown nothing but the forgotten rows."""
     return original.at(scrub(original, Split(forget=split.forget) if method == STATISTICS else split).mean)
 
 
@@ -202,8 +202,8 @@ def run(options: argparse.Namespace) -> None:
 
 
 def prepare(options: argparse.Namespace, splits: dict[str, Split], seed: int, device: torch.device) -> Prepared:
-    """The original, one retrained network for every request, fold models and, where asked for, a memory."""
-    start, split, memory = begin(options, seed, device), splits["some"], None
+    """The original, one retrained network for every request, fold models and, where asked for, statistics."""
+    start, split, statistics = begin(options, seed, device), splits["some"], None
     keep = partial(kept, options, seed)
     _, original = keep("original", partial(weights_of, start, split.whole, seed=seed))
     network, took, retrained = start.at(original["weights"]), {}, {}
@@ -217,9 +217,11 @@ def prepare(options: argparse.Namespace, splits: dict[str, Split], seed: int, de
     keys = RowKeys(bytes.fromhex(known.pop("salt")), known["keys"])
     fold_models = FoldModels(**known | {"weights": known["weights"].to(device), "keys": keys})
     if options.statistics:
-        took["memory"], memory = measured(lambda: write(options, network, split), device)
+        took["memory"], statistics = measured(
+            lambda: precompute(network, split.whole, rank=options.rank, sample=options.sample, diagonal=None), device
+        )
     print(f"{options.model}, decay {options.weight_decay:g}, seed {seed} trained", flush=True)
-    return Prepared(seed, start, network, fold_models, memory, retrained, took)
+    return Prepared(seed, start, network, fold_models, statistics, retrained, took)
 
 
 def weights_of(start: Trained, data: Data, *, seed: int, order_of: Data | None = None) -> dict[str, Any]:
@@ -320,11 +322,6 @@ def margins_file(out: Path) -> Path:
     return out.with_name(f"{out.stem}-margins.jsonl")
 
 
-def write(options: argparse.Namespace, original: Trained, split: Split) -> Statistics:
-    """The memory that requests are served from."""
-    return precompute(original, split.whole, rank=options.rank, sample=options.sample, diagonal=None)
-
-
 def measured(work: Callable[[], Made], device: torch.device) -> tuple[float, Made]:
     """How long it took, and what came of it."""
     with Meter(device) as meter:
@@ -376,12 +373,12 @@ def flags() -> Flags:
     parser.add_argument("--weight-decay", type=float, default=0.1)
     parser.add_argument("--cohorts", nargs="+", choices=COHORTS, default=list(COHORTS))
     parser.add_argument("--epochs", type=int, default=RECIPE.epochs)
-    parser.add_argument("--sample", type=int, default=SAMPLE, help="rows that the memory's curvature is taken from")
-    parser.add_argument("--rank", type=int, default=RANK, help="directions that the memory keeps")
+    parser.add_argument("--sample", type=int, default=SAMPLE, help="rows that their curvature is taken from")
+    parser.add_argument("--rank", type=int, default=RANK, help="directions that the statistics keep")
     parser.add_argument("--forget", type=int, default=FORGET)
     parser.add_argument("--label", type=int, default=0, help="the class that is forgotten, in part or whole")
     parser.add_argument("--rows", type=int, help="the most training rows, for a rehearsal")
-    parser.add_argument("--statistics", action="store_true", help="write a memory too, and serve requests from it")
+    parser.add_argument("--statistics", action="store_true", help="write statistics too, and serve requests from it")
     parser.add_argument("--keep", type=Path, help="folder where trained networks are kept and found again")
     parser.add_argument("--without", nargs="+", default=[], metavar="METHOD", help="methods to leave out")
     parser.add_argument("--few", type=int, help="rows of a round; what a hundredth of a training pays for unless said")
@@ -395,10 +392,7 @@ def flags() -> Flags:
 
 def main() -> None:
     options = flags().parse_args()
-    if options.what == "run":
-        run(options)
-    else:
-        clock(options)
+    (run if options.what == "run" else clock)(options)
 
 
 if __name__ == "__main__":

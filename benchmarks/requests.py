@@ -1,11 +1,11 @@
-"""A hundred requests in a row from one memory: how far from retraining, beside one joint request, and at what cost.
+"""A hundred requests in a row from statistics: how far from retraining, beside one joint request, and at what cost.
 
     python benchmarks/requests.py --data DIR --out results/requests.jsonl --docs results/requests.md
 
 A network with one hidden layer, pre-trained on other rows, is fine-tuned on MNIST (DIR holds it; without `--data` on
-scikit-learn's digits). A memory is written once. Then ten rows at a time must go, ordinary ones or mislabelled ones,
-each request served from those rows and the memory, which the retained rows then write anew. At some points the network
-is compared with one retrained without all rows that have gone so far, and with what one joint request for them gives.
+scikit-learn's digits). Statistics are computed once. Then ten rows at a time must go, ordinary or mislabelled ones, each
+request served from those rows and the statistics, which the retained rows then give anew. At some points the network is
+compared with one retrained without all rows that have gone so far, and with what one joint request for them gives.
 """
 
 import statistics

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 import spotlessnet as sn
-from spotlessnet.auditing.equivalence import judge_method
+from spotlessnet.auditing.equivalence import judge_networks
 from spotlessnet.auditing.seeds import DRAWS_APART, scrub_every_seed, scrub_seed
 from spotlessnet.core.errors import MismatchError
 from spotlessnet.core.gaussian import Covariance, Diagonal
@@ -60,7 +60,9 @@ def audited(trained: Trained, split: Split) -> None:
 
 
 def judged(trained: Trained, split: Split) -> None:
-    judge_method(Spy(), train_pairs(trained, split, seeds=3), split)
+    pairs = train_pairs(trained, split, seeds=3)
+    found = scrub_every_seed(Spy(), pairs.original, split, pairs.seeds, "scrubbing")
+    judge_networks([one.network for one in found], pairs, split)
 
 
 def compared(trained: Trained, split: Split) -> None:

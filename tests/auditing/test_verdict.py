@@ -10,8 +10,9 @@ from jaxtyping import Float
 from scipy import stats
 from torch import Tensor, float64, nn
 
-from spotlessnet.auditing.equivalence import EquivalenceTest, attack_check, judge_method
+from spotlessnet.auditing.equivalence import EquivalenceTest, attack_check, judge_networks
 from spotlessnet.auditing.evidence import Evidence, row_test
+from spotlessnet.auditing.seeds import scrub_every_seed
 from spotlessnet.auditing.verdict import Check, Verdict
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import DataError, MismatchError, NeedError, SettingError
@@ -24,7 +25,7 @@ from spotlessnet.demo import problem as digits_problem
 from spotlessnet.methods import ShortRetrain
 from spotlessnet.readouts.attack import Attack
 from spotlessnet.readouts.matched_controls import Unseen
-from spotlessnet.training.pairs import train_pairs
+from spotlessnet.training.pairs import Trainings, train_pairs
 
 ROWS = 20
 QUICK = EquivalenceTest(permutations=399)
@@ -203,14 +204,20 @@ def begin(seed: int) -> Trained:
     return Trained.of(model, recipe=Recipe(epochs=40, lr=0.2, batch_size=10))
 
 
+def judge_method(scrub: Scrub, trainings: Trainings, split: Split) -> Verdict:
+    """As an audit does: every original is scrubbed, and all networks are judged together."""
+    found = scrub_every_seed(scrub, trainings.original, split, trainings.seeds, "scrubbing")
+    return judge_networks([one.network for one in found], trainings, split, test=QUICK)
+
+
 def test_real_trainings_end_to_end():
     split = problem()
     trainings = train_pairs(begin, split, seeds=6)
     assert trainings.seeds == tuple(range(6))
-    kept = judge_method(Copy(tuple(trainings.original)), trainings, split, test=QUICK)
+    kept = judge_method(Copy(tuple(trainings.original)), trainings, split)
     assert kept.outcome == "not forgotten"
     assert kept.checks[0].value == pytest.approx(1.0)
-    gone = judge_method(Copy(tuple(trainings.retrained)), trainings, split, test=QUICK)
+    gone = judge_method(Copy(tuple(trainings.retrained)), trainings, split)
     assert gone.checks[0].value == pytest.approx(0.0, abs=1e-9)
     assert {check.state for check in gone.checks} == {"same"}
 
@@ -359,6 +366,6 @@ def test_every_pair_gets_a_draw_of_its_own():
 
     split = problem()
     pairs = train_pairs(Trained.of(nn.Linear(4, 2), recipe=Recipe(epochs=1, batch_size=8)), split, seeds=3)
-    judge_method(Remembering(), pairs, split, test=QUICK)
+    judge_method(Remembering(), pairs, split)
     assert seen == [3 + 1000 * seed for seed in pairs.seeds]
     assert len(set(seen)) == 3

@@ -14,7 +14,6 @@ from spotlessnet.core.intervals import (
     bootstrap,
     clopper_pearson,
     finest_rate,
-    lower_limit,
     permutation_pvalue,
     t_interval,
     tpr_at_fpr,
@@ -37,7 +36,6 @@ def test_t_interval_is_scipys():
 def test_eight_seeds_add_two_thirds_of_a_deviation():
     values = torch.randn(8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     assert upper_limit(values) == pytest.approx(float(values.mean() + 0.66985 * values.std()), rel=1e-4)
-    assert lower_limit(values) == pytest.approx(2 * float(values.mean()) - upper_limit(values))
 
 
 def test_one_value_promises_nothing():

@@ -103,7 +103,7 @@ PLANTED = (
     ),
     Planted(
         "the step with its sign turned",
-        "methods/ntk.py",
+        "methods/ntk/method.py",
         "b = removal_gradient(g_f, g_f + g_r, k, N)",
         "b = -removal_gradient(g_f, g_f + g_r, k, N)",
         "methods/test_ntk.py::test_the_step_is_the_papers_with_its_signs_put_right",
@@ -117,7 +117,7 @@ PLANTED = (
     ),
     Planted(
         "what training left undone counted on retained rows alone",
-        "methods/ntk.py",
+        "methods/ntk/method.py",
         "b = removal_gradient(g_f, g_f + g_r, k, N)",
         "b = removal_gradient(g_f, g_r, k, N)",
         "methods/test_ntk.py::test_what_training_left_undone_stays_undone",
@@ -152,14 +152,14 @@ PLANTED = (
     ),
     Planted(
         "published step with its sign turned",
-        "methods/ntk.py",
+        "methods/ntk/method.py",
         "u_r, u = (-linear.solve(data, linear.slope(data)) for data",
         "u_r, u = (linear.solve(data, linear.slope(data)) for data",
         "methods/test_ntk.py::test_the_published_variant_follows_the_published_code",
     ),
     Planted(
         "published step as it should have been",
-        "methods/ntk.py",
+        "methods/ntk/method.py",
         "u_r, u = (-linear.solve(data, linear.slope(data)) for data",
         "u_r, u = (linear.end(data) for data",
         "methods/test_ntk.py::test_the_published_formula_is_wrong_for_a_linear_network_and_ours_is_not",

@@ -20,11 +20,10 @@ from spotlessnet.methods import NTK, Fisher, Newton
 from spotlessnet.operators.gauss_newton import GaussNewton
 from spotlessnet.operators.gradient import gradient
 from spotlessnet.operators.jacobian import Jacobian
-from spotlessnet.precomputed import step as recalling
 from spotlessnet.precomputed.after_request import after_request
 from spotlessnet.precomputed.precompute import precompute
 from spotlessnet.precomputed.statistics import Statistics
-from spotlessnet.precomputed.step import faithful_step, fisher_after, own_root, step_from_statistics
+from spotlessnet.precomputed.step import faithful_step, fisher_after, step_from_statistics
 from spotlessnet.training.fit import fit
 
 DECAY = 0.1
@@ -136,6 +135,10 @@ def test_statistics_are_written_anew_from_rows_that_stay_alone():
     for other in (data, data.select(range(5, 40)), data.without(data.select([1])), data.select([])):
         with pytest.raises(MismatchError, match=r"hold 39 rows beside those of the request, .* but \d+ rows were"):
             after_request(statistics, trained, data.select([0]), trained.weights, retain=other)
+
+
+def dense(trained: Trained, data: Data) -> torch.Tensor:
+    return GaussNewton(trained, data).multiply(torch.eye(trained.size, dtype=float64))
 
 
 def curved(seed: int, weight_decay: float = DECAY) -> tuple[Trained, Data]:
@@ -390,43 +393,3 @@ def test_a_file_that_holds_no_statistics_is_refused():
         Statistics.from_tensors(tensors, text | {"since": "1"})
     with pytest.raises(DataError, match=r"header is damaged \(its keys have another shape"):
         Statistics.from_tensors(tensors | {"keys": tensors["keys"][0]}, text)
-
-
-def classifier(seed: int, rows: int) -> tuple[Trained, Data]:
-    torch.manual_seed(seed)
-    model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).double()
-    return Trained.of(model), Data.of((torch.randn(rows, 4, dtype=float64), torch.randint(3, (rows,))))
-
-
-def dense(trained: Trained, data: Data) -> torch.Tensor:
-    return GaussNewton(trained, data).multiply(torch.eye(trained.size, dtype=float64))
-
-
-@given(seed=st.integers(0, 10_000), rows=st.integers(1, 20))
-@settings(max_examples=25, deadline=None)
-def test_the_cohorts_root_squares_to_its_curvature(seed, rows):
-    trained, data = classifier(seed, rows)
-    root, dropped = own_root(trained, data, most=trained.size)
-    assert root.shape[1] <= min(trained.size, 2 * rows)
-    torch.testing.assert_close(root @ root.T, dense(trained, data), rtol=1e-9, atol=1e-9)
-    assert dropped < 1e-9
-
-
-def test_a_cut_root_keeps_the_strongest_directions_and_says_what_it_lost():
-    trained, data = classifier(0, 12)
-    H = dense(trained, data)
-    values, vectors = torch.linalg.eigh(H)
-    root, dropped = own_root(trained, data, most=3)
-    torch.testing.assert_close(root @ root.T, (vectors[:, -3:] * values[-3:]) @ vectors[:, -3:].T)
-    assert dropped == pytest.approx(float(values[:-3].sum() / values.sum()))
-    bar = float(values[-5])
-    assert own_root(trained, data, most=99, beneath=1.0001 * bar)[0].shape[1] == 4
-    assert own_root(trained, data, most=99, beneath=1e9)[0].shape[1] == 1
-
-
-def test_some_rows_of_a_large_cohort_stand_for_all(monkeypatch):
-    monkeypatch.setattr(recalling, "SEEN", 3 * 5)  # five rows of three outputs
-    trained, data = classifier(0, 20)
-    drawn = torch.randperm(20, generator=torch.Generator().manual_seed(7))[:5].sort().values
-    root, _ = own_root(trained, data, most=trained.size, seed=7)
-    torch.testing.assert_close(root @ root.T, 20 / 5 * dense(trained, data.select(drawn)))

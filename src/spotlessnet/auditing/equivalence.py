@@ -13,11 +13,9 @@ import torch
 from torch import Tensor
 
 from spotlessnet.auditing.evidence import Evidence, beyond_controls, row_test
-from spotlessnet.auditing.seeds import scrub_every_seed
 from spotlessnet.auditing.verdict import Check, Checks, Outcome, State, Verdict
 from spotlessnet.core.errors import DataError, MismatchError, SettingError, check_positive
 from spotlessnet.core.intervals import Interval, ratio_interval
-from spotlessnet.core.scrub import Scrub
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.readouts.attack import Attack
@@ -243,22 +241,6 @@ def attack_check(attack: Attack, *, limit: float = 0.55) -> Check:
     elif low > 0.5:
         state = "different"
     return Check(ATTACK, state, value, low, high, limit)
-
-
-def judge_method(
-    scrub: Scrub,
-    trainings: Trainings,
-    split: Split,
-    *,
-    test: EquivalenceTest | None = None,
-    extra: Sequence[Check] = (),
-) -> Verdict:
-    """Scrub the original of every seed and judge the results; a noisy scrub is drawn from once per seed.
-
-    It judges the method with these settings on these rows, over seeds; `train_pairs` makes the networks.
-    """
-    found = scrub_every_seed(scrub, trainings.original, split, trainings.seeds, "scrubbing")
-    return judge_networks([one.network for one in found], trainings, split, test=test, extra=extra)
 
 
 def judge_networks(

@@ -16,12 +16,7 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> Any:
     """A bound by its name in Python."""
-    if name.startswith("__"):  # what the import system asks a module for
-        raise AttributeError(name)
-    found = BOUNDS.exports().get(name)
-    if found is None:
-        raise AttributeError(f"spotlessnet.bounds has no name {name!r}.")
-    return found
+    return BOUNDS.export(name, __name__)
 
 
 def __dir__() -> list[str]:

@@ -17,7 +17,7 @@ from spotlessnet.core.progress import track
 class SampleKL:
     """An estimate in nats beside what the same estimator says about clouds that do not differ.
 
-    Any such estimate is biased upward, so it is no bound on anything: read `excess` and `p`.
+    Any such estimate is biased upward, so it is no bound on anything: read `nats - floor` and `p`.
 
     **Arguments:**
 
@@ -29,11 +29,6 @@ class SampleKL:
     nats: float
     floor: float
     p: float
-
-    @property
-    def excess(self) -> float:
-        """The estimate less its floor."""
-        return self.nats - self.floor
 
 
 def kl_from_samples(

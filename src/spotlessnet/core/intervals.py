@@ -51,12 +51,6 @@ def upper_limit(values: Numbers, level: float = 0.95) -> float:
     return mean + error * _t(_checked(level), n)
 
 
-def lower_limit(values: Numbers, level: float = 0.95) -> float:
-    """One-sided limit that the mean stays above; minus infinity for one value."""
-    mean, error, n = _mean_and_error(values)
-    return mean - error * _t(_checked(level), n)
-
-
 def bootstrap(
     values: Numbers,
     statistic: Callable[[Array], float] | None = None,

@@ -136,6 +136,14 @@ class Registry(Generic[T]):
         """What is registered by its name in Python."""
         return {entry.python_name: entry.thing for entry in self.entries()}
 
+    def export(self, name: str, package: str) -> T:
+        """What a package gives for a name that it does not hold itself: its `__getattr__`."""
+        # What the import system asks a module for is not worth importing every file for.
+        found = None if name.startswith("__") else self.exports().get(name)
+        if found is None:
+            raise AttributeError(f"{package} has no name {name!r}.")
+        return found
+
     def entry(self, name: str) -> Entry[T]:
         """What one thing says of itself."""
         self.discover()

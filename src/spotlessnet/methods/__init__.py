@@ -38,12 +38,7 @@ def __getattr__(name: str) -> Any:
     """A method by its name in Python, or all of them."""
     if name == "SCRUBS":
         return METHODS.things()
-    if name.startswith("__"):  # what the import system asks a module for
-        raise AttributeError(name)
-    found = METHODS.exports().get(name)
-    if found is None:
-        raise AttributeError(f"spotlessnet.methods has no name {name!r}.")
-    return found
+    return METHODS.export(name, __name__)
 
 
 def __dir__() -> list[str]:

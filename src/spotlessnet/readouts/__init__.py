@@ -25,12 +25,7 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> Any:
     """A readout by its name in Python."""
-    if name.startswith("__"):  # what the import system asks a module for
-        raise AttributeError(name)
-    found = READOUTS.exports().get(name)
-    if found is None:
-        raise AttributeError(f"spotlessnet.readouts has no name {name!r}.")
-    return found
+    return READOUTS.export(name, __name__)
 
 
 def __dir__() -> list[str]:

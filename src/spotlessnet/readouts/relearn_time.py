@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from spotlessnet.core.deprecated import OldName
-from spotlessnet.core.errors import NeedError, NumericsError, check_not_negative, check_positive
+from spotlessnet.core.errors import NumericsError, check_not_negative, check_positive
 from spotlessnet.core.readout import READOUTS, Ideal, Reading, Readout
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.split import Split
@@ -98,26 +98,3 @@ class RelearnTime(Readout):
         if reached:
             return Reading(float(reached[0]), note=how)
         return Reading(float(self.cap), censored=True, note=f"{how}; not there at the cap")
-
-
-def relearn_anchors(
-    readout: RelearnTime, split: Split, retrained: Trained, fresh: Trained | None = None
-) -> dict[str, Reading]:
-    """What the readout gives where the answer is known: the original, a retrained and an untrained network.
-
-    **Arguments:**
-
-    - `fresh`: where training began; taken from `readout.original.start` unless given.
-    """
-    if fresh is None:
-        if readout.original.init is None:
-            raise NeedError(
-                "The fresh anchor needs the weights where training began, but the original does not know them. "
-                "Give `fresh`, or make the original with `Trained.of(..., init=...)`."
-            )
-        fresh = readout.original.at(readout.original.init)
-    return {
-        "original": readout(readout.original, split),
-        "retrained": readout(retrained, split),
-        "fresh": readout(fresh, split),
-    }

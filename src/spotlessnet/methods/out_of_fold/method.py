@@ -1,4 +1,4 @@
-"""Out-of-fold distillation: forgotten rows get answers of networks that never saw their labels, all others their own."""
+"""Out-of-fold distillation: forgotten rows get answers of networks that never saw their labels, others keep theirs."""
 
 import math
 from dataclasses import dataclass, field, replace

@@ -3,9 +3,8 @@
 Golatkar, Achille and Soatto (2020), *Forgetting Outside the Box*, with the signs and the residual put right.
 """
 
-import math
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -22,14 +21,13 @@ from spotlessnet.core.errors import (
     check_not_negative,
     check_positive,
 )
-from spotlessnet.core.gaussian import Measured
 from spotlessnet.core.scrub import METHODS, Notes, Scrub, Sizes, Work
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
+from spotlessnet.methods.ntk.facts import NTKFacts, is_nearest, look_at_departure, record_solutions
 from spotlessnet.operators.cost import PRODUCT, SCALES, TRIES, exact_cost, solve_cost
 from spotlessnet.operators.gradient import gradient
 from spotlessnet.operators.holdout_scale import check_holdout_can_match, holdout_scale
-from spotlessnet.operators.jacobian import Jacobian
 from spotlessnet.operators.line_search import backtrack, summed_objective
 from spotlessnet.operators.linear_response import removal_gradient
 from spotlessnet.operators.linear_training import LinearTraining
@@ -42,34 +40,6 @@ from spotlessnet.precomputed.step_cost import step_cost
 
 ROUNDING = 32
 """A solution is not asked for more digits than so many units in the last place."""
-
-BENT = 0.2
-"""Departure from the linear picture that is worth a note."""
-
-
-@dataclass(frozen=True)
-class NTKFacts(Measured):
-    """How the step was solved for, damped and scaled, and how far it can be off."""
-
-    under: ClassVar[str] = "ntk"
-
-    variant: str | None = None
-    scale: float | None = None
-    step: float | None = None
-    damping: float | None = None
-    trust: float | None = None
-    solved: list[str] | None = None
-    residual: float | None = None
-    iterations: int | None = None
-    error_at_most: float | None = None
-    drift: float | None = None
-    forget_loss: float | None = None
-    holdout_loss: float | None = None
-    matched: bool | None = None
-    trapezium: float | None = None
-    trapezium_unguarded: float | None = None
-    training_gradient: float | None = None
-    searched: bool | None = None
 
 
 @METHODS.register(
@@ -224,7 +194,7 @@ class NTK(Scrub):
             found = step_from_statistics(
                 statistics, trained, split.forget, ridge, notes, retain=split.kept, seed=self.seed
             )
-        notes.measure(NTKFacts, variant="from memory", step=float(found.step.double().norm()))
+        notes.measure(NTKFacts, variant="from statistics", step=float(found.step.double().norm()))
         return trained.weights + found.step
 
     def _step(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
@@ -242,9 +212,9 @@ class NTK(Scrub):
             else:
                 step = linear.response(split.retain, b)
         notes.measure(NTKFacts, damping=linear.damping)
-        _record(linear, notes)
+        record_solutions(linear, notes)
         if linear.minimum_norm:
-            _look_at_departure(trained, split.forget, step, notes)
+            look_at_departure(trained, split.forget, step, notes)
         return step
 
     def _is_minimum_norm(self, trained: Trained, split: Split, notes: Notes) -> bool:
@@ -308,7 +278,7 @@ class NTK(Scrub):
         )
         linear = self._linear(trained, output="identity", damping=0.0, linearised="end")
         u_r, u = (-linear.solve(data, linear.slope(data)) for data in (split.retain, split.whole))
-        _record(linear, notes)
+        record_solutions(linear, notes)
         return u_r - u, published_scale(u_r - u, trained.weights - trained.anchor - u_r)
 
     def _linear(
@@ -349,7 +319,7 @@ class NTK(Scrub):
         scale = 1.0
         if self.trapezium:
             linear = self._linear(trained, output=self.output, damping=notes.of(NTKFacts).damping or 0.0)
-            linear = replace(linear, minimum_norm=_is_nearest(notes))
+            linear = replace(linear, minimum_norm=is_nearest(notes))
             found = trapezium_scale(step, trained.weights - linear.end(split.whole))
             notes.measure(NTKFacts, trapezium=found.used, trapezium_unguarded=found.raw)
             scale = found.used
@@ -365,7 +335,7 @@ class NTK(Scrub):
         )
         slope = float((G_r - (n / N) * G_D).double() @ step.double())
         notes.measure(NTKFacts, training_gradient=float(G_D.double().norm()) / N)
-        if slope >= 0 or _is_nearest(notes):
+        if slope >= 0 or is_nearest(notes):
             # Not a way down at w, as may be when linearised elsewhere, or where retained rows see nothing of it.
             notes.measure(NTKFacts, searched=False)
             return 1.0
@@ -392,35 +362,3 @@ class NTK(Scrub):
                 "the start is not known; the decay was taken to pull to zero",
                 "the length of the step rests on that guess",
             )
-
-
-def _is_nearest(notes: Notes) -> bool:
-    """Whether nothing but the start decided about directions that no row sees."""
-    return "minimum norm" in (notes.of(NTKFacts).solved or [])
-
-
-def _look_at_departure(trained: Trained, forget: Data, step: Float[Tensor, " P"], notes: Notes) -> None:
-    """How far the network's answers on the forgotten rows are from what the linear picture says of them."""
-    said = Jacobian(trained, forget).multiply(step)
-    moved = trained.at(trained.weights + step).predict(forget) - trained.predict(forget)
-    drift = float((moved - said).norm() / said.norm().clamp(min=1e-30))
-    notes.measure(NTKFacts, drift=drift)
-    if drift > BENT:
-        notes.assume(
-            f"the network departs by {drift:.0%} from the linear picture on the forgotten rows",
-            "the step is the linear picture's; how far it is from retraining is not known",
-        )
-
-
-def _record(linear: LinearTraining, notes: Notes) -> None:
-    for answer in linear.answers:
-        if answer.failure:
-            notes.assume(answer.failure, f"the step solves its system only up to a residual of {answer.residual:.2g}")
-    errors = [answer.error for answer in linear.answers]
-    notes.measure(
-        NTKFacts,
-        solved=[answer.form for answer in linear.answers],
-        residual=max(answer.residual for answer in linear.answers),
-        iterations=sum(answer.iterations for answer in linear.answers),
-        error_at_most=max(errors) if all(math.isfinite(error) for error in errors) else None,
-    )

@@ -1,4 +1,4 @@
-"""Requests from statistics or from fold models, one after another, as the guide has them."""
+"""Requests from a memory or from fold models, one after another, as the guide has them."""
 
 import json
 import os
@@ -22,7 +22,7 @@ from tests.cli.workshop import BASE, DATA, RECIPE, spotless
 from tests.docs.blocks import ROOT
 
 ROWS = ("--model", "nets.py:build", "--weights", "model.safetensors", "--data", "mydata.py:train")
-STATISTICS = "statistics/statistics.safetensors"
+STATISTICS = "memory/statistics.safetensors"
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_the_guide_works_as_written_twice_in_a_row(here, method):
     assert "Remove the examples of earlier requests **from your data** first" in re.sub(
         r"\s+", " ", (ROOT / "docs/forget_a_person.md").read_text()
     )
-    ended = spotless("precompute", *ROWS, "--rank", "20", "--out", "statistics")
+    ended = spotless("precompute", *ROWS, "--rank", "20", "--out", "memory")
     assert ended.code == 0, ended.err
     assert ended.out == f"{STATISTICS}\n"
     asked = ("scrub", *BASE, "--method", method, "--statistics", STATISTICS)
@@ -89,7 +89,7 @@ def test_the_guide_works_as_written_twice_in_a_row(here, method):
     assert receipt(here / "second")["request"]["matched"] == 2
     limits = receipt(here / "first")["limits"]
     assert any("given to this request know the forgotten rows: destroy both" in limit for limit in limits)
-    # All retained rows were there, so the statistics are those that they would write.
+    # All retained rows were there, so the memory is the one that they would write.
     net = here / "second/scrubbed.safetensors"
     space: dict[str, Any] = {}
     exec((here / "nets.py").read_text(), space)
@@ -101,7 +101,7 @@ def test_the_guide_works_as_written_twice_in_a_row(here, method):
 
 def test_a_request_moves_the_network_as_one_on_the_untouched_data_would(here):
     """The fault before: rows went by their number, so whoever took rows out forgot nobody, with exit code 0."""
-    assert spotless("precompute", *ROWS, "--rank", "20", "--out", "statistics").code == 0
+    assert spotless("precompute", *ROWS, "--rank", "20", "--out", "memory").code == 0
     asked = ("scrub", *BASE, "--method", "ntk", "--statistics", STATISTICS)
     assert spotless(*asked, "--out", "first").code == 0
     take_out(here, "person-1", "person-5", "person-7")
@@ -129,8 +129,8 @@ def rows_before() -> tuple[torch.Tensor, torch.Tensor]:
 
 def test_rows_forgotten_before_are_unknown_to_the_fold_models_of_the_next_request(here, served_in_any_case):
     """Left in the data, they would be taught again."""
-    assert spotless("precompute", *ROWS, *RECIPE, "--rank", "0", "--folds", "2", "--out", "statistics").code == 0
-    old, new = "statistics/fold-models.safetensors", "first/fold-models.safetensors"
+    assert spotless("precompute", *ROWS, *RECIPE, "--rank", "0", "--folds", "2", "--out", "memory").code == 0
+    old, new = "memory/fold-models.safetensors", "first/fold-models.safetensors"
     asked = ("scrub", *BASE, *RECIPE, "--fold-models", old)
     assert spotless(*asked, "--out", "first").code == 0
     (here / "forget.csv").write_text("id\nperson-8\n")
@@ -145,24 +145,24 @@ def test_rows_forgotten_before_are_unknown_to_the_fold_models_of_the_next_reques
 
 
 def test_tutors_are_found_by_content_when_rows_were_taken_out(here, served_in_any_case):
-    assert spotless("precompute", *ROWS, *RECIPE, "--rank", "0", "--folds", "2", "--out", "statistics").code == 0
-    asked = ("scrub", *BASE, *RECIPE, "--fold-models", "statistics/fold-models.safetensors")
+    assert spotless("precompute", *ROWS, *RECIPE, "--rank", "0", "--folds", "2", "--out", "memory").code == 0
+    asked = ("scrub", *BASE, *RECIPE, "--fold-models", "memory/fold-models.safetensors")
     assert spotless(*asked, "--out", "first").code == 0
     take_out(here, "person-1", "person-5", "person-7")
     (here / "forget.csv").write_text("id\nperson-8\n")
-    new = {"statistics/fold-models.safetensors": "first/fold-models.safetensors"}
+    new = {"memory/fold-models.safetensors": "first/fold-models.safetensors"}
     ended = spotless(*second(asked, **new), "--out", "second")
     assert ended.code == 0, ended.err
     assert any("destroy it once a network was retrained" in limit for limit in receipt(here / "second")["limits"])
 
 
-@pytest.mark.parametrize("kept", ["statistics", "fold models"])
+@pytest.mark.parametrize("kept", ["memory", "fold models"])
 def test_other_data_are_refused_and_nothing_is_written(here, kept):
-    assert spotless("precompute", *ROWS, *RECIPE, "--rank", "5", "--folds", "2", "--out", "statistics").code == 0
+    assert spotless("precompute", *ROWS, *RECIPE, "--rank", "5", "--folds", "2", "--out", "memory").code == 0
     method = (
         ("--method", "ntk", "--statistics", STATISTICS)
-        if kept == "statistics"
-        else ("--fold-models", "statistics/fold-models.safetensors")
+        if kept == "memory"
+        else ("--fold-models", "memory/fold-models.safetensors")
     )
     asked = ("scrub", *BASE, *RECIPE, *method)
     whole = (here / "mydata.py").read_text()
@@ -182,8 +182,8 @@ def test_other_data_are_refused_and_nothing_is_written(here, kept):
 
 
 def test_rows_forgotten_before_must_be_out_of_the_data(here):
-    """Left in, they would count as kept, and fine-tuning would teach them again."""
-    assert spotless("precompute", *ROWS, "--rank", "20", "--out", "statistics").code == 0
+    """Left in, they would count as kept, and a polish would teach them again."""
+    assert spotless("precompute", *ROWS, "--rank", "20", "--out", "memory").code == 0
     asked = ("scrub", *BASE, "--method", "ntk", "--statistics", STATISTICS)
     assert spotless(*asked, "--out", "first").code == 0
     for people in ("person-2", "person-1"):
@@ -196,7 +196,7 @@ def test_rows_forgotten_before_must_be_out_of_the_data(here):
 
 def test_where_retained_rows_are_missing_no_statistics_are_left(here):
     """Made of the old ones, they would spell the rows of the request."""
-    assert spotless("precompute", *ROWS, "--rank", "20", "--out", "statistics").code == 0
+    assert spotless("precompute", *ROWS, "--rank", "20", "--out", "memory").code == 0
     take_out(here, *(f"person-{i}" for i in range(20, 60)))
     asked = ("scrub", *BASE, "--method", "ntk", "--statistics", STATISTICS)
     assert "at least 30 rows, but there are 17 that stay" in spotless(*asked, "--out", "first").err
@@ -214,7 +214,7 @@ def test_where_retained_rows_are_missing_no_statistics_are_left(here):
 
 
 def test_a_network_that_lost_a_quarter_of_its_rows_is_refused_in_writing(here):
-    assert spotless("precompute", *ROWS, "--rank", "20", "--out", "statistics").code == 0
+    assert spotless("precompute", *ROWS, "--rank", "20", "--out", "memory").code == 0
     (here / "forget.csv").write_text("id\n" + "".join(f"person-{i}\n" for i in range(16)))
     for method in ("ntk", "newton"):
         asked = ("scrub", *BASE, "--method", method, "--statistics", STATISTICS, "--out", method)
@@ -231,7 +231,7 @@ def test_a_network_that_lost_a_quarter_of_its_rows_is_refused_in_writing(here):
         assert spotless(*asked, "--resume").code == 8
 
 
-def test_statistics_of_earlier_formats_are_refused(here):
+def test_memories_of_earlier_formats_are_refused(here):
     old = {"weights": torch.zeros(51), "gradient": torch.zeros(51), "gone": torch.arange(2)}
     save_file(old, here / "old.safetensors", {"format": "spotlessnet memory 2", "count": "60"})
     ended = spotless("scrub", *BASE, "--method", "ntk", "--statistics", "old.safetensors", "--out", "run")
@@ -239,7 +239,7 @@ def test_statistics_of_earlier_formats_are_refused(here):
     assert "say 'spotlessnet memory 2'. Statistics of earlier formats held what their requests had removed" in ended.err
 
 
-def test_a_published_seed_gives_the_same_statistics_again_and_no_seed_another_salt(here):
+def test_a_published_seed_gives_the_same_memory_again_and_no_seed_another_salt(here):
     for out, seed in (("a", ("--seed", "3")), ("b", ("--seed", "3")), ("c", ()), ("d", ())):
         assert spotless("precompute", *ROWS, "--rank", "4", *seed, "--out", out).code == 0
     salts = [sn.read_statistics(here / out / "statistics.safetensors").keys.salt for out in "abcd"]
@@ -247,8 +247,8 @@ def test_a_published_seed_gives_the_same_statistics_again_and_no_seed_another_sa
     assert len(set(salts)) == 3
 
 
-def test_statistics_serve_one_request(here):
-    assert spotless("precompute", *ROWS, "--rank", "20", "--out", "statistics").code == 0
+def test_one_memory_serves_one_request(here):
+    assert spotless("precompute", *ROWS, "--rank", "20", "--out", "memory").code == 0
     asked = ("scrub", *BASE, "--method", "ntk", "--statistics", STATISTICS)
     assert spotless(*asked, "--out", "first").code == 0
     (here / "forget.csv").write_text("id\nperson-2\n")
@@ -259,15 +259,15 @@ def test_statistics_serve_one_request(here):
     assert not (here / "fork").exists()
     (here / "forget.csv").write_text("id\nperson-1\nperson-5\nperson-7\n")
     assert json.loads(spotless(*asked, "--out", "first", "--resume", "--json").out)["status"] == "already done"
-    # Statistics that are written anew are others.
-    assert spotless("precompute", *ROWS, "--rank", "19", "--out", "statistics", "--resume").code == 0
+    # A memory that is written anew is another one.
+    assert spotless("precompute", *ROWS, "--rank", "19", "--out", "memory", "--resume").code == 0
     assert spotless(*asked, "--out", "anew").code == 0
 
 
 def test_one_file_of_fold_models_serves_one_request(here, served_in_any_case):
     """Given again, they would not know what the request before did, and which of its rows must not be taught."""
-    assert spotless("precompute", *ROWS, *RECIPE, "--rank", "0", "--folds", "2", "--out", "statistics").code == 0
-    old = "statistics/fold-models.safetensors"
+    assert spotless("precompute", *ROWS, *RECIPE, "--rank", "0", "--folds", "2", "--out", "memory").code == 0
+    old = "memory/fold-models.safetensors"
     asked = ("scrub", *BASE, *RECIPE, "--fold-models", old)
     assert spotless(*asked, "--out", "first").code == 0
     take_out(here, "person-1", "person-5", "person-7")
@@ -285,9 +285,9 @@ def test_one_file_of_fold_models_serves_one_request(here, served_in_any_case):
 
 
 def test_of_two_requests_at_once_from_fold_models_one_is_served(here):
-    assert spotless("precompute", *ROWS, *RECIPE, "--rank", "0", "--folds", "2", "--out", "statistics").code == 0
+    assert spotless("precompute", *ROWS, *RECIPE, "--rank", "0", "--folds", "2", "--out", "memory").code == 0
     (here / "second.csv").write_text("id\nperson-2\n")
-    asked = ("scrub", *BASE, *RECIPE, "--fold-models", "statistics/fold-models.safetensors")
+    asked = ("scrub", *BASE, *RECIPE, "--fold-models", "memory/fold-models.safetensors")
     other = tuple("second.csv" if word == "forget.csv" else word for word in asked)
     runs = [started(*asked, "--out", "a"), started(*other, "--out", "b")]
     told = [run.communicate(timeout=240) for run in runs]
@@ -298,13 +298,13 @@ def test_of_two_requests_at_once_from_fold_models_one_is_served(here):
 
 
 def test_fold_models_that_would_take_back_an_earlier_request_are_refused_in_writing(here):
-    assert spotless("precompute", *ROWS, *RECIPE, "--rank", "0", "--folds", "2", "--out", "statistics").code == 0
-    path = here / "statistics/fold-models.safetensors"
+    assert spotless("precompute", *ROWS, *RECIPE, "--rank", "0", "--folds", "2", "--out", "memory").code == 0
+    path = here / "memory/fold-models.safetensors"
     fold_models = sn.read_fold_models(path)
     # An earlier request that raised next to nothing: whatever moves the network may take it back.
     effects = (Effect(1, 2.0**-20, 0.5),)
     sn.write_fold_models(path, replace(fold_models, effects=effects), replace=True)
-    asked = ("scrub", *BASE, *RECIPE, "--fold-models", "statistics/fold-models.safetensors", "--out", "run")
+    asked = ("scrub", *BASE, *RECIPE, "--fold-models", "memory/fold-models.safetensors", "--out", "run")
     ended = spotless(*asked)
     assert ended.code == 8
     assert "error[retrain now]: What was kept for requests no longer serves: " in ended.err
@@ -317,16 +317,16 @@ def test_fold_models_that_would_take_back_an_earlier_request_are_refused_in_writ
 
 
 def test_a_request_from_fold_models_leaves_word_of_what_it_did(here):
-    assert spotless("precompute", *ROWS, *RECIPE, "--rank", "0", "--folds", "2", "--out", "statistics").code == 0
-    asked = ("scrub", *BASE, *RECIPE, "--fold-models", "statistics/fold-models.safetensors", "--set", "epochs=40")
+    assert spotless("precompute", *ROWS, *RECIPE, "--rank", "0", "--folds", "2", "--out", "memory").code == 0
+    asked = ("scrub", *BASE, *RECIPE, "--fold-models", "memory/fold-models.safetensors", "--set", "epochs=40")
     ended = spotless(*asked, "--out", "first")
     assert ended.code == 0, ended.err
     [effect] = sn.read_fold_models(here / "first/fold-models.safetensors").effects
     assert 0 < effect.raised <= effect.loss
 
 
-def test_half_of_an_unfinished_request_is_no_statistics(here):
-    assert spotless("precompute", *ROWS, "--rank", "20", "--out", "statistics").code == 0
+def test_half_of_an_unfinished_request_is_no_memory(here):
+    assert spotless("precompute", *ROWS, "--rank", "20", "--out", "memory").code == 0
     asked = ("scrub", *BASE, "--method", "ntk", "--statistics", STATISTICS)
     assert spotless(*asked, "--out", "first").code == 0
     (here / "first/receipt.json").unlink()
@@ -354,7 +354,7 @@ def started(*arguments: str, pause: str = "") -> subprocess.Popen[str]:
 
 
 def test_of_two_requests_at_once_one_is_served(here):
-    assert spotless("precompute", *ROWS, "--rank", "20", "--out", "statistics").code == 0
+    assert spotless("precompute", *ROWS, "--rank", "20", "--out", "memory").code == 0
     (here / "second.csv").write_text("id\nperson-2\n")
     asked = ("scrub", *BASE, "--method", "ntk", "--statistics", STATISTICS)
     other = tuple("second.csv" if word == "forget.csv" else word for word in asked)
@@ -381,7 +381,7 @@ def test_of_two_requests_at_once_one_is_served(here):
     ],
 )
 def test_a_killed_request_neither_blocks_nor_forks(here, moment, is_served):
-    assert spotless("precompute", *ROWS, "--rank", "20", "--out", "statistics").code == 0
+    assert spotless("precompute", *ROWS, "--rank", "20", "--out", "memory").code == 0
     asked = ("scrub", *BASE, "--method", "ntk", "--statistics", STATISTICS)
     if is_served:
         # As if killed when the receipt had been written and the note not yet completed.
@@ -399,7 +399,7 @@ def test_a_killed_request_neither_blocks_nor_forks(here, moment, is_served):
         run.send_signal(signal.SIGKILL)
         run.communicate(timeout=60)
         time.sleep(0.1)
-        assert sn.read_statistics(here / STATISTICS).count == 60  # the statistics are as they were
+        assert sn.read_statistics(here / STATISTICS).count == 60  # the memory is as it was
     (here / "second.csv").write_text("id\nperson-2\n")
     other = tuple("second.csv" if word == "forget.csv" else word for word in asked)
     after = spotless(*other, "--out", "other")
@@ -407,7 +407,7 @@ def test_a_killed_request_neither_blocks_nor_forks(here, moment, is_served):
         assert after.code == 3
         assert "Go on from the network and the statistics in killed." in after.err
         return
-    # Nothing was served, so another request may have the statistics; then the killed one must not come back.
+    # Nothing was served, so another request may have the memory; then the killed one must not come back.
     assert after.code == 0, after.err
     back = spotless(*asked, "--out", "killed", "--resume")
     assert back.code == 3
@@ -415,7 +415,7 @@ def test_a_killed_request_neither_blocks_nor_forks(here, moment, is_served):
 
 
 def test_a_killed_request_can_be_resumed(here):
-    assert spotless("precompute", *ROWS, "--rank", "20", "--out", "statistics").code == 0
+    assert spotless("precompute", *ROWS, "--rank", "20", "--out", "memory").code == 0
     asked = ("scrub", *BASE, "--method", "ntk", "--statistics", STATISTICS, "--out", "run")
     run = started(*asked, pause="serving.write_receipt")
     assert run.stdout is not None
@@ -429,7 +429,7 @@ def test_a_killed_request_can_be_resumed(here):
 
 
 def test_a_note_that_cannot_be_read_is_not_passed_over(here):
-    assert spotless("precompute", *ROWS, "--rank", "20", "--out", "statistics").code == 0
+    assert spotless("precompute", *ROWS, "--rank", "20", "--out", "memory").code == 0
     (here / f"{STATISTICS}.next").write_text("{}")
     ended = spotless("scrub", *BASE, "--method", "ntk", "--statistics", STATISTICS, "--out", "run")
     assert ended.code == 3
