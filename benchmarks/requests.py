@@ -3,7 +3,7 @@
     python benchmarks/requests.py --data DIR --out results/requests.jsonl --docs results/requests.md
 
 A network with one hidden layer, pre-trained on other rows, is fine-tuned on MNIST (DIR holds it; without `--data` on
-scikit-learn's digits). Statistics are computed once. Then ten rows at a time must go, ordinary or mislabelled ones, each
+scikit-learn's digits). Statistics are computed once. Then ten rows at a time must go, ordinary or mislabelled, each
 request served from those rows and the statistics, which the retained rows then give anew. At some points the network is
 compared with one retrained without all rows that have gone so far, and with what one joint request for them gives.
 """

@@ -11,7 +11,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "spotlessnet"
 LONGEST_FUNCTION = 50
 """Lines of a body, its docstring left out."""
 
-LONGEST_FILE = 420
+LONGEST_FILE = 400
 TERNARIES = 2
 """In one line."""
 
