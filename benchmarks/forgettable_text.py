@@ -65,33 +65,42 @@ def fitted(x: Tensor, y: Tensor, core: Tensor, user: Tensor, **settings: Any) ->
 def sequence(
     model: sn.ForgettableModel, x: Tensor, y: Tensor, core: Tensor, user: Tensor, count: int
 ) -> dict[str, Any]:
-    """Requests of 1 to 8 messages in a row, forgetting and adding, and the state at the end against solving anew."""
+    """Requests of 1 to 8 messages in a row: some go, some come, some get another label; then against solving anew."""
     draw = torch.Generator().manual_seed(4)
     inside, outside, wall, cpu = user.tolist(), list[int](), [], []
+    y, kinds = y.clone(), {"forget": 0, "add": 0, "relabel": 0}
     for _ in range(count):
-        size = int(torch.randint(1, 9, (), generator=draw))
-        adding = len(outside) > size and bool(torch.rand((), generator=draw) < 0.4)
-        source, goal = (outside, inside) if adding else (inside, outside)
+        size, chance = int(torch.randint(1, 9, (), generator=draw)), float(torch.rand((), generator=draw))
+        kind = "relabel" if chance < 0.1 else "add" if chance < 0.45 and len(outside) > size else "forget"
+        source = outside if kind == "add" else inside
         picked = {int(i) for i in torch.randperm(len(source), generator=draw)[:size]}
         rows = [source[i] for i in picked]
-        source[:] = [row for i, row in enumerate(source) if i not in picked]
-        goal += rows
+        if kind == "relabel":
+            y[rows] = torch.randint(0, int(y.max()) + 1, (len(rows),), generator=draw)
+        else:
+            source[:] = [row for i, row in enumerate(source) if i not in picked]
+            (inside if kind == "add" else outside).extend(rows)
         began, before = time.perf_counter(), time.process_time()
-        if adding:
+        if kind == "add":
             model.add(x[rows], y[rows], ids=rows)
+        elif kind == "relabel":
+            model.relabel(rows, y[rows])
         else:
             model.forget(rows)
         wall.append(time.perf_counter() - began)
         cpu.append(time.process_time() - before)
+        kinds[kind] += 1
     anew = model.solved_anew(Data.of((x[inside], y[inside])), core=Data.of((x[core], y[core])))
-    part = max(1, count // 4)
+    part = max(1, count // 10)
     return {
-        "requests": count,
+        "requests": count, "kinds": kinds,
         "refactored": sum(r.refactored for r in model.requests[-count:]),
-        "cpu_seconds_first_quarter": median(cpu[:part]), "cpu_seconds_last_quarter": median(cpu[-part:]),
+        "cpu_seconds_first_tenth": median(cpu[:part]), "cpu_seconds_last_tenth": median(cpu[-part:]),
+        "seconds_first_tenth": median(wall[:part]), "seconds_last_tenth": median(wall[-part:]),
         "seconds_median": median(wall), "cpu_seconds_median": median(cpu),
         "moments_equal": torch.equal(anew.moments.gram, model.moments.gram),
         "weights_equal": torch.equal(anew.weights, model.weights),
+        "weights_gap": float((anew.weights - model.weights).norm() / anew.weights.norm()),
         "inverse_gap": float((anew.inverse - model.inverse).norm() / anew.inverse.norm()),
         "left": len(model),
     }  # fmt: skip
@@ -109,7 +118,9 @@ def main() -> None:
 
     args = flags().parse_args()
     use_threads()
+    began, before = time.perf_counter(), time.process_time()
     found = embedded(args.data, args.kept)
+    reading = {"seconds_embedding": time.perf_counter() - began, "cpu_seconds_embedding": time.process_time() - before}
     x, y, x_test, y_test = (found[k] for k in ("x", "y", "xt", "yt"))
     mixed = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))
     core, user = mixed[: len(y) // 10], mixed[len(y) // 10 :]
@@ -124,7 +135,8 @@ def main() -> None:
         out.append({
             "what": "forgettable", "data": "banking77", "layers": layers, "features": len(model.weights),
             "model": name or "forgettable, frozen MiniLM, last layer, 10 % core", "accuracy": accuracy, "seconds": took,
-            "where": where, **sequence(model, here, y, core, user, args.length if layers == 1 else args.length // 10),
+            "where": where, "command": "python benchmarks/forgettable_text.py " + " ".join(sys.argv[1:]), **reading,
+            **sequence(model, here, y, core, user, args.length if layers == 1 else args.length // 10),
         })  # fmt: skip
         print(json.dumps(out[-1]), flush=True)
     a, b = (torch.nn.functional.normalize(v[:, -WIDTH:], dim=1).numpy() for v in (x, x_test))

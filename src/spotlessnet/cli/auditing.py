@@ -1,12 +1,33 @@
 """`spotless audit`: measure what a method leaves behind, beside retraining, and say so in one word."""
 
 from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated
 
+import typer
+
+from spotlessnet.auditing.audit_report import AuditReport
 from spotlessnet.cli.common import AsJson, Asked, Console, Debug, Quiet, takes_case
+from spotlessnet.cli.forgettable import audit_fits
 from spotlessnet.cli.scrubbing import EXIT_CODES, Seeds, Strong, planned
+from spotlessnet.core.errors import SettingError
 from spotlessnet.core.progress import quiet as no_bars
-from spotlessnet.requests.audits import Audit, audit_case
+from spotlessnet.requests.audits import Audit, audit_case, usual_fields, write_report
+from spotlessnet.requests.case import as_flag, inputs_of
+from spotlessnet.requests.folder import Folder
 from spotlessnet.requests.planning import plan_of
+
+Forgettable = Annotated[
+    bool,
+    typer.Option("--forgettable", help="Audit a forgettable model; --model is its backbone."),
+]
+Features = Annotated[
+    str | None, typer.Option("--features", help="Of a forgettable model: pooled (unless said), tangent or linearised.")
+]
+Ridge = Annotated[str | None, typer.Option("--ridge", help="Of a forgettable model: a share, or loo (unless said).")]
+
+OF_FORGETTABLE = {"model", "core", "data", "test", "forget", "id_column", "epochs", "lr", "keep_private", "out"}
+"""The fields of a case that say something of a forgettable model."""
 
 
 @takes_case
@@ -14,6 +35,9 @@ def audit(
     asked: Asked,
     seeds: Seeds = 8,
     shadow_attack: Strong = False,
+    forgettable: Forgettable = False,
+    features: Features = None,
+    ridge: Ridge = None,
     json: AsJson = False,
     quiet: Quiet = False,
     debug: Debug = False,
@@ -26,13 +50,51 @@ def audit(
 
     Ends with 0 if forgotten, 1 if not, 6 if that cannot be told. Without --init, --epochs and --lr no network can be
     retrained, and the word is always the last. Your own modules are imported, so their code runs.
+
+    [bold]spotless audit --forgettable --model nets.py:backbone --core mydata.py:core --data mydata.py:train
+    --forget forget.csv --epochs 20 --lr 0.05 --out audit/[/bold]
+
+    With --forgettable the same of what `spotless forget` does, over seeds of the training on core rows.
     """
     console = Console(json, quiet)
     case = asked.case
+    if not forgettable and (features or ridge):
+        raise SettingError("--features and --ridge are of a forgettable model. Give --forgettable, or leave them out.")
     with no_bars() if quiet or json else nullcontext():
+        if forgettable:
+            if shadow_attack:
+                raise SettingError("--shadow-attack is not for forgettable models. Leave it out.")
+            return _forgettable(asked, seeds, features or "pooled", ridge or "loo", console)
         if asked.dry_run:
             return planned(plan_of(case), console, audit=Audit(seeds, shadow_attack))
         report, files = audit_case(case, Audit(seeds, shadow_attack), resume=asked.resume, say=console.say)
+    return _told(report, files, console)
+
+
+def _forgettable(asked: Asked, seeds: int, features: str, ridge: str, console: Console) -> int:
+    case = asked.case
+    told = {name for name, value in case.given().items() if value != usual_fields().get(name)}
+    strange = [as_flag(name) for name in sorted(told - OF_FORGETTABLE)]
+    if strange:
+        raise SettingError(f"{', '.join(strange)} says nothing of a forgettable model. Leave it out.")
+    # Without training on core rows the models of all seeds are one, and chance cannot be measured.
+    case.need("model", "core", "data", "forget", "epochs", *([] if asked.dry_run else ["out"]))
+    if asked.dry_run:
+        lines: list[str] = []
+        audit_fits(case, features, ridge, seeds, say=lines.append, only_plan=True)
+        console.give({"status": "planned", "plan": lines}, lines)
+        return 0
+    assert case.out is not None
+    folder = Folder(case.out, asked.resume, 90 if case.keep_private is None else case.keep_private)
+    folder.check(inputs_of(case))
+    report = audit_fits(case, features, ridge, seeds, say=console.say)
+    assert report is not None
+    with folder.claimed():
+        files = [case.out / name for name in write_report(case.out, report, replace=asked.resume)]
+    return _told(report, files, console)
+
+
+def _told(report: AuditReport, files: list[Path], console: Console) -> int:
     figures = {"verdict": report.outcome, "reason": report.reason}
     told = {"status": "done", **figures, "files": files, "rows": [vars(r) for r in report.rows]}
     console.give(told, [f"{report.outcome}: {report.reason}", *map(str, files)])

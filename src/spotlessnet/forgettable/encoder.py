@@ -62,6 +62,10 @@ def encode(
     codes, targets = [], []
     count = len(y)
     check_labels(y, classes)
+    # A batch is filled up by repeating its last example, so a missing one would go unnoticed.
+    for value in x.values() if isinstance(x, dict) else [x]:
+        if len(value) != count:
+            raise MismatchError(f"Each input needs a label, but {count} labels came with {len(value)} inputs.")
     for start in range(0, count, batch_size):
         piece = _take(x, start, batch_size, point.scale.device)
         n = min(batch_size, count - start)

@@ -22,6 +22,7 @@ class Examples:
     - `labels`: class numbers, -1 for an example that has gone.
     - `weights`: whole numbers.
     - `digests`: of each example's codes, so that features computed again are known to be the same.
+    - `order`: counts examples as they came; places that others left are used again, so that places do not tell it.
     """
 
     targets: Int16[Tensor, "n R C"]
@@ -31,18 +32,22 @@ class Examples:
     codes: Int16[Tensor, "n R d"] | None = None
     digests: list[str] = field(default_factory=list)
     places: dict[Hashable, list[int]] = field(default_factory=dict)
+    order: Int64[Tensor, " n"] = field(default_factory=lambda: torch.zeros(0, dtype=torch.long))
+    _count: int = 0
 
     def __post_init__(self) -> None:
+        self.order = torch.arange(len(self.labels))
+        self._count = int((self.labels != GONE).sum())
         if not self.places:
             for i, (name, label) in enumerate(zip(self.ids, self.labels.tolist(), strict=True)):
                 if label != GONE:
                     self.places.setdefault(name, []).append(i)
 
     def __len__(self) -> int:
-        return sum(map(len, self.places.values()))
+        return self._count
 
     def find(self, ids: Iterable[Hashable]) -> Int64[Tensor, " k"]:
-        """Places of all examples with these ids."""
+        """Places of all examples with these ids, id after id; those of one id in the order in which they came."""
         wanted = list(dict.fromkeys(ids))
         missing = [name for name in wanted if name not in self.places]
         if missing:
@@ -50,15 +55,45 @@ class Examples:
                 f"{len(missing)} of {len(wanted)} ids belong to no example of this model. They may have been forgotten "
                 "before; check the list."
             )
-        return torch.tensor(sorted(i for name in wanted for i in self.places[name]), dtype=torch.long)
+        return torch.tensor([i for name in wanted for i in self.places[name]], dtype=torch.long)
 
     def of_class(self, label: int) -> Int64[Tensor, " k"]:
         """Places of all examples of a class."""
-        return (self.labels == label).nonzero().squeeze(1)
+        return self._as_they_came((self.labels == label).nonzero().squeeze(1))
 
     def all(self) -> Int64[Tensor, " k"]:
         """Places of every example that is left."""
-        return (self.labels != GONE).nonzero().squeeze(1)
+        return self._as_they_came((self.labels != GONE).nonzero().squeeze(1))
+
+    def _as_they_came(self, places: Int64[Tensor, " k"]) -> Int64[Tensor, " k"]:
+        return places[self.order[places].argsort()]
+
+    def copies_of(self, places: Int64[Tensor, " k"]) -> int:
+        """How many other examples have the very features of one of these."""
+        others = torch.ones(len(self.labels), dtype=torch.bool)
+        others[places] = False
+        others &= self.labels != GONE
+        if self.codes is None:
+            gone = {self.digests[i] for i in places.tolist()}
+            return sum(self.digests[i] in gone for i in others.nonzero().squeeze(1).tolist())
+        # Sums first: only where they agree can features, which may be gigabytes, be the same.
+        sums = torch.cat([part.sum(dim=(1, 2), dtype=torch.long).cpu() for part in self.codes.split(1024)])
+        alike = (others & torch.isin(sums, sums[places])).nonzero().squeeze(1)
+        gone = {one.numpy().tobytes() for one in self.codes[places.to(self.codes.device)].cpu()}
+        return sum(self.codes[i].cpu().numpy().tobytes() in gone for i in alike.tolist())
+
+    def compact(self) -> "Examples":
+        """A copy without the places of examples that have gone, in the order in which the others came."""
+        live = self.all()
+        here = live.to(self.targets.device)
+        return Examples(
+            self.targets[here],
+            self.labels[live],
+            self.weights[live],
+            [self.ids[i] for i in live.tolist()],
+            None if self.codes is None else self.codes[here.to(self.codes.device)],
+            [self.digests[i] for i in live.tolist()] if self.digests else [],
+        )
 
     def erase(self, places: Int64[Tensor, " k"]) -> None:
         """Overwrite everything kept about these examples."""
@@ -71,7 +106,8 @@ class Examples:
             if self.digests:
                 self.digests[i] = ""
         self.targets[places.to(self.targets.device)] = 0
-        self.labels[places], self.weights[places] = GONE, 0
+        self.labels[places], self.weights[places], self.order[places] = GONE, 0, GONE
+        self._count -= len(places)
         if self.codes is not None:
             self.codes[places.to(self.codes.device)] = 0
 
@@ -92,6 +128,8 @@ class Examples:
         at = free.to(self.targets.device)
         self.targets[at] = targets.to(self.targets.device)
         self.labels[free], self.weights[free] = labels.cpu().long(), weights.cpu().long()
+        self.order[free] = int(self.order.max()) + 1 + torch.arange(len(free))
+        self._count += len(free)
         if self.codes is not None:
             self.codes[free.to(self.codes.device)] = codes.to(self.codes.device)
         for i, name in zip(free.tolist(), ids, strict=True):
@@ -105,11 +143,8 @@ class Examples:
         def longer(value: Tensor, fill: int) -> Tensor:
             return torch.cat([value, value.new_full((count, *value.shape[1:]), fill)])
 
-        self.targets, self.labels, self.weights = (
-            longer(self.targets, 0),
-            longer(self.labels, GONE),
-            longer(self.weights, 0),
-        )
+        self.targets, self.weights = longer(self.targets, 0), longer(self.weights, 0)
+        self.labels, self.order = longer(self.labels, GONE), longer(self.order, GONE)
         self.ids.extend([None] * count)
         if self.digests:
             self.digests.extend([""] * count)

@@ -20,8 +20,8 @@ from spotlessnet.forgettable.fixed_point import FixedPoint
 from spotlessnet.forgettable.inverse import cholesky, inverse, solve
 from spotlessnet.forgettable.model import ForgettableModel
 from spotlessnet.forgettable.moments import Moments
-from spotlessnet.forgettable.ridge import as_ridge, choose_ridge
-from spotlessnet.operators.sums import my_share, processes
+from spotlessnet.forgettable.ridge import as_ridge, choose_ridge, ridge_unit
+from spotlessnet.operators.sums import add_up, my_share, processes
 
 SCALING = 1000
 """Core examples from which the fixed-point scales are taken."""
@@ -58,8 +58,9 @@ def fit_forgettable(
     - `features`: `"pooled"`, `"tangent"` (pooled and sketched gradients), `"linearised"` (the whole Jacobian of a small
       classifier), or a frozen module of your own.
     - `adaptation`: how the backbone is fine-tuned on core data; `None` takes it as it is.
-    - `ridge`: a share of the moments' mean diagonal, or `"loo"`: the best of a few under leave-one-out. That choice
-      looks at user data once and stays when they go; give a number where even that must not be.
+    - `ridge`: a share of `ridge_unit`, about the mean of the moments' diagonal, or `"loo"`: the best of a few under
+      leave-one-out. That choice looks at user data once and stays when they go; give a number where even that must not
+      be.
     - `class_weights`: whole numbers, one per class; from what is publicly known, not from counts of user data.
     - `mirrored`: average features over an image and its mirror image.
     - `keep_features`: keep each example's features, in 16 bits, so that a request needs no input.
@@ -120,6 +121,7 @@ def fit_problem(
     moments: Moments | None = None
     kept: list[tuple[Tensor, Tensor, Tensor]] = []
     marks: dict[int, str] = {}
+    diagonal = torch.zeros(0)
     for data, is_user in ((core, False), (user, True)):
         for positions in my_share(torch.arange(len(data))).split(max(encoder.batch_size, 1024)):
             x, y, _ = data.fetch(data.rows[positions])
@@ -132,10 +134,14 @@ def fit_problem(
                 kept.append((codes if keep_features else codes[:0], targets, w))
                 if not keep_features:
                     marks |= dict(zip(positions.tolist(), digests_of(codes), strict=True))
+        assert moments is not None
+        if not is_user:
+            diagonal = add_up(moments.gram.diagonal().clone())
     assert moments is not None
     moments.all_reduce()
     examples = _examples(encoder, user, ids, kept, marks, class_weights, keep_features, many)
-    chosen, how = _ridge(ridge, moments, examples)
+    unit = ridge_unit(float(diagonal.mean()), len(core) * examples.targets.shape[1], moments.count)
+    chosen, how = _ridge(ridge, unit, moments, examples)
     P = inverse(moments.gram, chosen)
     model = ForgettableModel(encoder, moments, chosen, examples, P, P @ moments.cross)
     model.core_examples, model.ridge_from = len(core), how
@@ -175,14 +181,14 @@ def _examples(
     return Examples(targets, y.cpu(), _weights(y, class_weights), list(ids), codes, digests)
 
 
-def _ridge(ridge: float | str, moments: Moments, examples: Examples) -> tuple[int, str]:
+def _ridge(ridge: float | str, unit: float, moments: Moments, examples: Examples) -> tuple[int, str]:
     if ridge != "loo":
         check_positive("ridge", float(ridge))
-        return as_ridge(float(ridge), float(moments.gram.diagonal().mean())), "given"
+        return as_ridge(float(ridge), unit), "given"
     if examples.codes is None:
         raise SettingError("Leave-one-out needs kept features. Give `ridge` as a number, or keep_features=True.")
     w = examples.weights.repeat_interleave(examples.codes.shape[1])
-    chosen, _ = choose_ridge(moments, examples.codes.flatten(0, 1), examples.targets.flatten(0, 1), w)
+    chosen, _ = choose_ridge(moments, examples.codes.flatten(0, 1), examples.targets.flatten(0, 1), w, mean=unit)
     return chosen, "leave-one-out over user examples at the fit"
 
 

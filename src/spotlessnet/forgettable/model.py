@@ -94,7 +94,8 @@ class ForgettableModel:
 
         **Arguments:**
 
-        - `inputs`: the examples' inputs, ordered as the examples were put in; needed only where features were not kept.
+        - `inputs`: the examples' inputs, id after id, those of one id as they were put in; needed only where features
+          were not kept.
         """
         return self._remove(self.examples.find([ids] if isinstance(ids, str) else ids), inputs)
 
@@ -123,7 +124,7 @@ class ForgettableModel:
 
         **Arguments:**
 
-        - `y`: one label for all, or one for each example in the order in which they were put in.
+        - `y`: one label for all, or one for each example: id after id, those of one id as they were put in.
         """
         began = time.perf_counter()
         places = self.examples.find([ids] if isinstance(ids, str) else ids)

@@ -1,5 +1,6 @@
 """The ridge by leave-one-out, in closed form from a factor."""
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -10,7 +11,7 @@ from spotlessnet.forgettable.inverse import cholesky, solve
 from spotlessnet.forgettable.moments import Moments
 
 CANDIDATES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
-"""Ridges that are tried, as shares of the mean of the moments' diagonal."""
+"""Ridges that are tried, as shares of `ridge_unit`."""
 
 ROWS = 4096
 
@@ -44,15 +45,17 @@ def choose_ridge(
     targets: Shaped[Tensor, "n C"],
     weights: Shaped[Tensor, " n"] | None = None,
     candidates: Sequence[float] = CANDIDATES,
+    mean: float | None = None,
 ) -> tuple[int, dict[float, float]]:
     """The ridge with the least squared error under leave-one-out, and the error of each candidate.
 
     **Arguments:**
 
     - `codes`, `targets`, `weights`: the examples that are left out in turn; they must be inside the moments.
-    - `candidates`: shares of the mean of the moments' diagonal.
+    - `candidates`: shares of `mean`.
+    - `mean`: what `ridge_unit` gives; unless said, the mean of the moments' diagonal, which knows every example.
     """
-    mean = float(moments.gram.diagonal().mean())
+    mean = float(moments.gram.diagonal().mean()) if mean is None else mean
     errors: dict[float, float] = {}
     for share in candidates:
         L = cholesky(moments.gram, as_ridge(share, mean))
@@ -60,6 +63,24 @@ def choose_ridge(
         errors[share] = float((away - targets.to(away)).square().mean())
     best = min(errors, key=lambda share: errors[share])
     return as_ridge(best, mean), errors
+
+
+def ridge_unit(core_diagonal: float, core_rows: int, rows: int) -> float:
+    r"""About the mean of the whole moments' diagonal, from core data and the number of rows alone.
+
+    The mean itself, kept to all its digits as the ridge is, would tell of every example that was inside at the fit, and
+    go on telling when it has gone. The number of rows is rounded to a power of two, so that as a rule a fit without a
+    few of them has the same ridge.
+
+    **Arguments:**
+
+    - `core_diagonal`: the mean of the diagonal of core data's moments.
+    - `core_rows`, `rows`: how many rows core data have, and how many there are in all.
+
+    >>> ridge_unit(300.0, 100, 1000) == ridge_unit(300.0, 100, 990) == 3 * 1024
+    True
+    """
+    return core_diagonal / core_rows * 2.0 ** round(math.log2(rows))
 
 
 def as_ridge(share: float, mean: float) -> int:

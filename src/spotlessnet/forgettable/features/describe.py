@@ -1,11 +1,12 @@
 """Feature maps as plain values, so that a saved model can be put together again around its bare backbone."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from spotlessnet.core.errors import DataError
+from spotlessnet.core.errors import DataError, SpotlessError
 from spotlessnet.forgettable.features.linearised import Linearised
 from spotlessnet.forgettable.features.mirrored import Mirrored
 from spotlessnet.forgettable.features.pooled import Pooled
@@ -27,17 +28,37 @@ def described(features: nn.Module) -> dict[str, Any] | None:
     return None
 
 
-def rebuilt(backbone: nn.Module, description: dict[str, Any]) -> nn.Module:
-    """A feature map of this kind around a backbone, its sketches still empty."""
+def rebuilt(backbone: nn.Module, description: dict[str, Any], weights: Mapping[str, Tensor]) -> nn.Module:
+    """A feature map of this kind around a backbone, its sketches still empty.
+
+    **Arguments:**
+
+    - `description`: what `described` gave, from a file that anyone may have written.
+    - `weights`: those that will be put into it. Sketches must have the shapes of theirs before memory is asked for.
+    """
+    try:
+        return _rebuilt(backbone, description, {name: tuple(value.shape) for name, value in weights.items()})
+    except SpotlessError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, RecursionError) as e:
+        raise DataError(
+            f"The file's description of its features cannot be ({type(e).__name__}). Give the feature map itself."
+        ) from e
+
+
+def _rebuilt(backbone: nn.Module, description: dict[str, Any], known: Mapping[str, tuple[int, ...]]) -> nn.Module:
     kind = description.get("kind")
     if kind == "mirrored":
-        return Mirrored(rebuilt(backbone, description["inside"]))
+        inside = {name.removeprefix("features."): shape for name, shape in known.items()}
+        return Mirrored(_rebuilt(backbone, description["inside"], inside))
     if kind == "pooled":
         return Pooled(backbone)
     if kind == "linearised":
         return Linearised(backbone, tuple(description["layers"]))
     if kind == "tangent":
         shapes = description["shapes"]
+        if any(known.get(name) != tuple(shape) for name, shape in shapes.items()):
+            raise ValueError("a sketch has another shape than its weights")
         directions: Tensor = torch.zeros(shapes["directions"])
         made = TangentSketch(backbone, directions, description["layers"], pooled=description["pooled"])
         device = next(backbone.parameters()).device
