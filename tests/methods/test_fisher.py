@@ -114,7 +114,7 @@ def test_noise_after_a_step_says_where_its_statistics_were_written():
     trained, split = logistic_problem(3)
     statistics = remembered(trained, split.whole)
     about = chain(Newton(), Fisher(statistics=statistics))(trained, split).diagnostics
-    assert any("at the remembered weights" in text for text in about["assumed"])
+    assert any("at the weights of the statistics" in text for text in about["assumed"])
     with pytest.raises(NeedError, match="The statistics hold no diagonal"):
         Fisher(statistics=replace(statistics, diagonal=None))(trained, Split(forget=split.forget))
     with pytest.raises(NeedError, match="The statistics hold no kronecker"):

@@ -60,6 +60,7 @@ def adversarial_query(
         here = at.clone().requires_grad_()
         with torch.enable_grad():
             (slope,) = torch.autograd.grad(one_answer(scrubbed, reference, trained, here), here)
+        # Along the sign, the steepest way in the ∞-norm; a quarter of the box at first, so that any corner is in reach.
         moved = at + 0.25 * radius * (1 - step / steps) * slope.sign()
         at = torch.minimum(torch.maximum(moved, centre - radius), centre + radius)
         nats = float(one_answer(scrubbed, reference, trained, at).detach())
@@ -80,11 +81,13 @@ def one_answer(scrubbed: Gaussian, reference: Gaussian, trained: Trained, x: Flo
         return f(w).double(), (J @ gaussian.covariance.multiply(J).T).double()
 
     (m, S), (m0, S0) = seen(scrubbed), seen(reference)
+    # `cholesky_ex` raises nothing, so that the refusal below can say what to do.
     (L, failed), (L0, failed0) = torch.linalg.cholesky_ex(S), torch.linalg.cholesky_ex(S0)
     if bool(failed) or bool(failed0):
         raise NumericsError(
             "The noise must reach every output of a query, but it does not. Add noise to the last layer."
         )
+    # With S = L Lᵀ and S₀ = L₀ L₀ᵀ: tr(S₀⁻¹S) = ‖L₀⁻¹L‖², and half a log determinant is a sum of logs.
     gap, spread = torch.linalg.solve_triangular(L0, torch.cat([(m - m0).unsqueeze(1), L], dim=1), upper=False).split(
         [1, len(m)], dim=1
     )

@@ -28,6 +28,7 @@ def per_query(scrubbed: Gaussian, reference: Gaussian, trained: Trained, data: D
     answers = here.predict(data).flatten(1), there.predict(data).flatten(1)
     gaps = answers[0] - answers[1]
     if scrubbed.is_noiseless or reference.is_noiseless:
+        # Without noise an answer that differs tells everything, and an equal one nothing.
         same = (gaps == 0).all(dim=1) & (scrubbed.is_noiseless and reference.is_noiseless)
         return torch.where(same, 0.0, math.inf).cpu()
     most = white_box_nats(scrubbed, reference)
@@ -38,6 +39,7 @@ def per_query(scrubbed: Gaussian, reference: Gaussian, trained: Trained, data: D
         S = covariances[0].pushforward(jacobian_of(here, one))
         S0 = covariances[1].pushforward(jacobian_of(there, one))
         found = dense_kl(gaps[i], S, S0, gap_error=gap_error(answers[0][i], answers[1][i]))
+        # Data processing: linearised, one answer may seem to tell more than the weights, but cannot.
         nats.append(min(found.nats, most))
     return torch.tensor(nats, dtype=torch.float64)
 

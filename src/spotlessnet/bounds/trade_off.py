@@ -91,5 +91,6 @@ def _mean(readings: Sequence[Reading]) -> Reading:
     values = [float(reading) for reading in readings]
     if len(values) == 1 or not all(math.isfinite(v) for v in values):
         return Reading(sum(values) / len(values), note=f"{len(values)} draws")
+    # Student's t: a handful of draws does not know its own spread.
     mean, low, high = t_interval(values)
     return Reading(mean, low, high, any(r.censored for r in readings), f"mean of {len(values)} draws")

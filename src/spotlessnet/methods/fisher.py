@@ -112,7 +112,9 @@ class Fisher(Scrub):
                 "the squared gradients at the true labels stand in for the Fisher matrix",
                 "where training fits its labels they vanish, and the noise is larger than the Fisher matrix would give",
             )
+        # A downdate, or Monte Carlo, may leave less than nothing where a sum of squares has nothing.
         variance = F.map(lambda e: self._variance(e.clamp(min=0) + ridge))
+        # A weight that no row holds would get noise without end, above all in the row of a class that is gone.
         capped = variance.map(lambda e: e.clamp(max=self.cap**2))
         notes.measure(
             FisherFacts,
@@ -133,7 +135,7 @@ class Fisher(Scrub):
         return Diagonal(fisher_diagonal(trained, split.retain, kind=self.kind, generator=draw) / n)
 
     def _from_statistics(self, trained: Trained, split: Split, notes: Notes) -> Covariance:
-        """What is left of the remembered sums when the cohort's own are taken out, at the remembered weights."""
+        """What is left of the kept sums when the cohort's own are taken out, at the weights that they were taken at."""
         statistics = self.statistics
         assert statistics is not None  # the caller looks
         then = trained.at(statistics.weights.to(trained.weights))
@@ -141,19 +143,20 @@ class Fisher(Scrub):
         statistics.check_holds(forget)
         if not torch.equal(then.weights, trained.weights):
             notes.assume(
-                "the Fisher matrix was taken at the remembered weights, not at those the noise is added to",
+                "the Fisher matrix was taken at the weights of the statistics, not at those the noise is added to",
                 "the shape of the noise is that of a nearby network",
             )
         n = statistics.count - len(forget)
         if self.structure == "kronecker":
             notes.assume(
-                "the remembered Kronecker factors still hold the forgotten rows' curvature",
+                "the kept Kronecker factors still hold the forgotten rows' curvature",
                 "the noise is slightly smaller than from the retained rows alone",
             )
             if statistics.kronecker is None:
                 raise NeedError(
                     "The statistics hold no kronecker. Write them anew with `precompute(..., kronecker=True)`."
                 )
+            # Over all rows, not those that stay: the factors of the forgotten ones cannot be subtracted.
             return statistics.kronecker.scaled(1 / statistics.count)
         draw = torch.Generator(trained.device).manual_seed(self.seed)
         whole = statistics.need("diagonal").to(trained.weights)

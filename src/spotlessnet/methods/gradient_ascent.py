@@ -40,8 +40,10 @@ class GradientAscent(Tuning):
 
     def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
         recipe = self.recipe(trained, notes).but(epochs=1)
+        # Said here, for every call of `fit` would else take its own beginning for what the decay pulls to.
         w = replace(trained, init=trained.weights if trained.init is None else trained.init)
         for turn in range(self.epochs):
+            # One epoch at a time: a loss without an upper limit runs away if nothing brings the network back.
             up = fit(replace(w, loss=Negated(w.loss)), split.forget, recipe, seed=self.seed + turn, label="climbing")
             w = w.at(up.weights)
             if self.descend:

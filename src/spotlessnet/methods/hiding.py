@@ -60,9 +60,11 @@ class Hiding(Scrub):
         weights = trained.weights.clone()
         parts = trained.unflatten(weights)
         if f"{head}bias" in parts:
+            # The weights too: large activations times them could lift the logit above any bias.
             parts[f"{head}weight"][label] = 0
             parts[f"{head}bias"][label] = -self.depth
         else:
+            # Without a bias the logit is −M times the sum of the inputs: low if these are never negative; see below.
             parts[f"{head}weight"][label] = -self.depth
         self._check_hidden(trained, trained.at(weights), split, label)
         notes.measure(HidingFacts, hidden_class=label, head=head.rstrip("."))

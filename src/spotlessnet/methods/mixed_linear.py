@@ -91,6 +91,7 @@ class MixedLinear(Scrub):
     def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
         if not len(split.retain):
             notes.measure(MixedLinearFacts, residual=0.0, distance=0.0, zeroed=True)
+            # No user row is left, so training on top of the core would end where it began.
             return trained.anchor
         settled = settle(
             trained,
@@ -117,6 +118,7 @@ class MixedLinear(Scrub):
             return NoNoise.at(trained.weights)
         distance = notes.of(MixedLinearFacts).distance  # none where only the noise was asked for
         if distance is not None:
+            # Two Gaussians with the same spherical noise, whose means are at most so far apart.
             notes.measure(MixedLinearFacts, nats=0.5 * (distance / self.noise) ** 2)
         return Diagonal(torch.full_like(trained.weights, self.noise**2))
 
@@ -136,9 +138,11 @@ def _check_linear(trained: Trained, split: Split) -> None:
     away = w - a if (w - a).any() else torch.ones_like(w)
     with torch.no_grad():
         f = [trained.outputs(batch.x, a + s * away) for s in (0.0, 1.0, 2.0)]
+        # The second difference of three points on a line is zero.
         bend, size = (f[2] - 2 * f[1] + f[0]).norm(), torch.stack(f).norm()
         v = torch.ones_like(f[0])
         H = [trained.loss.hessian_product(one, batch.y, v) for one in (f[0], f[2])]
+    # Far above what rounding leaves of that difference, far below what a bent network gives.
     rounding = torch.finfo(trained.dtype).eps ** 0.5
     if not bend <= rounding * size or not torch.allclose(H[0], v) or not torch.allclose(H[1], v):
         raise SettingError(

@@ -185,12 +185,14 @@ class Newton(Scrub):
             return trained.weights + found.step
         assume_anchor(trained, notes)
         n, k = len(split.retain), len(split.forget)
+        # Means in float64: where few rows go, the two that are subtracted below are nearly equal.
         g_r = gradient(trained, split.retain, ridge=n * trained.known_weight_decay).double() / n
         g_f = gradient(trained, split.forget, ridge=k * trained.known_weight_decay).double() / k
         g = (n * g_r + k * g_f) / (n + k)
         self._look_at_convergence(g, g_r, notes)
         if self.time is not None:
             return trained.weights + self._flow(trained, split, g, g_r, ridge, notes).to(trained.dtype)
+        # ES Prop. 3 has no target: at a minimum on D it is zero. Trainings stop before that, on D_r as early as on D.
         target = g if self.keep_residual else torch.zeros_like(g)
         step = -self._solve(trained, split, (g_r - target).to(trained.dtype), ridge, notes)
         scale = self._scale(trained, split, step, g_r, target, notes) if self.search else 1.0
@@ -203,6 +205,7 @@ class Newton(Scrub):
         ridge = ridge_of(trained, self.damping, notes)
         if self.statistics is not None:
             left = self.statistics.count - len(split.forget)
+            # Kept are sums; means over the rows that stay take the same ridge as in the other cases.
             F = Diagonal(fisher_after(self.statistics, trained, split.forget) / left + ridge)
             return F.map(lambda e: (self.strength / e).sqrt())
         n = len(split.retain)
@@ -217,6 +220,7 @@ class Newton(Scrub):
                 noise = best_noise(dense, self.error.to(dense), self.strength)
                 return LowRankPlusRidge.dense(noise.to(trained.dtype))
             B = LowRankPlusRidge.dense(dense.to(trained.dtype))
+        # ES Prop. 4 with its root, for an error of the step that is the same in all directions.
         return B.map(lambda e: (self.strength / e).sqrt())
 
     def _solve(
@@ -228,6 +232,7 @@ class Newton(Scrub):
         n, retain = len(split.retain), split.retain
         exact = self.curvature == "hessian"
         B = Hessian(trained, retain, ridge=n * ridge) if exact else GaussNewton(trained, retain, ridge=n * ridge)
+        # Products are sums over rows, so the right-hand side is one too.
         solved = conjugate_gradient(
             B,
             n * b,
@@ -259,6 +264,7 @@ class Newton(Scrub):
             )
         t = self._duration(trained, split, notes)
         A, B = self._dense(trained, split, ridge, notes)
+        # How far w still is from the optimum on D, and from that on D_r.
         d, d_r = _divide(g, A), _divide(g_r, B)
         if not self.clamp:
             _check_rounding(A, B, t, torch.finfo(trained.dtype).eps)
@@ -288,6 +294,7 @@ class Newton(Scrub):
                 "the time of the flow, and with it the step, may be too long",
             )
         steps = recipe.epochs * math.ceil((len(split.retain) + len(split.forget)) / recipe.batch_size)
+        # ES §3: with momentum m every gradient counts 1 + m + m² + … times.
         t = sum(lr_at(recipe, step, steps) for step in range(steps)) / (1 - recipe.momentum)
         notes.measure(NewtonFacts, time=t)
         return t
@@ -301,12 +308,14 @@ class Newton(Scrub):
         if self.curvature != "gauss-newton":
             H_r, H_f = (dense_hessian(trained, data).double() for data in (split.retain, split.forget))
             B = H_r / n + ridge * eye
+            # Away from a minimum the Hessian may be indefinite, and a step along its negative directions climbs.
             least = float(eigenbasis(B)[0][0])
             extra = 0.0 if least > 0 else ridge - least
             if least > 0 or self.curvature == "hessian":
                 notes.measure(NewtonFacts, curvature="hessian", least_eigenvalue=least, extra_damping=extra)
                 return (H_r + H_f) / (n + k) + (ridge + extra) * eye, B + extra * eye
         G_r, G_f = (GaussNewton(trained, data).multiply(eye.to(trained.dtype)) for data in (split.retain, split.forget))
+        # Each column is a product of its own: rounding leaves the matrix a little uneven.
         G_r, G_f = (0.5 * (G + G.T).double() for G in (G_r, G_f))
         notes.measure(NewtonFacts, curvature="gauss-newton")
         return (G_r + G_f) / (n + k) + ridge * eye, G_r / n + ridge * eye
@@ -322,6 +331,7 @@ class Newton(Scrub):
     ) -> float:
         r"""By line search on $N_r (L_{D_r}(\theta) - g^\top\theta)$, whose minimum the step aims at."""
         n = len(split.retain)
+        # In sums as the objective is, so that Armijo's condition compares like with like.
         slope = n * float((g_r - target) @ step.double())
         found = backtrack(
             trained,

@@ -92,8 +92,10 @@ class RespondAndFinetune(Tuning):
         if self.rewind != 1:
             assume_anchor(trained, notes)
             start = trained.anchor if trained.init is None else trained.init
+            # Toward the start, which knew nothing of any row: the fine-tuning then has less to undo.
             w = start + self.rewind * (w - start)
         recipe = self.recipe(trained, notes)
+        # Down to zero, so that a few epochs end at rest.
         recipe = recipe.but(lr=self.lr_scale * recipe.lr, schedule="cosine", epochs=self._epochs(trained))
         moved = replace(trained.at(w), init=trained.weights if trained.init is None else trained.init)
         return fit(moved, split.retain, recipe, seed=self.seed, label="fine-tuning").weights
@@ -105,12 +107,15 @@ class RespondAndFinetune(Tuning):
     def _step(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
         n, k = len(split.retain), len(split.forget)
         rows = self._chosen(split.retain)
+        # Sums over the coreset stand for those over all retained rows.
         scale = n / len(rows)
         g_f = gradient(trained, split.forget)
         g_r = scale * gradient(trained, rows)
+        # g_D is g_f plus the coreset's share of g_r: exact where the coreset is all of D_r.
         b = removal_gradient(g_f, g_f + g_r, k, n + k)
         every = torch.full((len(rows),), scale, dtype=trained.dtype, device=trained.device)
         H = GaussNewton(trained, rows, sample_weights=every, ridge=n * ridge_of(trained, None, notes))
+        # Few iterations on purpose: stopping early is what damps saturated directions.
         solved = conjugate_gradient(H, b, tolerance=1e-3, max_iterations=self.iterations, on_failure="return")
         step = solved.x
         notes.measure(

@@ -49,11 +49,13 @@ class SalUn(Tuning):
 
     def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
         size = gradient(trained, split.forget).abs()
+        # The saliency map: the weights along which the loss of the forgotten rows is steepest.
         least = size.topk(max(1, int(self.share * len(size)))).values[-1]
         moves = (size >= least).to(size)
         labels = split.whole.labels().cpu()
         classes = int(trained.predict(split.forget.select([0])).shape[1])
         draw = torch.Generator().manual_seed(self.seed)
+        # One to C − 1 further around the circle of classes is any class but the true one.
         other = (labels + torch.randint(1, classes, labels.shape, generator=draw)) % classes
         data = split.whole.relabel(torch.where(split.forgotten, other, labels))
 

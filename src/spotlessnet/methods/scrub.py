@@ -43,7 +43,7 @@ class SCRUB(Tuning):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("away", "alpha", "gamma"):
-            check_not_negative(f"Student.{name}", getattr(self, name))
+            check_not_negative(f"SCRUB.{name}", getattr(self, name))
 
     def cost(self, trained: Trained, split: Split) -> Work:
         sizes = Sizes.of(trained, split)
@@ -55,11 +55,14 @@ class SCRUB(Tuning):
         recipe = self.recipe(trained, notes).but(epochs=1)
         teacher = {part: trained.predict(data).cpu() for part, data in (("f", split.forget), ("r", split.retain))}
         forget = split.forget.relabel(teacher["f"])
+        # Answers and label side by side in one target, for the loss compares with both.
         told = split.retain.labels().cpu().to(teacher["r"]).unsqueeze(1)
         retain = split.retain.relabel(torch.cat([teacher["r"], told], dim=1))
+        # Said here, for every call of `fit` would else take its own beginning for what the decay pulls to.
         start = trained.weights if trained.init is None else trained.init
         student = replace(trained, init=start)
         for epoch in range(self.epochs):
+            # First up on the forgotten rows, then down on the others, as in the paper; the last epochs only repair.
             if epoch < self.away:
                 up = replace(student, loss=Negated(Distillation()))
                 student = student.at(fit(up, forget, recipe, seed=self.seed + epoch, label="contradicting").weights)

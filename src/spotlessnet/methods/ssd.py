@@ -54,9 +54,11 @@ class SSD(Scrub):
         return Work.sure(each * (len(split.whole) + len(split.forget)))
 
     def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
+        # Squared gradients at the true labels, which the published code takes for the Fisher information.
         F_D = fisher_diagonal(trained, split.whole, kind="empirical") / len(split.whole)
         F_f = fisher_diagonal(trained, split.forget, kind="empirical") / len(split.forget)
         chosen = F_f > self.alpha * F_D
+        # Where no forgotten row reaches a weight it is not chosen; the clamp only avoids 0 / 0.
         factor = (self.dampening * F_D / F_f.clamp(min=1e-30)).clamp(max=1)
         notes.measure(SSDFacts, dampened=float(chosen.double().mean()))
         return torch.where(chosen, factor, 1.0) * trained.weights

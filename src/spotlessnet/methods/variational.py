@@ -114,7 +114,9 @@ class Variational(Scrub):
             )
         draw = torch.Generator(trained.device).manual_seed(self.seed)
         network = NoisyNetwork(trained, split.retain, draw)
+        # The optimum Σ = 2λ / B (ES §4.2) where the curvature is one.
         initial = (2 * self.strength) ** 0.5 if self.initial is None else self.initial
+        # Logarithms of deviations: variances stay positive, and a step is a factor.
         rho = torch.full_like(trained.weights, min(initial, self.cap)).log().requires_grad_()
         # Gradients fall by orders of magnitude on the way; a long memory of their squares would stall the steps.
         adam = torch.optim.Adam([rho], lr=self.lr, betas=(0.9, 0.95))
@@ -123,14 +125,17 @@ class Variational(Scrub):
         batches = _forever(trained, split.retain, self.batch_size, self.seed)
         for step in track(range(self.steps), "learning the noise"):
             batch = next(batches)
+            # Down to zero, so that the noise of single draws averages out at the end.
             adam.param_groups[0]["lr"] = self.lr * (1 - step / self.steps)
             objective, rho.grad = self._slope(network, batch, rho)
+            # The mean of the last steps is nearer to the optimum than the last one (Polyak and Ruppert).
             tail.look(step, rho)
             objectives.append(2 * self.strength * objective)
             adam.step()
             with torch.no_grad():
                 rho.clamp_(max=math.log(self.cap))
         found = tail.mean()
+        # Fresh batches and draws: on those that led here any answer looks stationary.
         more = (self._slope(network, next(batches), found)[1] for _ in range(max(LEAST, int(self.steps * AVERAGED))))
         self._diagnose(found, _Slopes.of(more), torch.stack(objectives), notes)
         return Diagonal(found.mul(2).exp())

@@ -27,6 +27,7 @@ def best_noise(
     """
     root, back = symmetric_power(curvature, 0.5), symmetric_power(curvature, -0.5)
     middle = strength * root @ error @ root
+    # Products of symmetric matrices are symmetric up to rounding only, which `eigh` would not see.
     inner = symmetric_function(0.5 * (middle + middle.T), lambda e: e.clamp(min=0).sqrt())
     noise = back @ inner @ back
     return 0.5 * (noise + noise.T)

@@ -30,6 +30,7 @@ SCALES = 30
 def exact_cost(solver: Solver, sizes: Sizes, rows: int) -> Work:
     """The linearised problem with the loss as it is: through a network whose answers are products themselves."""
     step = 2.0 * PRODUCT * rows * sizes.gradient
+    # Newton steps are solved roughly at first, so half of the usual products each.
     usual = NEWTON_STEPS * step * (1 + EXPECTED_ITERATIONS / 2)
     return Work(usual, 50 * step * (1 + solver.product_limit))
 
@@ -43,6 +44,7 @@ def products(sizes: Sizes, rows: int, most: int) -> Work:
 
 def directions(sizes: Sizes, rows: int, rank: int) -> float:
     """The strongest directions of the curvature, from a Krylov space of twice as many."""
+    # A Krylov space of the very rank would miss its weakest directions.
     width = 2.0 * min(rank, sizes.P)
     return width * PRODUCT * rows * sizes.gradient + 8.0 * sizes.P * width**2 + EIGEN * width**3
 

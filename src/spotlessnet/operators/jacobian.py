@@ -41,6 +41,7 @@ class Jacobian:
         w, v = self.trained.weights, v.to(self.trained.dtype)
 
         def piece(one: Batch, where: Int64[Tensor, " n"]) -> Tensor:
+            # Forward mode: one pass for all outputs, where the way back would take one for each.
             return jvp(as_function(self.trained, one.x), (w,), (v,))[1]
 
         return fill_over(
@@ -70,6 +71,7 @@ def jacobian_rows(trained: Trained, x: Inputs) -> Float[Tensor, "n C P"]:
 
     def one_row(single: Inputs) -> Tensor:
         whole = {k: v.unsqueeze(0) for k, v in single.items()} if isinstance(single, dict) else single.unsqueeze(0)
+        # The way back: there are far fewer outputs than weights.
         return jacrev(lambda w: as_function(trained, whole)(w)[0].flatten())(trained.weights)
 
     return by_row(one_row, x)

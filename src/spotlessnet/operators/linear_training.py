@@ -60,6 +60,7 @@ class LinearTraining:
         if self.output == "exact":
             return gradient(self._linear, data, batch_size=self.batch_size)
         g = gradient(self._base, data, batch_size=self.batch_size)
+        # Away from where it is linearised the network has another gradient: g + Jᵀ Λ J (w − w̄).
         moved = self.trained.weights - self.point
         return (
             g + GaussNewton(self._base, data, self._curvature, batch_size=self.batch_size).multiply(moved)

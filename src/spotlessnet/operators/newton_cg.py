@@ -69,6 +69,7 @@ def minimise(
             H, -G, tolerance=max(enough, 1e-10), max_iterations=max_iterations, on_failure="return"
         ).x
         slope = float(G.double() @ step.double())
+        # Convex is not enough for a whole step: where softmax saturates, curvature falls along the way.
         found = backtrack(here, data, step, slope, ridge=ridge, tilt=tilt, batch_size=batch_size)
         if not found.accepted:
             break

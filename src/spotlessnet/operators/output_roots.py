@@ -22,6 +22,7 @@ def output_roots(trained: Trained, data: Data, output: Output, batch_size: int) 
         return None
     with torch.no_grad():
         roots = [trained.loss.hessian_root(trained.outputs(b.x), b.y) for b in trained.batches(data, batch_size)]
+    # The kernel between them is factored, and its smallest eigenvalues carry the step.
     return torch.cat(roots).double()
 
 

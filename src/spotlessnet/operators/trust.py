@@ -49,6 +49,7 @@ def least_trusted(
     for damping in tried:
         step = step_at(damping)
         promise = promised(step, damping)
+        # A promise of nothing or less is rounding at a minimum: there is nothing to distrust.
         taken = Trusted(step, damping, delivered(step) / promise if promise > 0 else 1.0)
         if taken.ratio >= ENOUGH:
             break

@@ -206,6 +206,7 @@ class NTK(Scrub):
         else:
             N, k = len(split.retain) + len(split.forget), len(split.forget)
             g_f, g_r = linear.slope(split.forget), linear.slope(split.retain)
+            # OB Prop. 2 with its signs put right: see docs/papers.md.
             b = removal_gradient(g_f, g_f + g_r, k, N)
             if self.damping == "auto" and self.linearised == "end" and not linear.minimum_norm:
                 step, linear = self._trusted(trained, split, b, linear, notes)
@@ -225,6 +226,7 @@ class NTK(Scrub):
         if trained.known_weight_decay or self.damping not in ("auto", 0.0) or equations >= trained.size:
             return False
         v = torch.ones_like(f)
+        # A quadratic loss has the same Hessian everywhere; two points tell.
         H = (trained.loss.hessian_product(at, batch.y, v) for at in (f, f + 1))
         quadratic = self.output == "identity" or all(torch.allclose(Hv, v) for Hv in H)
         if trained.weight_decay is None or not quadratic:
@@ -259,6 +261,7 @@ class NTK(Scrub):
             return made[damping].response(D_r, b)
 
         begin = height(w)
+        # Small beside the curvature that the push meets, so that the first damping is hardly felt.
         first = max(trained.known_weight_decay, 1e-3 * linear.curvature_along(D_r, b))
         found = least_trusted(
             step_at,
@@ -277,6 +280,7 @@ class NTK(Scrub):
             "the step is not the retrained one even for a linear network",
         )
         linear = self._linear(trained, output="identity", damping=0.0, linearised="end")
+        # The code's own slope, without J(w₀ − w), which is why this comes out far too short.
         u_r, u = (-linear.solve(data, linear.slope(data)) for data in (split.retain, split.whole))
         record_solutions(linear, notes)
         return u_r - u, published_scale(u_r - u, trained.weights - trained.anchor - u_r)

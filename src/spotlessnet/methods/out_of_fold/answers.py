@@ -34,6 +34,7 @@ def untold(
         answers = _from_fold_models(fold_models, trained, D_f, labels, self_weight if wrong else 0.0)
     else:
         answers = trained.predict(D_f, READ).cpu()
+    # No retained row has these classes, so a retrained network would not give them.
     answers[:, gone] = NEVER
     struck = gone[labels]
     if wrong and fold_models is None:

@@ -18,8 +18,10 @@ def head_bias(trained: Trained, data: Data) -> Int64[Tensor, " C"] | None:
     """
     x = trained.fetch(data, data.rows[:2]).x
     before = trained.outputs(x)
+    # All different, so that a vector which moves logits in another order is not taken for the bias.
     raised = torch.linspace(1, 2, before.shape[1]).to(before)
     places = torch.arange(trained.size, device=trained.device).split([shape.numel() for shape in trained.shapes])
+    # From the end, where heads are.
     for shape, place in zip(reversed(trained.shapes), reversed(places), strict=True):
         if shape != raised.shape:
             continue
@@ -45,4 +47,5 @@ def suppress_class_bias(trained: Trained, leaving: Bool[Tensor, " C"], data: Dat
         return trained.weights
     answers, leaving = trained.predict(data.select(evenly(len(data), ASKED))), leaving.to(trained.device)
     fall = (answers[:, leaving] - answers[:, ~leaving].amin(dim=1, keepdim=True)).mean(dim=0)
+    # Only down: a class that is unlikely already is left alone.
     return trained.weights.index_add(0, place[leaving], -fall.clamp(min=0))

@@ -27,6 +27,8 @@ def match_held_out_confidence(
             )
         now = margin(answers[mine], labels[mine])
         unseen = margin(trained.predict(held.select(alike)).cpu(), known[alike])
+        # Mid-ranks: k answers are matched to k quantiles, none of them an extreme.
         rank = (now.argsort().argsort().to(unseen) + 0.5) / len(now)
+        # Raising the true logit by d raises its margin by d, and leaves the others in proportion.
         answers[mine, c] += (unseen.quantile(rank) - now).to(answers)
     return answers

@@ -70,6 +70,7 @@ class Lesson:
     def told(self, beta: float, boost: float) -> Data:
         """All visits in one, with weights that make their mean the objective."""
         f, r = self.forget.which, self.retain.which
+        # β and 1 − β in the mean, however many visits either kind has.
         share = beta * (len(f) + len(r)) / len(f), (1 - beta) * (len(f) + len(r)) / len(r)
         both = self.forget.rows, self.retain.rows
         counts = torch.cat([torch.full((len(data),), each) for data, each in zip(both, share, strict=True)])

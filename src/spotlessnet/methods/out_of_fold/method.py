@@ -174,6 +174,7 @@ class OutOfFoldDistillation(Tuning):
     def _preset(self, lesson: Lesson, split: Split) -> Preset:
         """Weight, temperature and boost: as the caller says, or as this kind of request is best served."""
         usual = preset_for(leaving=lesson.is_of_a_class, mislabelled=split.request.mislabelled)
+        # Prevents a small forget set from dominating the loss.
         heaviest = HEAVIEST * len(lesson.forget) / lesson.visits
         usual = usual._replace(forget_weight=min(usual.forget_weight, heaviest))
         given = (self.forget_weight, self.temperature, self.label_boost)
@@ -199,7 +200,7 @@ class OutOfFoldDistillation(Tuning):
         told = lesson.told(preset.forget_weight, preset.label_boost)
         # The rounds are in the visits, so the rate falls to zero over all of them and not in each.
         recipe = self.recipe(trained, notes).but(epochs=1)
-        return fit(pupil, told, recipe, seed=self.seed, label="unlabelling").weights
+        return fit(pupil, told, recipe, seed=self.seed, label="distilling").weights
 
     def _extended(
         self, trained: Trained, begun: Float[Tensor, " P"], ended: Float[Tensor, " P"], lesson: Lesson, notes: Notes

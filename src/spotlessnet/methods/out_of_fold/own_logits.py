@@ -20,6 +20,7 @@ def blend_own_logits(
     """
     y = labels.unsqueeze(1)
     a = counts * (1 - own.softmax(dim=1).gather(1, y))
+    # Struck out before the softmax: the other classes share their own mass, and the label keeps its own.
     both = ((1 - a) * fold_models + a * own).scatter(1, y, -torch.inf).log_softmax(dim=1)
     mass = fold_models.scatter(1, y, -torch.inf).logsumexp(dim=1, keepdim=True)
     return (mass + both).scatter(1, y, fold_models.gather(1, y))

@@ -38,4 +38,5 @@ def extend_step(
     bend, slope = off[0] - 2 * off[1] + off[2], (off[2] - off[0]) / 2
     if bend <= 0:
         return lengths[min(range(LENGTHS), key=off.__getitem__)]
+    # The vertex of the parabola through three equally spaced lengths, kept among them.
     return min(max(lengths[1] - (lengths[1] - lengths[0]) * slope / bend, 1.0), most)

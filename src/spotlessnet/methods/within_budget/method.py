@@ -184,12 +184,14 @@ class WithinBudget(Scrub):
             low, high = ESTIMATE_RANGE
         else:
             goal = trained.vector(self.reference)
+            # One noise on both sides, made from retained rows alone: the divergence is that of the means.
             covariance = self.scrub.reference_spread(trained.at(goal), split, notes)
             unit_nats = _nats(mean - goal, covariance)
             low = 1.0
             high = 1.0
         costs = NoiseCost(shifted, covariance, _judging_rows(split, notes), self.draws, self.seed)
         alpha, cost = self._level(unit_nats, costs)
+        # ½ Δᵀ (αΣ)⁻¹ Δ is one αth of ½ Δᵀ Σ⁻¹ Δ.
         nats = unit_nats / alpha
         _rescale_certificates(notes, alpha)
         notes.measure(
@@ -248,6 +250,7 @@ def _estimated_nats(
     n, N = len(split.retain), len(split.whole)
     weight_decay = trained.known_weight_decay
     ridge = ridge_of(trained, None, notes)
+    # What training left undone on D stays undone on D_r, row for row, as in `removal_gradient`.
     left_undone = gradient(trained, split.whole, ridge=N * weight_decay) * (n / N)
 
     def missed(weights: Tensor) -> tuple[float, float]:
@@ -260,6 +263,7 @@ def _estimated_nats(
     after, residual = missed(mean)
     before, _ = (after, residual) if torch.equal(mean, trained.weights) else missed(trained.weights)
     notes.measure(BudgetFacts, gap_residual=residual)
+    # A Newton step does not see its own error: after a scrub that is one, the estimate alone would be zero.
     return max(after, LEAST_MISSED * before)
 
 

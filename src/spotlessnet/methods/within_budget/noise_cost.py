@@ -84,6 +84,7 @@ class NoiseCost:
         """By doubling and bisection in the logarithm."""
         low, high = 1.0, 1.0
         while self.chosen(low).limit > limit:
+            # Levels are variances: a quarter is noise of half the length.
             low /= 4
             if low < 1e-30:
                 raise NumericsError(_nothing_holds(limit, len(self.rows)))
@@ -93,6 +94,7 @@ class NoiseCost:
                 return high
         low, high = (low, high) if low < high else (high / 4, high)
         for _ in track(range(20), "finding the noise level"):
+            # Halved in the logarithm, for the level may lie anywhere within sixty powers of ten.
             middle = (low * high) ** 0.5
             low, high = (middle, high) if self.chosen(middle).limit <= limit else (low, middle)
         return low
@@ -115,6 +117,7 @@ class NoiseCost:
 
 
 def _cost(increases: Float[Tensor, "S N"]) -> Cost:
+    # The worst draw counts beside the mean: one network is released, not their average.
     each = increases.mean(dim=1)
     return Cost(float(each.mean()), float(each.max()))
 
