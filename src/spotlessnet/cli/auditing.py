@@ -8,13 +8,13 @@ import typer
 
 from spotlessnet.auditing.audit_report import AuditReport
 from spotlessnet.cli.common import AsJson, Asked, Console, Debug, Quiet, takes_case
-from spotlessnet.cli.forgettable import audit_fits
 from spotlessnet.cli.scrubbing import EXIT_CODES, Seeds, Strong, planned
 from spotlessnet.core.errors import SettingError
 from spotlessnet.core.progress import quiet as no_bars
 from spotlessnet.requests.audits import Audit, audit_case, usual_fields, write_report
 from spotlessnet.requests.case import as_flag, inputs_of
 from spotlessnet.requests.folder import Folder
+from spotlessnet.requests.forgettable import audit_fits
 from spotlessnet.requests.planning import plan_of
 
 Forgettable = Annotated[

@@ -1,0 +1,253 @@
+"""Forgettable models as requests: train one, take examples out of it, audit that; files and receipt included."""
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from torch import nn
+
+from spotlessnet.auditing.audit_report import AuditReport
+from spotlessnet.core.data import Data, spelled
+from spotlessnet.core.errors import DataError, SettingError, check_choice
+from spotlessnet.core.files import Look
+from spotlessnet.core.id_lists import read_list
+from spotlessnet.forgettable.model import ForgettableModel, Request
+from spotlessnet.requests.audits import rerun_command
+from spotlessnet.requests.case import Case, made
+from spotlessnet.requests.folder import Folder
+from spotlessnet.requests.loading import listed_ids, neutral, rows_of
+from spotlessnet.store.checkpoints import write_weights
+from spotlessnet.store.receipts import COMMITMENT, commit_to, keyed, statement, write_receipt
+
+if TYPE_CHECKING:
+    from spotlessnet.forgettable.adapt import Adaptation
+
+STATE, NETWORK = "forgettable.safetensors", "network.safetensors"
+
+LEARNING_RATE = 0.01
+
+LIMITS = (
+    "The backbone's own pre-training data and the core data are not covered: they stay.",
+    "Copies of an example under other ids stay unless those ids are given too.",
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Served:
+    """What a training or a request wrote.
+
+    **Arguments:**
+
+    - `request`: what was done, with its certificate.
+    - `copies`: rows that stay and are copies of rows that went; what they teach stays with them.
+    """
+
+    folder: Path
+    receipt: dict[str, Any]
+    request: Request
+    copies: int = 0
+
+    @property
+    def state(self) -> Path:
+        """What the next request is served from."""
+        return self.folder / STATE
+
+    @property
+    def network(self) -> Path:
+        """The checkpoint of the network."""
+        return self.folder / NETWORK
+
+    def __str__(self) -> str:
+        did = self.request
+        return (
+            f"{did.examples} examples, {did.left} left, {1000 * did.seconds:.1f} ms; at most "
+            f"{did.certificate.relative:.1g} of the weights' length from solving anew"
+        )
+
+
+def train_model(case: Case, *, features: str = "pooled", ridge: str = "loo", seed: int = 0) -> Served:
+    """Train a forgettable model on the core and user rows of a case, and write it to the case's folder."""
+    case.need("model", "core", "data", "out")
+    assert case.out is not None
+    folder = Folder(case.out, again=False)
+    began = datetime.now(UTC)
+    folder.check({})
+    return _write(folder, Fit.of(case, features, ridge)(seed), None, [], began)
+
+
+def forget_listed(model: str, state: Path, forget: Path, out: Path, *, id_column: str = "id") -> Served:
+    """Take the rows of a list out of a forgettable model, exactly, and write new state, network and receipt.
+
+    **Arguments:**
+
+    - `model`: the backbone, as for `--model`.
+    - `state`: what training, or the last request, wrote.
+    """
+    from spotlessnet.forgettable.files import load_forgettable
+
+    folder = Folder(out, again=False)
+    began = datetime.now(UTC)
+    if not state.is_file():
+        raise DataError(f"There is no file {state} for --state. Give what `spotless train --forgettable` wrote.")
+    folder.check({"state": state, "forget": forget})
+    listed_ids(forget, id_column)  # a list that cannot be read should not cost the loading
+    look = Look.at(state)
+    loaded = load_forgettable(state, backbone_of(model))
+    listed = _wanted(forget, id_column, {str(name) for name in loaded.examples.places})
+    look.check_unchanged("--state")
+    copies = loaded.examples.copies_of(loaded.examples.find(listed))
+    loaded.forget(listed)
+    return _write(folder, loaded, look, listed, began, copies)
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """A case and its settings, read and checked: `fit(seed)` is a model."""
+
+    backbone: nn.Module
+    core: Data
+    user: Data
+    ids: list[str]
+    features: str
+    ridge: float | Literal["loo"]
+    adaptation: "Adaptation | None"
+
+    @staticmethod
+    def of(case: Case, features: str, ridge: str) -> "Fit":
+        """Everything that can be wrong is found here, before any work."""
+        from spotlessnet.forgettable.adapt import Adaptation
+
+        check_choice("features", features, ("pooled", "tangent", "linearised"))
+        share: float | Literal["loo"] = "loo" if ridge == "loo" else _number(ridge)
+        assert isinstance(case.model, str)
+        user, core = rows_of(case, "data"), rows_of(case, "core")
+        # Lists of ids are text, so ids are kept as text.
+        ids = spelled(range(len(user)) if case.id_column == "row" else user.column(case.id_column or "id"))
+        how = Adaptation(epochs=case.epochs, lr=LEARNING_RATE if case.lr is None else case.lr) if case.epochs else None
+        return Fit(backbone_of(case.model), core, user, ids, features, share, how)
+
+    def __call__(self, seed: int) -> ForgettableModel:
+        """A model whose core training has this seed."""
+        from spotlessnet.forgettable.fit import fit_forgettable
+
+        return fit_forgettable(
+            self.backbone,
+            core=self.core,
+            user=self.user,
+            features=self.features,
+            adaptation=self.adaptation,
+            ridge=self.ridge,
+            ids=self.ids,
+            seed=seed,
+        )
+
+
+def audit_fits(
+    case: Case, features: str, ridge: str, seeds: int, *, say: Callable[[str], None], only_plan: bool = False
+) -> AuditReport | None:
+    """Audit what `spotless forget` would do, over seeds of the core training; the plan alone gives no report."""
+    from spotlessnet.auditing.forgettable_models import audit_forgettable
+
+    fit = Fit.of(case, features, ridge)
+    assert isinstance(case.forget, Path)
+    listed = _wanted(case.forget, case.id_column or "id", set(fit.ids))
+    missing = len(set(listed) - set(fit.ids))
+    if missing:
+        raise DataError(f"{missing} of {len(set(listed))} ids belong to no row of --data. Check the list.")
+    say(
+        f"plan    {2 * seeds} models on {len(fit.core)} core and {len(fit.user)} user rows, each solved anew without "
+        f"the rows; {seeds} of them forget"
+    )
+    if only_plan:
+        return None
+    return audit_forgettable(
+        fit,
+        core=fit.core,
+        user=fit.user,
+        forget=listed,
+        test=None if case.test is None else rows_of(case, "test"),
+        seeds=seeds,
+        rerun_command=f"{rerun_command(case, 'audit --forgettable')} --features {features} --ridge {ridge}",
+    )
+
+
+def _wanted(path: Path, column: str, known: set[str]) -> list[str]:
+    """The ids of a list, less the name of its only column, which the known ids tell."""
+    if column == "row":
+        return listed_ids(path, column)
+    return read_list(path, column).without_header(known)
+
+
+def backbone_of(spec: str) -> nn.Module:
+    """The module that a person's function makes."""
+    network = made(spec, "model")
+    if not isinstance(network, nn.Module):
+        raise DataError(
+            f"--model {spec} must be a torch module or a function that makes one, but gave {type(network)}."
+        )
+    return network
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError as e:
+        raise SettingError(f"A number was expected, but got {str(text)[:40]!r}.") from e
+
+
+def _described(look: Look | None, written: str, count: int, salt: bytes) -> dict[str, Any]:
+    """What the receipt says of what was read: the rows were in the old state, or are in the one that was written."""
+    rows = keyed(salt, "rows", written if look is None else look.sha256)
+    found: dict[str, Any] = {"data": {"rows": {"count": count, "commitment": rows}}}
+    if look is not None:
+        # Keyed: the old state holds the rows that went.
+        found["state"] = {"name": neutral("state", look.path), "commitment": keyed(salt, "file", look.sha256)}
+    return found
+
+
+def _write(
+    folder: Folder, model: ForgettableModel, look: Look | None, ids: list[str], began: datetime, copies: int = 0
+) -> Served:
+    """State and network, and the receipt last."""
+    from spotlessnet.forgettable.files import save_forgettable
+
+    request: Request = model.requests[-1]
+    state, network = folder.path / STATE, folder.path / NETWORK
+    with folder.claimed():
+        # A digest of the list itself would let anyone test a guess; the commitment to its ids is salted.
+        digests = {} if look is None else {"state": look.sha256}
+        kept = {"files": digests, "ids": commit_to(ids, folder.salt), "kind": request.kind}
+        folder.private.keep_request(kept)
+        # Both still hold the rows that stay, and the problem has one solution: without a salt of their own, whoever
+        # guessed a row that goes later could make them again, and see by their digests here that the guess was right.
+        salted = {"format": "pt", "salt": secrets.token_hex(32)}
+        subjects = {STATE: save_forgettable(state, model), NETWORK: write_weights(network, model.module(), salted)}
+        matched = request.examples if request.kind == "forget" else 0
+        about = request.about()
+        receipt = statement(
+            subjects=subjects,
+            inputs=_described(look, subjects[STATE], matched + request.left, folder.salt),
+            request={
+                "identity": folder.identity(kept),
+                "cohort": {"commitment": commit_to(ids, folder.salt), "algorithm": COMMITMENT},
+                "matched": matched,
+                "missing": 0,
+                "duplicates": 0,
+                "kept": request.left,
+                "copies": copies,
+            },
+            method="forgettable by design: exact downdate of a ridge problem",
+            settings={"ridge": model.ridge, "ridge_from": model.ridge_from, "features": len(model.weights)},
+            noise={"kind": "none"},
+            diagnostics=about,
+            private={"destroy_after": folder.private.destroy_after.isoformat(), "by": "spotless purge"},
+            salt=folder.salt,
+            limits=LIMITS,
+            began=began,
+        )
+        folder.private.keep_diagnostics(about)
+        write_receipt(folder.receipt, receipt)
+    return Served(folder.path, receipt, request, copies)
