@@ -12,7 +12,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import product
 from pathlib import Path
 from time import perf_counter
 
@@ -25,21 +24,21 @@ from spotlessnet.training.fit import fit
 
 # Started as a script, its own folder comes first, and `requests` would be anyone's.
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from benchmarks.common import Flags, Place, collect, mean_and_half, show, use_threads, values_of
+from benchmarks.common import Flags, Place, collect, mean_and_half, show, values_of
 from benchmarks.labels import in_the_fields_words
 from benchmarks.requests import (
     CALLED,
-    DECAYS,
     DISTANCE,
     EACH,
     JOINT,
-    KINDS,
     LOOK,
     METHODS,
     ONE_BY_ONE,
     WRONG,
     beside_retraining,
+    every_sequence,
     problem,
+    sequence_flags,
 )
 
 SCRUB = OutOfFoldDistillation(
@@ -55,15 +54,7 @@ SCRUB = OutOfFoldDistillation(
 """As for a hundredth of a training, but gentler: on seed 10 a share of .25 drifted and .06 forgot little."""
 
 FOLD_MODELS = "fold models"
-COLUMNS = (
-    "requests",
-    "original",
-    "one by one",
-    "joint",
-    "another retrained",
-    "ratio to joint",
-    "D_r / test error",
-)
+COLUMNS = ("requests", "original", "one by one", "joint", "another retrained", "ratio to joint", "D_r / test error")
 WRITING, SERVING = "cost of training them, in trainings", "cost of a request, in trainings"
 SHARE = "rows visited by a request, in trainings"
 PLACE = Place.of("fold_requests", "end of tutored")
@@ -116,9 +107,7 @@ def table(all_rows: Sequence[Row]) -> str:
     lines = []
     for kind in dict.fromkeys(row.experiment for row in all_rows):
         lines.append(f"**{kind[:1].upper()}{kind[1:]}, ten to a request, from fold models**\n")
-        lines.append(
-            "| requests | original | one by one | joint | another retrained | ratio to joint | D_r / test error |"
-        )
+        lines.append(f"| {' | '.join(COLUMNS)} |")
         lines.append("|---:|---:|---:|---:|---:|---:|---:|")
         for i in LOOK:
             pair = [values(kind, method, f"{DISTANCE} after {i}") for method in (ONE_BY_ONE, JOINT)]
@@ -141,19 +130,12 @@ def table(all_rows: Sequence[Row]) -> str:
 
 
 def flags() -> Flags:
-    parser = Flags(__doc__).data("the folder that holds MNIST; digits without it").seeds(range(5)).out().table().page()
-    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
-    return parser
+    return sequence_flags(__doc__)
 
 
 def main() -> None:
     given = flags().parse_args()
-    use_threads()
-    sequences = (
-        measure(given.data, kind, weight_decay, seed)
-        for kind, weight_decay, seed in product(given.kinds, DECAYS, given.seeds)
-    )
-    show(given, table(collect(given, "fold_requests", sequences)), PLACE)
+    show(given, table(collect(given, "fold_requests", every_sequence(given, measure))), PLACE)
 
 
 if __name__ == "__main__":

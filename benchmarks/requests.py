@@ -8,9 +8,10 @@ request served from those rows and the statistics, which the retained rows then 
 compared with one retrained without all rows that have gone so far, and with what one joint request for them gives.
 """
 
+import argparse
 import statistics
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -159,21 +160,32 @@ def table(all_rows: Sequence[Row]) -> str:
     return in_the_fields_words("\n".join(lines))
 
 
+def sequence_flags(about: str | None) -> Flags:
+    """What whoever measures sequences of requests on this problem is asked."""
+    parser = Flags(about).data("the folder that holds MNIST; digits without it").seeds(range(5)).out().table().page()
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
+    return parser
+
+
+def every_sequence(
+    given: argparse.Namespace, measure: Callable[[Path | None, str, float, int], Iterator[Row]]
+) -> Iterator[Iterator[Row]]:
+    """One sequence for each kind of row, decay and seed."""
+    use_threads()
+    for kind, weight_decay, seed in product(given.kinds, DECAYS, given.seeds):
+        yield measure(given.data, kind, weight_decay, seed)
+
+
 def flags() -> Flags:
-    parser = Flags(__doc__).data("the folder that holds MNIST; digits without it").seeds(range(5)).out().table().page()
+    parser = sequence_flags(__doc__)
     parser.add_argument("--rank", type=int, default=100)
     parser.add_argument("--sample", type=int, default=5000, help="rows that the curvature is taken from")
-    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     return parser
 
 
 def main() -> None:
     given = flags().parse_args()
-    use_threads()
-    sequences = (
-        measure(given.data, kind, weight_decay, seed, given.rank, given.sample)
-        for kind, weight_decay, seed in product(given.kinds, DECAYS, given.seeds)
-    )
+    sequences = every_sequence(given, partial(measure, rank=given.rank, sample=given.sample))
     show(given, table(collect(given, "requests", sequences)), PLACE)
 
 

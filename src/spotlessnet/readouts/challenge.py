@@ -109,6 +109,7 @@ def challenge_ceiling(models: int, *, rows: int = 100, seed: int = 0) -> float:
 
 
 def _epsilon(scrubbed: Array, retrained: Array) -> float:
+    # As in the published code: the side that lies higher is called positive, whichever it is.
     flipped = np.median(retrained) > np.median(scrubbed)
     positive, negative = (retrained, scrubbed) if flipped else (scrubbed, retrained)
     widths = np.ptp(positive), np.ptp(negative)
@@ -120,6 +121,7 @@ def _epsilon(scrubbed: Array, retrained: Array) -> float:
     fpr, fnr = (np.concatenate(parts) for parts in zip(*rates, strict=True))
     if ((fpr == 0) & (fnr == 0)).any():
         return CAP
+    # One rate of zero alone would read as infinite, which so few models cannot show.
     fpr, fnr = (x[(fpr > 0) & (fnr > 0)] for x in (fpr, fnr))
     if not len(fpr):
         return 0.0

@@ -34,6 +34,7 @@ def klom(
     check_positive("bins", bins)
     check_positive("smoothing", smoothing)
     a, b = scrubbed.double().clamp(-clip, clip), retrained.double().clamp(-clip, clip)
+    # Row by row: margins of hard and easy rows share no common range.
     low, high = torch.cat([a, b]).aminmax(dim=0)
     width = (high - low).clamp(min=1e-12) / bins
     p, q = (_shares(x, low, width, bins) + smoothing for x in (a, b))
@@ -51,6 +52,7 @@ def klom_floor(models: int, *, rows: int = 1000, bins: int = 20, seed: int = 0) 
 def _shares(
     x: Float[Tensor, "S T"], low: Float[Tensor, " T"], width: Float[Tensor, " T"], bins: int
 ) -> Float[Tensor, "B T"]:
+    # The clamp puts the largest margin into the last bin instead of one beyond it.
     bin_of = ((x - low) / width).floor().long().clamp(0, bins - 1)
     counts = torch.zeros(bins, x.shape[1], dtype=x.dtype, device=x.device)
     return counts.scatter_add(0, bin_of, torch.ones_like(x)) / len(x)

@@ -48,6 +48,7 @@ def lira_scores(
     """
     inside = _density(shadows.double(), member, spread, prior)
     outside = _density(shadows.double(), ~member, spread, prior)
+    # In float64: far in the tails both logarithms are large, and their difference decides.
     return inside.log_prob(seen.double()) - outside.log_prob(seen.double())
 
 
@@ -63,6 +64,7 @@ def held_out_scores(
     No model is judged by a density that it helped to fit, so the area under the curve is one half where nothing is
     to be found; leaving out one model at a time would land below.
     """
+    # Halves, not all but one: a left-out model pulls the mean of the others away from itself, which shows as AUC < ½.
     first, second = torch.arange(len(phi)).tensor_split(2)
     scores = torch.empty_like(phi, dtype=torch.float64)
     for fitted, judged in ((first, second), (second, first)):

@@ -166,5 +166,6 @@ def beyond(
     """Forgotten rows beside their matched controls, in one group of networks and the retrained ones."""
     near, label = matched(retrained, retrained_unseen, each)
     moved = (unseen.margins - retrained_unseen.margins).mean(dim=0)[near, label]
+    # Each control beside the others of its row: what a row that was never trained on does by chance.
     fellows = (moved.sum(dim=0) - moved) / max(1, len(moved) - 1)
     return Beyond((margins - retrained).mean(dim=0) - moved.mean(dim=0), moved - fellows)

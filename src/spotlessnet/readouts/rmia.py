@@ -31,6 +31,7 @@ def rmia_scores(
     """
     check_positive("gamma", gamma)
     ordered = population.sort().values
+    # On the logarithms, where beating γ times is a difference; `right=False` counts strictly smaller gains.
     below = torch.searchsorted(ordered, (rows - math.log(gamma)).contiguous(), right=False)
     return below.double() / len(population)
 
@@ -84,6 +85,7 @@ class RMIA(Readout):
         if len(split.tests) < 2:
             raise DataError(f"RMIA splits the test rows in two, but there are {len(split.tests)}. Give more.")
         test, forget = self._gains(network, split.tests), self._gains(network, split.forget)
+        # Every other row, so that sorted labels are met on both sides.
         population, others = test[0::2], test[1::2]
         inside, outside = (rmia_scores(g, population, gamma=self.gamma) for g in (forget, others))
         return Reading(*auc_interval(inside, outside), note=f"population of {len(population)} test rows")
