@@ -164,3 +164,21 @@ def test_what_a_short_retraining_took_lies_within_what_its_plan_said():
             assert usual == pytest.approx(shares[0], abs=0.1)
         assert f"at most {most:.0%}" in str(done.plan) or f"({most:.0%})" in str(done.plan)
     assert shares[0] < shares[1]
+
+
+def test_with_no_recipe_no_default_takes_longer_than_training(monkeypatch):
+    """At 50,000 rows the default would have taken hours for a network that trained in seconds."""
+    torch.manual_seed(0)
+    y = torch.arange(400) % 3
+    x = torch.randn(400, 4) + 2 * nn.functional.one_hot(y, 4)
+    model = nn.Sequential(nn.Linear(4, 32), nn.Tanh(), nn.Linear(32, 3))
+    case = Case.of({"model": sn.Trained.of(model), "data": sn.Data.of((x, y)), "forget": sn.rows([1, 2])})
+    usual = plan_of(case)
+    assert usual.method == "ntk+finetune", "what takes a moment may take it"
+    monkeypatch.setattr("spotlessnet.requests.planning.SHORT", 0.0)
+    plan = plan_of(case)
+    assert plan.method == "respond-and-finetune"
+    assert plan.cost.at_most < usual.cost.seconds / 10
+    assert "ntk+finetune would take as much as" in str(plan)
+    asked = Case.of({**vars(case), "method": "ntk+finetune"})
+    assert plan_of(asked).method == "ntk+finetune", "whoever names it gets it"

@@ -317,7 +317,9 @@ def test_a_loss_goes_by_the_names_of_the_command():
         )
         assert torch.equal(weights(one.model), weights(two.model))
     assert isinstance(sn.Trained.of(model, "binary-cross-entropy").loss, sn.BinaryCrossEntropy)
-    with pytest.raises(SettingError, match="one of 'cross-entropy', 'squared-error', 'binary-cross-entropy', or a fun"):
+    with pytest.raises(
+        SettingError, match="one of 'cross-entropy', 'next-token', 'squared-error', 'binary-cross-entropy', or a fun"
+    ):
         sn.unlearn(model, (x, y), forget=FORGET, loss="squared")
 
 

@@ -27,6 +27,7 @@ from spotlessnet.precomputed.statistics import Statistics
 from spotlessnet.precomputed.statistics_files import read_statistics
 from spotlessnet.requests.case import Case, as_flag, called, made, resolve
 from spotlessnet.store.checkpoints import fit_names, load_into, read_weights
+from spotlessnet.store.pretrained import is_pretrained, load_pretrained
 from spotlessnet.store.receipts import keyed
 
 TRIED = 8
@@ -196,14 +197,16 @@ def _network(case: Case) -> nn.Module:
     assert isinstance(case.model, str)  # `need` has looked
     assert case.weights is not None
     # Read first: a damaged checkpoint should not cost the import of a large network.
-    tensors = read_weights(case.weights)
+    tensors = None if case.weights.is_dir() else read_weights(case.weights)
     network = made(case.model, "model")
     if not isinstance(network, nn.Module):
         raise DataError(
             f"--model {case.model} must be a torch module or a function that makes one, but gave "
             f"{type(network).__name__}."
         )
-    return load_into(network, tensors).to(_device(case))
+    if tensors is None and is_pretrained(case.weights, network):
+        return load_pretrained(network, case.weights).to(_device(case))
+    return load_into(network, read_weights(case.weights) if tensors is None else tensors).to(_device(case))
 
 
 def _device(case: Case) -> str:
@@ -273,7 +276,14 @@ def _trainer(case: Case) -> Any:
 
 
 def _named(trained: Trained, path: Path) -> Any:
-    return fit_names(read_weights(path), trained.model.state_dict())
+    return named_weights(trained.module(), path)
+
+
+def named_weights(model: nn.Module, path: Path) -> Mapping[str, Tensor]:
+    """The weights of a checkpoint under the names that the model has for them."""
+    if path.is_dir() and is_pretrained(path, model):
+        return load_pretrained(model, path).state_dict()
+    return fit_names(read_weights(path), model.state_dict())
 
 
 def _loss(case: Case) -> Any:

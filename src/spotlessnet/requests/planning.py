@@ -14,13 +14,19 @@ from spotlessnet.core.split import Request, Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.requests.case import Case
 from spotlessnet.requests.loading import LoadedRequest, load_network, load_rows, need_inputs
-from spotlessnet.requests.methods import changed, check_method, default, described, scrub_of
+from spotlessnet.requests.methods import FALLBACK, changed, check_method, default, described, scrub_of
 
 TIMED = 3
 """Batches that are timed."""
 
 ROWS = 64
 """Rows in each of them."""
+
+TRAINED_FOR = 10
+"""Epochs that a training of which nobody knows the recipe is taken to have had, at least."""
+
+SHORT = 1e10
+"""Operations (FLOPs) that a method may take however short the training was: a second or so."""
 
 COPIES = 8
 """Vectors of all weights that a run holds at once: the network twice, a solver's four, mean and noise."""
@@ -78,11 +84,13 @@ class Plan:
     - `opened`: everything that was read.
     - `scrub`: the method, built once for the whole request.
     - `cost`: what it will take beside retraining.
+    - `instead`: why the method is not the usual one, if it is not.
     """
 
     opened: LoadedRequest
     scrub: Scrub
     cost: Estimate
+    instead: str = ""
 
     @property
     def method(self) -> str:
@@ -93,7 +101,8 @@ class Plan:
         """For people."""
         case, split = self.opened.case, self.opened.split
         budget = described(self.scrub)[1].get("budget")
-        why = f" (none was named, and {default(case)[1]})" if case.method is None else ""
+        reasons = [default(case)[1], *([self.instead] if self.instead else [])]
+        why = f" (none was named, and {'; '.join(reasons)})" if case.method is None else ""
         lines = [f"forget  {split.request}; {len(split.retain)} rows stay, {len(split.forget)} go"]
         if split.request.copies:
             lines.append(f"copies  {copies_in_words(split.request)}")
@@ -138,9 +147,30 @@ def plan_of(case: Case) -> Plan:
     opened = load_rows(case, network)
     scrub.check_enough_is_kept(opened.split)
     scrub.check_needs(opened.trained, opened.split)
+    instead = _too_dear(opened, scrub) if _may_be_cheaper(case) else ""
+    if instead:
+        scrub = scrub_of(case, network.statistics, network.reference, network.fold_models, cheap=True)
     cost = estimate(opened.trained, opened.split, scrub, case.memory_limit)
     cost.check_memory()
-    return Plan(opened, scrub, cost)
+    return Plan(opened, scrub, cost, instead)
+
+
+def _may_be_cheaper(case: Case) -> bool:
+    """Whether nobody named a method or a setting of one, and the usual one reads all rows many times."""
+    return case.method is None and not case.settings and default(case)[0] == FALLBACK and case.statistics is None
+
+
+def _too_dear(opened: LoadedRequest, scrub: Scrub) -> str:
+    """Why the usual method would take longer than training did; nothing where it would not.
+
+    By counts, not seconds: the same request must choose the same method on every machine.
+    """
+    trained, split = opened.trained, opened.split
+    work = scrub.cost(trained, split).usual
+    epoch = len(split.retain) * Sizes.of(trained, split).gradient
+    if work <= max(SHORT, TRAINED_FOR * epoch):
+        return ""
+    return f"{described(scrub)[0]} would take as much as {work / epoch:.0f} epochs of training"
 
 
 def copies_in_words(request: Request) -> str:

@@ -38,6 +38,7 @@ from spotlessnet.requests.loading import LoadedRequest, described_inputs, need_i
 from spotlessnet.requests.methods import described
 from spotlessnet.requests.planning import Plan, limits_of, plan_of
 from spotlessnet.store.checkpoints import load_into, read_weights, weights_as_bytes, write_weights
+from spotlessnet.store.pretrained import save_pretrained
 from spotlessnet.store.receipts import COMMITMENT, NoiseSeed, commit_to, identity_of, plain, statement, write_receipt
 
 SCRUBBED, STATISTICS, REFUSAL = "scrubbed.safetensors", "statistics.safetensors", "refusal.json"
@@ -75,6 +76,15 @@ class Unlearned:
     def model(self) -> nn.Module:
         """The scrubbed network: an ordinary module, a copy of the one that was given, in eval mode."""
         return self.load_model()
+
+    def save_pretrained(self, folder: str | Path, *, merge: bool = False) -> None:
+        """Write the scrubbed network as a folder that `from_pretrained` reads, where it is one of Hugging Face.
+
+        **Arguments:**
+
+        - `merge`: add LoRA adapters into the weights they go on; otherwise they are written alone, as PEFT reads them.
+        """
+        save_pretrained(self.model, Path(folder), merge=merge)
 
     @property
     def diagnostics(self) -> dict[str, Any]:

@@ -26,9 +26,8 @@ from spotlessnet.precomputed.fold_models import FoldModels
 from spotlessnet.precomputed.statistics import Statistics
 from spotlessnet.requests.audits import Audit
 from spotlessnet.requests.case import RECIPE, Case
-from spotlessnet.requests.loading import as_data
+from spotlessnet.requests.loading import as_data, named_weights
 from spotlessnet.requests.serving import Unlearned, serve
-from spotlessnet.store.checkpoints import fit_names, read_weights
 
 FILE = (str, Path)
 NUMBERS = ("weight_decay", "max_nats", "max_error_increase", "max_damage", "memory_limit")
@@ -110,7 +109,7 @@ def unlearn(
       path of a list of ids, or ids themselves if `ids` tells those of the data.
     - `method`: a method, its name, or names joined by `+`, with `settings`. `"auto"`: out-of-fold distillation if
       fold models are given; else short retraining if `init` and `recipe` or `trainer` are known; else an NTK step,
-      then fine-tuning.
+      then fine-tuning, or `respond-and-finetune` where that would take more than ten epochs of training.
     - `init`, `recipe`: where training began (a state dict, a module, a vector or a file) and how it went.
     - `trainer`: instead of a recipe, the function that trained it: `train(model, examples, seed) -> model`.
     - `loss`, `weight_decay`: what was minimised; cross-entropy unless said. See `Trained.of` for names.
@@ -188,7 +187,7 @@ def _network_fields(
         if init is None:
             return {"model": trained}
         if isinstance(init, (str, Path)):
-            init = fit_names(read_weights(init), trained.model.state_dict())
+            init = named_weights(trained.module(), Path(init))
         if not bool(trained.vector(init).isfinite().all()):
             raise DataError("The weights at which training began, `init`, must be finite. Give those it began at.")
         return {"model": Trained.of(model, loss, weight_decay=weight_decay, recipe=recipe, trainer=trainer, init=init)}
