@@ -125,16 +125,21 @@ def main() -> None:
     mixed = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))
     core, user = mixed[: len(y) // 10], mixed[len(y) // 10 :]
     out, where = [], f"CPU, {torch.get_num_threads()} threads, shared"
-    for layers in (1, 3):
+    near = gallery().Near(x[core, -WIDTH:], y[core], int(y.max()) + 1)
+    choices = {
+        "last layer": (1, None),
+        "last layer and nearness to core means": (1, near),
+        "last 3 layers": (3, None),
+    }
+    for name, (layers, features) in choices.items():
         here, there = x[:, -WIDTH * layers :], x_test[:, -WIDTH * layers :]
         began = time.process_time()
-        model = fitted(here, y, core, user)
+        model = fitted(here, y, core, user, **({} if features is None else {"features": features}))
         took = time.process_time() - began
         accuracy = 100 * float((model.predict(there).argmax(dim=1) == y_test).double().mean())
-        name = f"forgettable, frozen MiniLM, last {layers} layers, 10 % core" if layers > 1 else ""
         out.append({
             "what": "forgettable", "data": "banking77", "layers": layers, "features": len(model.weights),
-            "model": name or "forgettable, frozen MiniLM, last layer, 10 % core", "accuracy": accuracy, "seconds": took,
+            "model": f"forgettable, frozen MiniLM, {name}, 10 % core", "accuracy": accuracy, "seconds": took,
             "where": where, "command": "python benchmarks/forgettable_text.py " + " ".join(sys.argv[1:]), **reading,
             **sequence(model, here, y, core, user, args.length if layers == 1 else args.length // 10),
         })  # fmt: skip

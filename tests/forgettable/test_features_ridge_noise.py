@@ -125,10 +125,16 @@ def test_noise_gives_epsilon_and_delta_over_a_sequence():
     many = epsilon_of([1e-12] * 100, 1e-11, 1e-6)
     assert 0 < one < many
     assert delta_of(1.0, many) == pytest.approx(1e-6, rel=1e-4)
-    assert epsilon_of([1e-12], sigma_for(1e-12, 0.5, 1e-6), 1e-6) == pytest.approx(0.5, rel=1e-6)
+    assert epsilon_of([1e-12], sigma_for(1e-12, 0.5, 1e-6), 1e-6) == pytest.approx(0.5, rel=1e-4)
     assert epsilon_of([], 1.0, 1e-6) == 0
     with pytest.raises(SettingError, match="`delta` must be between"):
         epsilon_of([1.0], 1.0, 2.0)
+    for wrong in (float("nan"), float("inf"), -1.0):
+        with pytest.raises(SettingError, match="bounds must be finite and not negative"):
+            epsilon_of([1e-12, wrong], 1.0, 1e-6)
+    # From nearly nothing to nearly everything, and never less noise than is needed.
+    for epsilon, delta in ((1e-3, 1e-9), (0.5, 1e-6), (50.0, 1e-12), (1e6, 0.5)):
+        assert epsilon * 0.999 < epsilon_of([1e-16], sigma_for(1e-16, epsilon, delta), delta) <= epsilon
 
 
 def test_adapting_fits_core_data_and_leaves_the_backbone_alone():

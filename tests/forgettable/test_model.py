@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import spotlessnet as sn
-from spotlessnet.core.errors import DataError, IntegrityError, MismatchError, NeedError, SettingError
+from spotlessnet.core.errors import DataError, IntegrityError, MismatchError, NeedError, SettingError, SpotlessError
 from spotlessnet.forgettable import Adaptation, load_forgettable, save_forgettable
 from spotlessnet.forgettable.features import Pooled
 from spotlessnet.forgettable.fit import fit_problem, make_encoder
@@ -308,3 +308,47 @@ def test_copies_under_other_ids_are_counted(encoder, keep_features):
     assert model.examples.copies_of(torch.tensor([7])) == 0
     model.forget([50], inputs=None if keep_features else x[[50]])
     assert model.examples.copies_of(torch.tensor([3])) == 0
+
+
+def test_a_request_that_cannot_be_leaves_the_model_as_it_was(encoder):
+    x, y = USER
+    model = fitted(encoder)
+    model.forget([0])
+    before, count = model.moments.clone(), len(model)
+    for ask, words in (
+        (lambda: model.add(x[:1], y[:1], ids=[("a", ["list"])]), "Ids must be hashable"),
+        (lambda: model.add(x[:2], y[:2], ids=["a", "b"], weights=torch.tensor([1])), "2 examples came with 1 weights"),
+        (lambda: model.add(x[:1], y[:1], ids=["a"], weights=torch.tensor([1, 1])), "1 examples came with 2 weights"),
+        (lambda: model.forget_class(-1), "must lie between 0 and 2"),
+        (lambda: model.forget_class(3), "must lie between 0 and 2"),
+        (lambda: model.forget([1, 999]), "1 of 2 ids belong to no example"),
+        (lambda: model.relabel([], 1), "nothing to relabel"),
+    ):
+        with pytest.raises(SpotlessError, match=words):
+            ask()
+        assert torch.equal(model.moments.gram, before.gram)
+        assert (model.moments.count, model.moments.weight, len(model)) == (before.count, before.weight, count)
+        assert sum(map(len, model.examples.places.values())) == count
+    assert model.forget(7).examples == 1  # one id needs no list
+
+
+def test_features_without_rank_and_many_copies_stay_exact():
+    class Same(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(6, 5)
+
+        def forward(self, x):
+            a = self.layer(x)
+            return torch.cat([a, a, 0 * a, torch.ones(len(x), 2)], dim=1)
+
+    torch.manual_seed(0)
+    x, y = torch.cat([USER[0], USER[0][:1].repeat(60, 1)]), torch.cat([USER[1], USER[1][:1].repeat(60)])
+    for ridge in (1e-12, 1e-3):
+        model = sn.fit_forgettable(Same(), core=CORE, user=(x, y), ridge=ridge)
+        for i in range(179, 125, -3):
+            model.forget([i, i - 1, i - 2])
+        never = model.solved_anew((x[:126], y[:126]), core=CORE)
+        assert torch.equal(model.moments.gram, never.moments.gram)
+        assert torch.equal(model.weights.float(), never.weights.float())
+        assert model.certificate.relative < 1e-12

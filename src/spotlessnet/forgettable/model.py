@@ -89,7 +89,7 @@ class ForgettableModel:
         """How far the present weights can be from the exact optimum."""
         return self.requests[-1].certificate
 
-    def forget(self, ids: Iterable[Hashable], *, inputs: Inputs | None = None) -> Request:
+    def forget(self, ids: Iterable[Hashable] | str | int, *, inputs: Inputs | None = None) -> Request:
         """Take out every example with these ids.
 
         **Arguments:**
@@ -97,10 +97,12 @@ class ForgettableModel:
         - `inputs`: the examples' inputs, id after id, those of one id as they were put in; needed only where features
           were not kept.
         """
-        return self._remove(self.examples.find([ids] if isinstance(ids, str) else ids), inputs)
+        return self._remove(self.examples.find(_several(ids)), inputs)
 
     def forget_class(self, label: int, *, inputs: Inputs | None = None) -> Request:
         """Take out all user examples of a class."""
+        if not 0 <= label < self.encoder.classes:
+            raise DataError(f"A class must lie between 0 and {self.encoder.classes - 1}, but is {label}.")
         return self._remove(self.examples.of_class(label), inputs)
 
     def forget_all(self, *, inputs: Inputs | None = None) -> Request:
@@ -114,12 +116,15 @@ class ForgettableModel:
         began = time.perf_counter()
         if len(ids) != len(y):
             raise MismatchError(f"Each example needs an id, but {len(y)} examples came with {len(ids)} ids.")
+        _check_hashable(ids)
+        if weights is not None and len(weights) != len(y):
+            raise MismatchError(f"Each example needs a weight, but {len(y)} examples came with {len(weights)} weights.")
         codes, targets = self.encoder(x, y)
         w = torch.ones(len(y), dtype=torch.long) if weights is None else weights
         self._change("add", began, codes, targets, w, 1, lambda: self.examples.append(codes, targets, y, w, list(ids)))
         return self.requests[-1]
 
-    def relabel(self, ids: Iterable[Hashable], y: Tensor | int, *, inputs: Inputs | None = None) -> Request:
+    def relabel(self, ids: Iterable[Hashable] | str | int, y: Tensor | int, *, inputs: Inputs | None = None) -> Request:
         """Correct the labels of all examples with these ids; the inverse stays as it is.
 
         **Arguments:**
@@ -127,7 +132,9 @@ class ForgettableModel:
         - `y`: one label for all, or one for each example: id after id, those of one id as they were put in.
         """
         began = time.perf_counter()
-        places = self.examples.find([ids] if isinstance(ids, str) else ids)
+        places = self.examples.find(_several(ids))
+        if not len(places):
+            raise DataError("No id was given, so there is nothing to relabel.")
         labels = torch.full((len(places),), y) if isinstance(y, int) else y
         if len(labels) != len(places):
             raise MismatchError(f"{len(places)} examples have these ids, but {len(labels)} labels came.")
@@ -254,6 +261,19 @@ class ForgettableModel:
         self.weights = found.weights
         seconds = time.perf_counter() - began
         self.requests.append(Request(kind, examples, len(self.examples), found.certificate, moved, refactored, seconds))
+
+
+def _several(ids: Iterable[Hashable] | str | int) -> Iterable[Hashable]:
+    """Ids, where one may come alone."""
+    return [ids] if isinstance(ids, (str, int)) else ids
+
+
+def _check_hashable(ids: Iterable[Hashable]) -> None:
+    """Before any work: an example without a place under its id could never be asked for again."""
+    try:
+        set(ids)
+    except TypeError as e:
+        raise DataError("Ids must be hashable, such as text or whole numbers.") from e
 
 
 def _flat(codes: Tensor, targets: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:

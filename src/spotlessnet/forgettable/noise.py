@@ -29,10 +29,13 @@ def epsilon_of(bounds: Sequence[float], sigma: float, delta: float) -> float:
     **Arguments:**
 
     - `bounds`: $b_t$, the certified distance of each request.
-    - `sigma`: the noise's standard deviation in each weight.
+    - `sigma`: the noise's standard deviation in each weight. It must be far above the spacing of the numbers that are
+      handed out (6e-8 of a weight in float32), or what is handed out is no Gaussian.
     - `delta`: the probability with which the statement may fail.
     """
     check_positive("sigma", sigma)
+    if not all(0 <= b < math.inf for b in bounds):
+        raise SettingError("The bounds must be finite and not negative: take them from certificates.")
     if not 0 < delta < 1:
         raise SettingError(f"`delta` must be between 0 and 1, but got {delta}.")
     mu = math.sqrt(sum(b * b for b in bounds)) / sigma
@@ -50,5 +53,11 @@ def sigma_for(bound: float, epsilon: float, delta: float) -> float:
     check_positive("epsilon", epsilon)
     if not 0 < delta < 1:
         raise SettingError(f"`delta` must be between 0 and 1, but got {delta}.")
-    mu = brentq(lambda m: delta_of(m, epsilon) - delta, 1e-6, 1e3)
-    return bound / float(mu)
+    low = high = 1.0
+    while delta_of(low, epsilon) > delta:
+        low /= 2
+    while delta_of(high, epsilon) < delta:
+        high *= 2
+    mu = brentq(lambda m: delta_of(m, epsilon) - delta, low, high)
+    # Rounding must not make it less than is needed.
+    return bound / float(mu) * (1 + 1e-6)
