@@ -1,0 +1,119 @@
+"""Precompute for later requests: planned and refused before any work, then statistics and fold models in one folder."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, cast
+
+from spotlessnet.core.errors import NeedError, check_choice
+from spotlessnet.core.row_keys import SALT
+from spotlessnet.requests.case import Case, inputs_of
+from spotlessnet.requests.folder import Folder
+from spotlessnet.requests.loading import LoadedRequest, open_case
+from spotlessnet.requests.serving import FOLD_MODELS, STATISTICS
+
+Kind = Literal["exact", "monte carlo", "empirical"]
+
+
+@dataclass(frozen=True)
+class Precomputed:
+    """The files that were written, and the SHA-256 of the statistics."""
+
+    statistics: Path
+    sha256: str
+    fold_models: Path | None = None
+
+    @property
+    def files(self) -> list[Path]:
+        """All of them."""
+        return [self.statistics, *([] if self.fold_models is None else [self.fold_models])]
+
+
+@dataclass(frozen=True, eq=False)
+class Precomputation:
+    """What will be kept: sums over the rows of a case, and fold models where asked for.
+
+    **Arguments:**
+
+    - `rank`: directions of curvature to keep; 0 keeps none.
+    - `diagonal`: how the Fisher diagonal is found; `None` leaves it out.
+    - `folds`, `repeats`: parts of the rows, and how often they are divided; a fold model for each part.
+    """
+
+    opened: LoadedRequest
+    rank: int
+    diagonal: Kind | None
+    folds: int
+    repeats: int
+
+    @property
+    def size(self) -> int:
+        """About the bytes that the statistics take: kept directions, weights, gradient and diagonal."""
+        trained = self.opened.trained
+        return (min(self.rank, trained.size) + 3) * trained.size * trained.weights.element_size()
+
+    def __str__(self) -> str:
+        rows, P = len(self.opened.split.retain), self.opened.trained.size
+        plan = (
+            f"precompute statistics of {rows} rows of a network with {P} weights in about {self.size / 2**20:.3g} MiB"
+        )
+        if not self.folds:
+            return plan
+        models, trainings = self.folds * self.repeats, (self.folds - 1) * self.repeats
+        return f"{plan}, and train {models} fold models: as long as {trainings} trainings"
+
+    def run(self, *, resume: bool = False) -> Precomputed:
+        """Do it, and write it to the case's folder."""
+        from spotlessnet.precomputed.precompute import precompute
+        from spotlessnet.precomputed.statistics_files import write_statistics
+
+        case, trained, data = self.opened.case, self.opened.trained, self.opened.split.retain
+        case.need("out")
+        assert case.out is not None
+        folder = Folder(case.out, resume, case.private_days)
+        folder.check(inputs_of(case))
+        seed = case.seed or 0
+        # Keys under a published salt can be tested by anybody, so it is one only where all else is published too.
+        salt = None if case.seed is None else case.seed.to_bytes(SALT, "big", signed=True)
+        with folder.claimed():
+            kept = precompute(trained, data, rank=self.rank, diagonal=self.diagonal, seed=seed, salt=salt)
+            digest = write_statistics(case.out / STATISTICS, kept, replace=resume)
+            fold_models = self._train_fold_models(case.out, seed, salt, resume=resume) if self.folds else None
+        return Precomputed(case.out / STATISTICS, digest, fold_models)
+
+    def _train_fold_models(self, out: Path, seed: int, salt: bytes | None, *, resume: bool) -> Path:
+        from spotlessnet.precomputed.fold_model_files import write_fold_models
+        from spotlessnet.precomputed.fold_models import train_fold_models
+
+        split = self.opened.split
+        made = train_fold_models(
+            self.opened.trained,
+            split.retain,
+            folds=self.folds,
+            repeats=self.repeats,
+            held=split.validation,
+            seed=seed,
+            salt=salt,
+        )
+        write_fold_models(out / FOLD_MODELS, made, replace=resume)
+        return out / FOLD_MODELS
+
+
+def precomputation_of(
+    case: Case,
+    *,
+    rank: int = 200,
+    diagonal: str = "monte carlo",
+    folds: int = 0,
+    repeats: int = 1,
+) -> Precomputation:
+    """What a case asks for, refused here where it cannot be done. Settings as for `Precomputation`."""
+    from spotlessnet.precomputed.fold_models import begin_fold_models
+
+    if repeats > 1 and not folds:
+        raise NeedError("--repeats divides the rows among fold models, but none are trained. Give --folds 2 as well.")
+    check_choice("diagonal", diagonal, ("exact", "monte carlo", "empirical", "none"))
+    opened = open_case(case, needs_forget=False)
+    if folds:
+        begin_fold_models(opened.trained, opened.split.retain, folds)  # before the statistics, which take long
+    kind = None if diagonal == "none" else cast(Kind, diagonal)
+    return Precomputation(opened, rank, kind, folds, repeats)
