@@ -168,6 +168,7 @@ class EquivalenceTest:
     def _share(self, original: Evidence, candidate: Evidence, retrained: Evidence) -> Check:
         base = retrained.margins.mean(dim=1)
         a, b = candidate.margins.mean(dim=1) - base, original.margins.mean(dim=1) - base
+        # Two one-sided limits at `level` make a two-sided interval at 2·level − 1 (TOST); a difference needs a wider one.
         inside, surely = ratio_interval(a, b, 2 * self.level - 1), ratio_interval(a, b, 1 - self.false_alarm)
         seen = math.isfinite(surely.low)
         note = "" if seen else "the original's margins do not differ enough from the retrained ones"
@@ -185,6 +186,7 @@ class EquivalenceTest:
         in_losses: bool = False,
     ) -> Check:
         gaps = ours - theirs
+        # Of retrained networks among themselves, from both groups: the candidate must not widen its margin by its own.
         spread = math.sqrt(float(theirs.var() + others.var()) / 2)
         one = torch.ones_like(gaps)
         inside, surely = ratio_interval(gaps, one, 2 * self.level - 1), ratio_interval(gaps, one, 1 - self.false_alarm)
@@ -224,6 +226,7 @@ class EquivalenceTest:
 
     @staticmethod
     def _state(inside: Interval, surely: Interval, margin: float, worse_only: bool = False) -> State:
+        # Same only if the whole interval is within the margin: a wide one proves nothing.
         if inside.high <= margin and (worse_only or inside.low >= -margin):
             return "same"
         return "different" if surely.low > 0 or (surely.high < 0 and not worse_only) else "unclear"

@@ -87,8 +87,10 @@ def beyond_controls(
         for group, unseen in ((candidate, candidate.unseen), (original, original.unseen))
     )
     typical = whole.rows.median()
+    # The original remembers no more of these rows than of their controls: there is no unit to count shares in.
     if typical <= 0:
         return None
+    # Of a row that the original hardly knew, a share of nearly nothing would be any number.
     scale = whole.rows.clamp(min=typical)
     share, wide = (ratio_interval(ours.rows, whole.rows, which) for which in (level, surely))
     return Net(share, wide, float((ours.rows / scale).max()), float((ours.matched_controls / scale).std()))
@@ -137,6 +139,7 @@ def row_test(
     heights = torch.cat(null)
     # A shuffle that changes nothing must count as equal despite rounding.
     beyond = (heights >= seen * (1 - 1e-9)).sum(dim=0)
+    # The networks as they are count as one of the shuffles, so that p is never zero (Phipson and Smyth, 2010).
     p = (1 + beyond.double()) / (1 + permutations)
     return RowTest(float(seen[0]), float(heights[:, 0].mean()), float(p[0]), float(p[1]))
 

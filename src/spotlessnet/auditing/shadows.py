@@ -115,6 +115,7 @@ def train_shadows(
     generator = torch.Generator().manual_seed(seed)
     seen = torch.ones(shadows, len(data), dtype=torch.bool)
     for rows in (targets, others):
+        # Apart, so that every shadow sees exactly half of either kind.
         seen[:, rows] = complementary_halves(shadows, len(rows), generator)
     if not seen.any(dim=1).all():
         raise DataError("A shadow would be left without any row. Name fewer targets.")
@@ -160,5 +161,6 @@ def complementary_halves(models: int, rows: int, generator: torch.Generator) -> 
 
 
 def _seeds(seed: int, models: int, *, again: bool = False) -> list[int]:
+    # Blocks that never overlap: retrained shadows share no seed with any that was trained before.
     first = (2 * seed + again) * models
     return list(range(first, first + models))
