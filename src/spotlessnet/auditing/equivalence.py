@@ -168,7 +168,7 @@ class EquivalenceTest:
     def _share(self, original: Evidence, candidate: Evidence, retrained: Evidence) -> Check:
         base = retrained.margins.mean(dim=1)
         a, b = candidate.margins.mean(dim=1) - base, original.margins.mean(dim=1) - base
-        # Two one-sided limits at `level` make a two-sided interval at 2·level − 1 (TOST); a difference needs a wider one.
+        # Two one-sided limits at `level`: a two-sided interval at 2·level − 1 (TOST). A difference needs a wider one.
         inside, surely = ratio_interval(a, b, 2 * self.level - 1), ratio_interval(a, b, 1 - self.false_alarm)
         seen = math.isfinite(surely.low)
         note = "" if seen else "the original's margins do not differ enough from the retrained ones"
