@@ -7,7 +7,7 @@ from torch import nn
 from spotlessnet.core import progress
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import ResourceError
-from spotlessnet.core.progress import memory_limit
+from spotlessnet.core.progress import Footprint, memory_limit
 from spotlessnet.core.trained import Trained
 from spotlessnet.operators import low_rank as directions
 from spotlessnet.operators import room
@@ -18,7 +18,7 @@ from spotlessnet.operators.jacobian import Jacobian
 from spotlessnet.operators.kernel import kernel
 from spotlessnet.operators.linear_response import cheaper_form
 from spotlessnet.operators.linearised import Linearised
-from spotlessnet.operators.room import Footprint, footprint, in_parts, vectors_at_once
+from spotlessnet.operators.room import footprint, in_parts, vectors_at_once
 from spotlessnet.precomputed import step as statistics_step
 from spotlessnet.precomputed.step import own_root
 
@@ -90,7 +90,7 @@ def test_a_row_takes_what_its_layers_make():
 def test_parts_fit_into_the_budget():
     trained, data = problem()
     one = next(iter(trained.batches(data, 9)))
-    each = 8 * 15 + room.ALIVE * 8 * 6
+    each = 8 * 15 + progress.ALIVE * 8 * 6
     with memory_limit(4 * each):
         found = list(in_parts(trained, one))
     assert [len(part.rows) for part, _ in found] == [4, 4, 1]

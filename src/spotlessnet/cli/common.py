@@ -66,7 +66,7 @@ GROUPS = {
     "the run": {
         "out": "The folder for the result; must be new or empty.",
         "keep_private": "Days until the folder `private` in --out is due for `spotless purge`.",
-        "memory_limit": "Refuse work that would need more GiB than this.",
+        "memory_limit": "GiB that work is cut to fit into; what would need more is refused.",
     },
 }
 """What each field of a case means, by the part of the help in which it stands."""

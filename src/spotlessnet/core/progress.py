@@ -10,9 +10,12 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from spotlessnet.core.errors import check_positive
 
@@ -42,6 +45,9 @@ MOST = 0.8
 
 LEFT = 0.125
 """The part of a limit that a piece may always take, however much is in use: nothing could be done with less."""
+
+ALIVE = 4
+"""Tensors as wide as the widest that one layer holds at a time on its way, for each vector that goes along."""
 
 
 @contextmanager
@@ -238,3 +244,50 @@ def _from_control_group() -> float:
         return max(0.0, float(limit) - used + float(parts.get("inactive_file", 0)))
     except (OSError, ValueError):
         return math.inf
+
+
+class Footprint(NamedTuple):
+    """Bytes that one row takes: what a pass makes in all, which its way back may keep, and the widest piece of that.
+
+    `convolved` is the part that convolutions make.
+    """
+
+    graph: float
+    widest: float
+    convolved: float = 0.0
+
+    def rows(self, bytes: float, vectors: int = 0) -> int:
+        """How many rows may pass together within so many bytes, with so many vectors; a row at least."""
+        return max(1, int(bytes / max(1.0, self.each(vectors))))
+
+    def each(self, vectors: int = 0) -> float:
+        """Bytes of one row among others, with so many vectors on their way."""
+        return self.graph + ALIVE * (1 + vectors) * self.widest
+
+
+NOTHING = Footprint(0.0, 0.0)
+"""What takes no memory."""
+
+
+class Made(TorchDispatchMode):
+    """Adds up the bytes of all that is made within the block; views and what is written in place make nothing."""
+
+    total = 0
+    widest = 0
+    convolved = 0
+
+    @property
+    def footprint(self) -> Footprint:
+        """What was made so far."""
+        return Footprint(float(self.total), float(self.widest), float(self.convolved))
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        # Returns that share memory with an argument say so.
+        if not any(one.alias_info for one in func._schema.returns):
+            for one in tree_leaves(made):
+                if isinstance(one, Tensor):
+                    size = one.numel() * one.element_size()
+                    self.total, self.widest = self.total + size, max(self.widest, size)
+                    self.convolved += size if "convolution" in func._schema.name else 0
+        return made

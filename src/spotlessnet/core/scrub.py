@@ -14,6 +14,7 @@ from spotlessnet.core.buffers import reestimated
 from spotlessnet.core.deprecated import AcceptsOldNames
 from spotlessnet.core.errors import DataError, NeedError, SettingError
 from spotlessnet.core.gaussian import Covariance, Diagnostics, Gaussian, Measured, NoNoise
+from spotlessnet.core.progress import NOTHING, Footprint, Made, budget
 from spotlessnet.core.registry import Entry, Registry
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Buffers, Trained
@@ -36,25 +37,32 @@ class Work:
     - `usual`, `most`: floating-point operations (FLOPs) as a rule, and if every solver runs to its limit. NaN where
       nobody has counted.
     - `bytes`: held at once, beside the network itself.
+    - `touched`: bytes read and written again by operations that do little else, such as squares of single gradients.
     """
 
     usual: float
     most: float
     bytes: float = 0.0
+    touched: float = field(default=0.0, repr=False)
 
     def __add__(self, other: "Work") -> "Work":
         # One thing is done after the other, so operations add up; memory is given back in between.
-        return Work(self.usual + other.usual, self.most + other.most, max(self.bytes, other.bytes))
+        held = max(self.bytes, other.bytes)
+        return Work(self.usual + other.usual, self.most + other.most, held, self.touched + other.touched)
 
     @staticmethod
-    def sure(flops: float, bytes: float = 0.0) -> "Work":
+    def sure(flops: float, bytes: float = 0.0, touched: float = 0.0) -> "Work":
         """Work that does not depend on what is met on the way."""
-        return Work(flops, flops, bytes)
+        return Work(flops, flops, bytes, touched)
 
     @staticmethod
     def unknown() -> "Work":
         """What nobody has counted: not a number, so that no plan takes it for one."""
         return Work(math.nan, math.nan)
+
+
+AT_ONCE = 2**22
+"""Entries of single gradients that are written out at a time."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +75,8 @@ class Sizes:
     - `P`, `C`: weights, and outputs of a row.
     - `answer`, `gradient`: FLOPs of one row's outputs, and of its loss gradient, the outputs included.
     - `bytes`: of one weight.
+    - `row`: what a row takes on its way through the network.
+    - `room`: bytes that pieces of work are cut to.
     """
 
     n: int
@@ -76,13 +86,15 @@ class Sizes:
     answer: float
     gradient: float
     bytes: int
+    row: Footprint = NOTHING
+    room: float = math.inf
 
     @staticmethod
     def of(trained: Trained, split: Split) -> "Sizes":
         """Count the operations of one row on the network itself."""
         data = split.forget if len(split.forget) else split.whole
         batch = next(iter(trained.batches(data, 1)))
-        with torch.no_grad(), FlopCounterMode(display=False) as forward:
+        with torch.no_grad(), Made() as made, FlopCounterMode(display=False) as forward:
             C = int(trained.outputs(batch.x)[0].numel())
         w = trained.weights.clone().requires_grad_()
         with torch.enable_grad(), FlopCounterMode(display=False) as both:
@@ -92,7 +104,10 @@ class Sizes:
         counted = float(both.get_total_flops())
         gradient = counted if counted > answer else BACK_AND_FORTH * answer
         n = 0 if split.kept is None else len(split.kept)
-        return Sizes(n, len(split.forget), trained.size, C, answer, gradient, trained.weights.element_size())
+        size = trained.weights.element_size()
+        return Sizes(
+            n, len(split.forget), trained.size, C, answer, gradient, size, made.footprint, budget(trained.device)
+        )
 
     @property
     def columns(self) -> int:
@@ -102,6 +117,15 @@ class Sizes:
     def diagonal(self, kind: str = "exact") -> float:
         """FLOPs of one row's Fisher diagonal."""
         return self.answer + self.gradient * (self.columns if kind == "exact" else 1)
+
+    def diagonals(self, rows: float, kind: str = "exact") -> Work:
+        """The Fisher diagonal of so many rows: every gradient is written out, squared and added."""
+        columns = self.columns if kind == "exact" else 1
+        # What comes back to the layers is about half of what a pass makes, for every column.
+        passing = min(min(rows, 64) * self.row.graph * (1 + columns / 2), self.room)
+        held = passing + 3.0 * min(64 * columns * self.P, AT_ONCE) * self.bytes
+        # Each entry is touched three times: made, squared, added.
+        return Work.sure(rows * self.diagonal(kind), held, 3 * rows * columns * self.P * self.bytes)
 
 
 def gradients(trained: Trained, split: Split, count: float) -> Work:

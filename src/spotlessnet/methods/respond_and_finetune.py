@@ -11,7 +11,7 @@ from spotlessnet.core.data import Data
 from spotlessnet.core.deprecated import OldName
 from spotlessnet.core.errors import check_not_negative, check_positive
 from spotlessnet.core.gaussian import Measured
-from spotlessnet.core.scrub import METHODS, Notes, Work, gradients
+from spotlessnet.core.scrub import METHODS, Notes, Sizes, Work
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.operators.cost import PRODUCT
@@ -83,7 +83,9 @@ class RespondAndFinetune(Tuning):
         n = len(split.retain)
         coreset = min(self.coreset, len(split.retain))
         step = len(split.forget) + coreset * (1 + PRODUCT * (self.iterations + 1)) if self.iterations else 0
-        return gradients(trained, split, step + self._epochs(trained) * n)
+        sizes = Sizes.of(trained, split)
+        passing = min(min(coreset, 256) * sizes.row.each(1), sizes.room) if self.iterations else 0.0
+        return Work.sure((step + self._epochs(trained) * n) * sizes.gradient, passing)
 
     def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
         w = trained.weights

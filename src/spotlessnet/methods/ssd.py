@@ -50,8 +50,7 @@ class SSD(Scrub):
         check_positive("SSD.dampening", self.dampening)
 
     def cost(self, trained: Trained, split: Split) -> Work:
-        each = Sizes.of(trained, split).diagonal("empirical")
-        return Work.sure(each * (len(split.whole) + len(split.forget)))
+        return Sizes.of(trained, split).diagonals(len(split.whole) + len(split.forget), "empirical")
 
     def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
         # Squared gradients at the true labels, which the published code takes for the Fisher information.

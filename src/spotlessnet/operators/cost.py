@@ -3,6 +3,7 @@
 from torch import nn
 
 from spotlessnet.core.data import Data
+from spotlessnet.core.progress import budget
 from spotlessnet.core.scrub import Sizes, Work
 from spotlessnet.core.trained import Trained
 from spotlessnet.operators.linear_response import EXPECTED_ITERATIONS, chosen
@@ -23,6 +24,9 @@ TRIES = 3
 NEWTON_STEPS = 4
 """Steps that the exact linearised problem usually takes, the first of them solved roughly; 50 at most."""
 
+SOLVER = 20.0
+"""Vectors of all weights that conjugate gradients and what looks at their answer hold, copies in float64 among them."""
+
 SCALES = 30
 """Lengths of the step at which forgotten rows are asked to match the held-out loss."""
 
@@ -39,7 +43,7 @@ def products(sizes: Sizes, rows: int, most: int) -> Work:
     """Conjugate gradients; the true residual is looked at once more every fifty products, and at the end."""
     usual = min(EXPECTED_ITERATIONS, most)
     each = PRODUCT * rows * sizes.gradient
-    return Work((1 + 1.02 * usual) * each, (2 + 1.1 * most) * each)
+    return Work((1 + 1.02 * usual) * each, (2 + 1.1 * most) * each, SOLVER * sizes.P * sizes.bytes)
 
 
 def directions(sizes: Sizes, rows: int, rank: int) -> float:
@@ -71,7 +75,8 @@ def solve_cost(
         size = rows * sizes.C
         passes = 0.0 if again else rows * (sizes.answer + sizes.C * sizes.gradient)
         kernel = 0.0 if again else size**2 * (kernel_entry(trained) + 2.0 * columns)
-        held = 3 * 8.0 * size**2 + 2.0 * batch_size * sizes.C * sizes.P * sizes.bytes
+        room = budget(trained.device, more_helps=True)
+        held = 3 * 8.0 * size**2 + min(room, 2.0 * batch_size * sizes.C * sizes.P * sizes.bytes)
         return Work.sure(passes + kernel + (rows * columns) ** 3 / 3 + 4 * product, held)
     if isinstance(solver, LowRank):
         found = 0.0 if again else directions(sizes, rows, solver.rank)
@@ -83,7 +88,7 @@ def solve_cost(
 
 def noise(sizes: Sizes, structure: str, kind: str = "exact") -> Work:
     """Noise shaped by the Fisher matrix of the retained rows."""
-    held = 64.0 * sizes.columns * sizes.P * sizes.bytes
     if structure == "kronecker":
-        return Work.sure(KRONECKER * sizes.n * sizes.diagonal("exact" if kind == "exact" else "monte carlo"), held)
-    return Work.sure(sizes.n * sizes.diagonal(kind), held)
+        once = sizes.diagonals(sizes.n, "exact" if kind == "exact" else "monte carlo")
+        return Work(KRONECKER * once.usual, KRONECKER * once.most, once.bytes)
+    return sizes.diagonals(sizes.n, kind)

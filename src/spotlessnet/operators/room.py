@@ -1,37 +1,21 @@
 """How much goes through the network at once: as many rows and vectors as asked for, and no more than memory holds."""
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch import nn
 
 from spotlessnet.core.data import Batch
-from spotlessnet.core.progress import budget
+from spotlessnet.core.progress import Footprint, Made, budget
 from spotlessnet.core.source import Inputs
 from spotlessnet.core.trained import Trained
 from spotlessnet.operators.rows import attention_spelled_out
 
-ALIVE = 4
-"""Tensors as wide as the widest that one layer holds at a time on its way, for each vector that goes along."""
-
 ON_THE_WAY, COPIES = 3, 6
 """Vectors of all weights that one vector becomes on its way, gradients by name, flat, and put together; and all in all,
 with itself and the sum in float64."""
-
-
-class Footprint(NamedTuple):
-    """Bytes that one row takes: what a pass makes in all, which its way back may keep, and the widest piece of that."""
-
-    graph: float
-    widest: float
-
-    def rows(self, bytes: float, vectors: int = 0) -> int:
-        """How many rows may pass together within so many bytes, with so many vectors; a row at least."""
-        return max(1, int(bytes / max(1.0, self.graph + ALIVE * (1 + vectors) * self.widest)))
 
 
 _KNOWN: WeakKeyDictionary[nn.Module, dict[Any, Footprint]] = WeakKeyDictionary()
@@ -44,9 +28,9 @@ def footprint(trained: Trained, x: Inputs) -> Footprint:
     known = _KNOWN.setdefault(trained.model, {})
     key = (str(shapes), trained.dtype, trained.device)
     if key not in known:
-        with torch.no_grad(), attention_spelled_out(), _Made() as made:
+        with torch.no_grad(), attention_spelled_out(), Made() as made:
             trained.outputs(row)
-        known[key] = Footprint(float(made.total), float(made.widest))
+        known[key] = made.footprint
     return known[key]
 
 
@@ -75,20 +59,3 @@ def rows_of(x: Inputs, which: slice) -> Inputs:
 
 def _vector(trained: Trained) -> float:
     return float(trained.size * trained.weights.element_size())
-
-
-class _Made(TorchDispatchMode):
-    """Adds up the bytes of all that is made within the block; views and what is written in place make nothing."""
-
-    total = 0
-    widest = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
-        # Returns that share memory with an argument say so.
-        if not any(one.alias_info for one in func._schema.returns):
-            for one in tree_leaves(made):
-                if isinstance(one, Tensor):
-                    size = one.numel() * one.element_size()
-                    self.total, self.widest = self.total + size, max(self.widest, size)
-        return made

@@ -102,7 +102,7 @@ def audit_case(
     plan = plan_of(case)
     for line in [*plan.lines(), *audit_plan(plan, settings)]:
         say(line)
-    with folder.claimed():
+    with folder.claimed(), plan.within_memory():
         report = audited(plan, None, settings)
         return report, [case.out / name for name in write_report(case.out, report, replace=resume)]
 

@@ -2,25 +2,32 @@
 
 import math
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+
+import torch
 
 from spotlessnet.auditing.audit_report import AuditReport
 from spotlessnet.core.answers import CHECKED
 from spotlessnet.core.errors import ResourceError
 from spotlessnet.core.gaussian import Gaussian
-from spotlessnet.core.progress import available
-from spotlessnet.core.scrub import Scrub, Sizes, Work
+from spotlessnet.core.progress import LEFT, available, memory_limit
+from spotlessnet.core.scrub import Scrub, Sizes, Work, declared_by
 from spotlessnet.core.split import Request, Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.requests.case import Case
 from spotlessnet.requests.loading import LoadedRequest, load_network, load_rows, need_inputs
 from spotlessnet.requests.methods import FALLBACK, changed, check_method, default, described, scrub_of
 
-TIMED = 3
-"""Batches that are timed."""
+TIMED, AT_MOST = 3, 12
+"""Steps that are timed after a first one: so many at least, and more while they take less than `LONG` together."""
+
+LONG = 0.2
+"""Seconds of timing that are enough, whatever else the machine does meanwhile."""
 
 ROWS = 64
-"""Rows in each of them."""
+"""Rows in each of them where the recipe does not say."""
 
 TRAINED_FOR = 10
 """Epochs that a training of which nobody knows the recipe is taken to have had, at least."""
@@ -29,9 +36,20 @@ SHORT = 1e10
 """Operations (FLOPs) that a method may take however short the training was: a second or so."""
 
 COPIES = 8
-"""Vectors of all weights that a run holds at once: the network twice, a solver's four, mean and noise."""
+"""Vectors of all weights that a run holds at once: a solver's four, sums in float64, mean and noise."""
+
+READ = 256
+"""Rows that curvature reads at once."""
+
+REORDERED = 4.0
+"""Copies in an order of its own that a convolution makes of what enters and what comes back, in training."""
+
+MOVED = 2**24
+"""Bytes that are moved to see how long that takes: more than caches hold of a row's gradients."""
 
 GIB = 2**30
+
+UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 @dataclass(frozen=True)
@@ -42,7 +60,8 @@ class Estimate:
 
     - `seconds`, `at_most`: usual, and if every solver runs to its limit; NaN for a method that nobody has counted.
     - `retraining`: seconds of one retraining; NaN where the recipe is not known.
-    - `memory`, `available`: bytes.
+    - `memory`, `available`: bytes, beside the network and the data themselves.
+    - `epoch`: seconds of one pass over the retained rows and back, as in training.
     """
 
     seconds: float
@@ -50,19 +69,21 @@ class Estimate:
     retraining: float
     memory: float
     available: float
+    epoch: float = math.nan
 
     def lines(self) -> list[str]:
         """For the plan."""
-        memory = f"memory  about {self.memory / GIB:.2g} GiB of {self.available / GIB:.3g} GiB available"
+        memory = f"memory  about {size_in_words(self.memory)} of {size_in_words(self.available)} available"
         if math.isnan(self.seconds):
             return ["time    not known: nobody has counted what this method does (its `cost`)", memory]
         share = self.seconds / self.retraining
         known = math.isfinite(share)
         retrain = f"{_seconds(self.retraining)} for one retraining" if known else "retraining: its recipe is not known"
+        epoch = "" if math.isnan(self.epoch) else f", {_seconds(self.epoch)} for one epoch"
         ratio = f" ({share:.1%} of it)" if known else ""
         most = f" ({self.at_most / self.retraining:.0%})" if known else ""
         return [
-            f"time    about {_seconds(self.seconds)}{ratio}, at most {_seconds(self.at_most)}{most}; {retrain}",
+            f"time    about {_seconds(self.seconds)}{ratio}, at most {_seconds(self.at_most)}{most}; {retrain}{epoch}",
             memory,
         ]
 
@@ -70,7 +91,7 @@ class Estimate:
         """Refuse what would not fit."""
         if self.memory > self.available:
             raise ResourceError(
-                f"This would need about {self.memory / GIB:.2g} GiB, but {self.available / GIB:.2g} GiB may be used. "
+                f"This would need about {size_in_words(self.memory)}, but {size_in_words(self.available)} may be used. "
                 "Take a method that needs less (see --dry-run), a smaller cohort, or another machine."
             )
 
@@ -96,6 +117,10 @@ class Plan:
     def method(self) -> str:
         """The method's name, parts joined by `+`."""
         return described(self.scrub)[0]
+
+    def within_memory(self) -> AbstractContextManager[None]:
+        """A block in which operators keep within the limit of the case, if it has one."""
+        return within_memory(self.opened)
 
     def lines(self) -> list[str]:
         """For people."""
@@ -234,42 +259,98 @@ def limits_of(
     return limits
 
 
-def estimate(trained: Trained, split: Split, scrub: Scrub, limit: float | None = None) -> Estimate:
+def estimate(
+    trained: Trained,
+    split: Split,
+    scrub: Scrub,
+    limit: float | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Estimate:
     """Time a few batches, count what the method will do, and look at the memory that is free.
 
     **Arguments:**
 
     - `limit`: GiB that may be used, if less than what is free.
+    - `clock`: what tells seconds; `time.process_time` for those of the processor, whatever else the machine does.
     """
     sizes = Sizes.of(trained, split)
     # Seconds of one operation, as a row's gradient takes them on this machine.
-    each = seconds_per_row(trained, split) / sizes.gradient
+    each = seconds_per_row(trained, split, clock) / sizes.gradient
     work = scrub.cost(trained, split) + _looking(split, sizes)
-    size = trained.weights.element_size()
+    moved = work.touched * seconds_per_byte(trained.device, clock) if work.touched else 0.0
+    epoch = len(split.retain) * sizes.gradient * each if split.kept is not None else math.nan
     free = available(trained.device)
-    epochs = trained.epochs
     return Estimate(
-        seconds=work.usual * each,
-        at_most=work.most * each,
-        retraining=math.nan if epochs is None else epochs * len(split.retain) * sizes.gradient * each,
-        memory=COPIES * trained.size * size + work.bytes,
+        seconds=work.usual * each + moved,
+        at_most=work.most * each + moved,
+        retraining=math.nan if trained.epochs is None else trained.epochs * epoch,
+        memory=_vectors(trained) + max(work.bytes, _passing(trained, sizes, scrub, limit)),
         available=free if limit is None else min(free, limit * GIB),
+        epoch=epoch,
     )
 
 
-def seconds_per_row(trained: Trained, split: Split) -> float:
-    """Wall time of one row's loss gradient, in batches."""
+def seconds_per_row(trained: Trained, split: Split, clock: Callable[[], float] = time.perf_counter) -> float:
+    """Wall time of one row's part in a step of training, in batches: there and back, and the weights moved.
+
+    The mean of several, not the best: where other programs run beside it, they will do so later as well.
+    """
+    rows = min(ROWS if trained.recipe is None else trained.recipe.batch_size, len(split.whole))
     w = trained.weights.clone().requires_grad_()
-    data = split.whole.select(list(range(min(len(split.whole), TIMED * ROWS))))
-    seconds = math.inf
-    rows = max(1, min(ROWS, len(data)))
-    for batch in trained.batches(data, ROWS):
-        began = time.perf_counter()
-        trained.losses(batch.x, batch.y, w).sum().backward()
-        if len(batch.rows) == rows:
-            # The fastest: the first call also warms up.
-            seconds = min(seconds, time.perf_counter() - began)
-    return seconds / rows
+    pace = torch.zeros_like(trained.weights)
+    batch = next(iter(trained.batches(split.whole.select(range(rows)), rows)))
+    taken, steps = 0.0, -1  # the first one warms up
+    while steps < TIMED or (steps < AT_MOST and taken < LONG):
+        began = clock()
+        g = torch.autograd.grad(trained.losses(batch.x, batch.y, w).sum(), w)[0]
+        with torch.no_grad():
+            pace.mul_(0.9).add_(g)
+            w.sub_(pace, alpha=0.0)  # as much work as a step, which must not lead anywhere
+        if trained.device.type == "cuda":
+            torch.cuda.synchronize(trained.device)
+        taken, steps = (taken + clock() - began if steps >= 0 else 0.0), steps + 1
+    return taken / (steps * rows)
+
+
+def seconds_per_byte(device: torch.device, clock: Callable[[], float] = time.perf_counter) -> float:
+    """Wall time of one byte that is read and written, where that is all that is done to it."""
+    block = torch.ones(MOVED // 4, device=device)
+    taken = []
+    for _ in range(TIMED + 1):
+        began = clock()
+        block.mul_(1.0)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        taken.append(clock() - began)
+    return sum(taken[1:]) / (TIMED * MOVED)
+
+
+def within_memory(opened: LoadedRequest) -> AbstractContextManager[None]:
+    """A block in which operators keep within the limit of a case, if it has one."""
+    limit, trained = opened.case.memory_limit, opened.trained
+    if limit is None:
+        return nullcontext()
+    # On a GPU the allocator tells what is held besides; elsewhere it is taken off here.
+    return memory_limit(limit * GIB if trained.device.type == "cuda" else _pieces(trained, limit))
+
+
+def _vectors(trained: Trained) -> float:
+    return float(COPIES * trained.size * trained.weights.element_size())
+
+
+def _pieces(trained: Trained, limit: float | None) -> float:
+    """Bytes that are left for what passes in pieces within so many GiB; vectors cannot be cut."""
+    return math.inf if limit is None else max(limit * GIB - _vectors(trained), LEFT * limit * GIB)
+
+
+def _passing(trained: Trained, sizes: Sizes, scrub: Scrub, limit: float | None) -> float:
+    """Bytes of the rows that go through the network together: a batch of training, or as many as curvature takes."""
+    read = {word for entry in declared_by(scrub) for word in (*entry.needs, *entry.reads)}
+    rows = sizes.n + sizes.k
+    if "recipe" in read and "statistics" not in read:
+        batch = ROWS if trained.recipe is None else trained.recipe.batch_size
+        return min(batch, rows) * (sizes.row.each() + REORDERED * sizes.row.convolved)
+    return min(min(READ, rows) * sizes.row.each(1), sizes.room, _pieces(trained, limit))
 
 
 def _looking(split: Split, sizes: Sizes) -> Work:
@@ -277,6 +358,19 @@ def _looking(split: Split, sizes: Sizes) -> Work:
     held_out = split.validation if split.validation is not None else split.test
     rows = sum(min(CHECKED, len(data)) for data in (split.kept, held_out) if data is not None)
     return Work.sure(2 * rows * sizes.answer)
+
+
+def size_in_words(bytes: float) -> str:
+    """For people.
+
+    >>> size_in_words(24_000), size_in_words(3 * 2**30), size_in_words(float("inf"))
+    ('23 KiB', '3.0 GiB', 'unknown')
+    """
+    if not math.isfinite(bytes):
+        return "unknown"
+    power = next((power for power in range(len(UNITS)) if bytes < 1024 ** (power + 1)), len(UNITS) - 1)
+    value = bytes / 1024**power
+    return f"{value:.0f} {UNITS[power]}" if value >= 10 or not power else f"{value:.1f} {UNITS[power]}"
 
 
 def _seconds(value: float) -> str:

@@ -9,6 +9,7 @@ from spotlessnet.core.row_keys import SALT
 from spotlessnet.requests.case import Case, inputs_of
 from spotlessnet.requests.folder import Folder
 from spotlessnet.requests.loading import LoadedRequest, open_case
+from spotlessnet.requests.planning import within_memory
 from spotlessnet.requests.serving import FOLD_MODELS, STATISTICS
 
 Kind = Literal["exact", "monte carlo", "empirical"]
@@ -74,7 +75,7 @@ class Precomputation:
         seed = case.seed or 0
         # Keys under a published salt can be tested by anybody, so it is one only where all else is published too.
         salt = None if case.seed is None else case.seed.to_bytes(SALT, "big", signed=True)
-        with folder.claimed():
+        with folder.claimed(), within_memory(self.opened):
             kept = precompute(trained, data, rank=self.rank, diagonal=self.diagonal, seed=seed, salt=salt)
             digest = write_statistics(case.out / STATISTICS, kept, replace=resume)
             fold_models = self._train_fold_models(case.out, seed, salt, resume=resume) if self.folds else None

@@ -183,9 +183,9 @@ def serve(
         say(line)
     request = request_of(case, looks, plan)
     if folder is None:
-        with _objects_held(case):
+        with plan.within_memory(), _objects_held(case):
             return _forget(Unwritten.new(case.private_days), plan, request, looks, began, audit)
-    with folder.claimed():
+    with plan.within_memory(), folder.claimed():
         # Another run may have finished between the look above and the claim.
         if found := folder.finished(request):
             return _served_before(case, folder, found)

@@ -121,6 +121,7 @@ def unlearn(
     - `audit`: measure what is left over several trainings, which takes long; `sn.Audit(seeds=5)` says how.
     - `out`: a new folder for network, receipt and report; nothing is written without it. See `resume`.
     - `seed`: for experiments only: noise that can be drawn again protects nobody.
+    - `memory_limit`: GiB that the work is cut to fit into, beside network and data; what would need more is refused.
     - `progress`, `say`: whether bars are shown; what is called with each line of the plan.
     """
     check_arguments(dict(locals()))
