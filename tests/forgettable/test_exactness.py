@@ -111,6 +111,21 @@ def test_a_wrong_inverse_cannot_fool_the_certificate():
     assert found.certificate.bound >= distance(found.weights, exact(q, t, w, ridge))
 
 
+@pytest.mark.parametrize("share", [0.3, 0.9, 1.5])
+def test_weights_that_are_still_far_away_are_told_by_the_residual(share):
+    """An inverse so wrong that corrections hardly help: what is left lies in the residual, not in rounding."""
+    for seed in range(20):
+        q, t, w, _, ridge = problem(seed)
+        moments = filled(q, t, w)
+        P = share * inverse(moments.gram, ridge)
+        found = refine(moments, ridge, P, torch.zeros_like(moments.cross))
+        gap = distance(found.weights, exact(q, t, w, ridge))
+        assert found.certificate.bound >= gap, seed
+        if share != 0.9:
+            assert found.coarse
+            assert gap > 1e-6 * found.certificate.size
+
+
 @pytest.mark.parametrize(("d", "k", "sign"), [(5, 2, -1), (300, 7, 1), (300, 7, -1), (600, 40, -1), (600, 1, 1)])
 def test_rank_k_updates_are_those_of_the_dense_matrix(d, k, sign):
     draw = torch.Generator().manual_seed(d + k)
