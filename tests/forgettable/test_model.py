@@ -7,7 +7,15 @@ import torch
 from torch import nn
 
 import spotlessnet as sn
-from spotlessnet.core.errors import DataError, IntegrityError, MismatchError, NeedError, SettingError, SpotlessError
+from spotlessnet.core.errors import (
+    DataError,
+    IntegrityError,
+    MismatchError,
+    NeedError,
+    SettingError,
+    SolveError,
+    SpotlessError,
+)
 from spotlessnet.forgettable import Adaptation, load_forgettable, save_forgettable
 from spotlessnet.forgettable.features import Pooled
 from spotlessnet.forgettable.fit import fit_problem, make_encoder
@@ -352,3 +360,33 @@ def test_features_without_rank_and_many_copies_stay_exact():
         assert torch.equal(model.moments.gram, never.moments.gram)
         assert torch.equal(model.weights.float(), never.weights.float())
         assert model.certificate.relative < 1e-12
+
+
+@pytest.mark.parametrize("error", [SolveError, KeyboardInterrupt])
+def test_a_request_that_is_broken_off_leaves_the_model_as_it_was(error, monkeypatch):
+    wide = make_encoder(Pooled(backbone(200)), sn.Data.of(CORE), CLASSES)
+    model = fitted(wide)
+    before = {"moments": model.moments.clone(), "weights": model.weights.clone(), "inverse": model.inverse.clone()}
+
+    def broken(*_given, **_named):
+        raise error("broken off")
+
+    for ask in (
+        lambda: model.forget([3, 4]),
+        lambda: model.add(USER[0][:1], USER[1][:1], ids=["more"]),
+        lambda: model.relabel([5], 0 if int(USER[1][5]) else 1),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr("spotlessnet.forgettable.model.refine", broken)
+            with pytest.raises(error):
+                ask()
+        assert torch.equal(model.moments.gram, before["moments"].gram)
+        assert torch.equal(model.moments.cross, before["moments"].cross)
+        assert torch.equal(model.weights, before["weights"])
+        torch.testing.assert_close(
+            model.inverse, before["inverse"], rtol=0, atol=1e-12 * float(model.inverse.abs().max())
+        )
+        assert len(model) == 120
+        assert len(model.requests) == 1
+    model.forget([3, 4])
+    same(model, fitted(wide, [i for i in range(120) if i not in (3, 4)], like=model))

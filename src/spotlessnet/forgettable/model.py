@@ -2,7 +2,8 @@
 
 import copy
 import time
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -148,11 +149,17 @@ class ForgettableModel:
                 "A linearised network's targets hold its own answers. Forget the examples and add them anew."
             )
         turned += (goal - old)[:, None]
-        self.moments.remove(*_flat(codes, targets, w))
-        self.moments.add(*_flat(codes, turned, w))
+        gone, come = _flat(codes, targets, w), _flat(codes, turned, w)
+
+        def exchange(out: tuple[Tensor, Tensor, Tensor], into: tuple[Tensor, Tensor, Tensor]) -> None:
+            self.moments.remove(*out)
+            self.moments.add(*into)
+
+        exchange(gone, come)
+        with self._whole(lambda: exchange(come, gone)):
+            self._settle("relabel", began, len(places), refactored=False)
         self.examples.targets[places.to(self.examples.targets.device)] = turned.to(self.examples.targets)
         self.examples.labels[places] = labels.long()
-        self._settle("relabel", began, len(places), refactored=False)
         return self.requests[-1]
 
     def refresh(self) -> Request:
@@ -229,21 +236,43 @@ class ForgettableModel:
     def _change(
         self, kind: Kind, began: float, codes: Tensor, targets: Tensor, w: Tensor, sign: int, book: object
     ) -> None:
-        """Moments, inverse, weights, and last the list of examples: a request that fails has changed no list."""
+        """Moments, inverse, weights, and last the list of examples: a request that fails has changed nothing."""
         rows = _flat(codes, targets, w)
+        there, back = (self.moments.add, self.moments.remove) if sign > 0 else (self.moments.remove, self.moments.add)
         root = rows[2].to(self.weights).sqrt()[:, None]
         X, T = rows[0].to(self.weights) * root, rows[1].to(self.weights) * root
-        (self.moments.add if sign > 0 else self.moments.remove)(*rows)
-        step = None
-        if worth_updating(len(self.inverse), len(X)):
-            step = update_(self.inverse, X, sign, T - X @ self.weights)
-        if step is None:
-            self.inverse = inverse(self.moments.gram, self.ridge)
+        there(*rows)
+        with self._whole(lambda: back(*rows)):
+            step = None
+            if worth_updating(len(self.inverse), len(X)):
+                step = update_(self.inverse, X, sign, T - X @ self.weights)
+            if step is None:
+                self.inverse = inverse(self.moments.gram, self.ridge)
+            left = len(self.examples) + sign * len(codes)
+            self._settle(kind, began, len(codes), refactored=step is None, step=step, left=left)
         assert callable(book)
         book()
-        self._settle(kind, began, len(codes), refactored=step is None, step=step)
 
-    def _settle(self, kind: Kind, began: float, examples: int, *, refactored: bool, step: Tensor | None = None) -> None:
+    @contextmanager
+    def _whole(self, undo: Callable[[], object]) -> Iterator[None]:
+        """Put moments and inverse back if a request breaks off: its examples are then inside as they were."""
+        try:
+            yield
+        except BaseException:
+            undo()
+            self.inverse = inverse(self.moments.gram, self.ridge)
+            raise
+
+    def _settle(
+        self,
+        kind: Kind,
+        began: float,
+        examples: int,
+        *,
+        refactored: bool,
+        step: Tensor | None = None,
+        left: int | None = None,
+    ) -> None:
         """The weights of the present moments, certified; the inverse is made anew where it has become too coarse."""
         start = self.weights if step is None else self.weights + step
         found = refine(self.moments, self.ridge, self.inverse, start, near=step is not None)
@@ -260,7 +289,8 @@ class ForgettableModel:
         moved = float((found.weights - self.weights).norm())
         self.weights = found.weights
         seconds = time.perf_counter() - began
-        self.requests.append(Request(kind, examples, len(self.examples), found.certificate, moved, refactored, seconds))
+        left = len(self.examples) if left is None else left
+        self.requests.append(Request(kind, examples, left, found.certificate, moved, refactored, seconds))
 
 
 def _several(ids: Iterable[Hashable] | str | int) -> Iterable[Hashable]:
