@@ -43,8 +43,8 @@ def encoder():
     return make_encoder(Pooled(backbone()), sn.Data.of(CORE), CLASSES)
 
 
-def fitted(encoder, rows=None, ids=None, like=None, **settings):
-    x, y = USER
+def fitted(encoder, rows=None, ids=None, like=None, labels=None, **settings):
+    x, y = USER[0], USER[1] if labels is None else labels
     rows = torch.arange(len(y)) if rows is None else torch.as_tensor(rows)
     names = rows.tolist() if ids is None else [ids[i] for i in rows.tolist()]
     model = fit_problem(encoder, sn.Data.of(CORE), sn.Data.of((x[rows], y[rows])), names, **{"ridge": 0.1, **settings})
@@ -121,8 +121,14 @@ def test_a_thousand_requests_end_where_a_new_fit_begins(encoder):
     draw = torch.Generator().manual_seed(5)
     inside: list[int] = list(range(120))
     outside: list[int] = []
+    y = USER[1].clone()
     for _ in range(1000):
         size = int(torch.randint(1, 9, (), generator=draw))
+        if torch.rand((), generator=draw) < 0.2:
+            rows = torch.tensor(inside)[torch.randperm(len(inside), generator=draw)[:size]]
+            y[rows] = torch.randint(0, CLASSES, (len(rows),), generator=draw)
+            model.relabel(rows.tolist(), y[rows])
+            continue
         source = outside if outside and (len(inside) < 30 or torch.rand((), generator=draw) < 0.5) else inside
         picked = [source[i] for i in torch.randperm(len(source), generator=draw)[:size].tolist()]
         if source is inside:
@@ -131,13 +137,15 @@ def test_a_thousand_requests_end_where_a_new_fit_begins(encoder):
             inside = [i for i in inside if i not in picked]
         else:
             rows = torch.tensor(picked)
-            model.add(USER[0][rows], USER[1][rows], ids=picked)
+            model.add(USER[0][rows], y[rows], ids=picked)
             inside += picked
             outside = [i for i in outside if i not in picked]
     assert len(model.requests) == 1001
-    same(model, fitted(encoder, inside, like=model))
+    assert {r.kind for r in model.requests} == {"fit", "forget", "add", "relabel"}
+    never = fitted(encoder, inside, like=model, labels=y)
+    same(model, never)
     model.refresh()
-    assert torch.equal(model.inverse, fitted(encoder, inside, like=model).inverse)
+    assert torch.equal(model.inverse, never.inverse)
 
 
 def test_weighted_classes(encoder):
