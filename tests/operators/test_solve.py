@@ -208,3 +208,37 @@ def test_settings_are_checked():
         MismatchError, match=r"first guess must lie beside the right-hand side, \(3,\) on cpu, but is \(2,\)"
     ):
         conjugate_gradient(lambda v: v, b, start=right(2))
+
+
+def test_enough_stops_where_products_bring_nothing_more():
+    """Half the spectrum is a tail that hardly lowers the objective: the step is there long before the residual is."""
+    e = torch.cat([torch.logspace(0, 1, 20), torch.logspace(-6, -3, 180)]).double()
+    Q = torch.linalg.qr(torch.randn(200, 200, generator=torch.Generator().manual_seed(0)).double())[0]
+    A = (Q * e) @ Q.T
+    b = A @ torch.randn(200, generator=torch.Generator().manual_seed(1)).double()
+    exact = torch.linalg.solve(A, b)
+
+    def height(x):
+        return float(0.5 * x @ A @ x - b @ x)
+
+    def solved(enough):
+        return conjugate_gradient(
+            lambda v: v @ A, b, enough=enough, tolerance=1e-12, max_iterations=300, on_failure="return"
+        )
+
+    whole, early = solved(0.0), solved(1e-4)
+    assert early.iterations < 0.5 * whole.iterations
+    assert height(early.x) < 0.999 * height(exact)  # negative: all but a thousandth was gained
+    assert "brought less than" in early.failure
+    torch.testing.assert_close(early.residual, (b - A @ early.x).norm() / b.norm())
+    # Stopped on purpose, so nothing is raised; and each right-hand side on its own.
+    both = conjugate_gradient(lambda v: v @ A, torch.stack([b, torch.zeros_like(b)]), enough=1e-4, tolerance=1e-12)
+    torch.testing.assert_close(both.x[0], early.x)
+    assert not both.x[1].any()
+
+
+def test_enough_leaves_a_solve_alone_that_converges_at_once():
+    A = torch.diag(torch.linspace(1, 2, 30)).double()
+    found = conjugate_gradient(lambda v: v @ A, torch.ones(30).double(), enough=1e-4, tolerance=1e-6)
+    assert bool(found.converged)
+    assert not found.failure

@@ -121,11 +121,12 @@ class Sizes:
     def diagonals(self, rows: float, kind: str = "exact") -> Work:
         """The Fisher diagonal of so many rows: every gradient is written out, squared and added."""
         columns = self.columns if kind == "exact" else 1
-        # What comes back to the layers is about half of what a pass makes, for every column.
-        passing = min(min(rows, 64) * self.row.graph * (1 + columns / 2), self.room)
+        # For every column as much comes back to the layers as a pass makes.
+        passing = min(min(rows, 64) * self.row.graph * (1 + columns), self.room)
         held = passing + 3.0 * min(64 * columns * self.P, AT_ONCE) * self.bytes
-        # Each entry is touched three times: made, squared, added.
-        return Work.sure(rows * self.diagonal(kind), held, 3 * rows * columns * self.P * self.bytes)
+        # Each entry is touched three times: made, squared, added; so is each pixel's copy for one of nine taps.
+        touched = 3 * rows * columns * (self.P * self.bytes + 9 * self.row.convolved)
+        return Work.sure(rows * self.diagonal(kind), held, touched)
 
 
 def gradients(trained: Trained, split: Split, count: float) -> Work:

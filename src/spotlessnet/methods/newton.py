@@ -238,8 +238,11 @@ class Newton(Scrub):
             n * b,
             tolerance=self.solver.tolerance,
             max_iterations=self.solver.max_iterations,
+            enough=self.solver.enough,
             label="Newton step",
         )
+        if solved.failure:
+            notes.assume(solved.failure, f"the step solves its system only up to {float(solved.residual):.2g}")
         notes.measure(
             NewtonFacts,
             curvature="hessian" if exact else "gauss-newton",

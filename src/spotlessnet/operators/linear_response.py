@@ -143,6 +143,7 @@ def solve_response(
             preconditioner=strongest and strongest.preconditioner(ridge),
             tolerance=solver.tolerance,
             max_iterations=solver.max_iterations,
+            enough=solver.enough,
             on_failure="return",
             label="linear response",
         )
@@ -213,7 +214,7 @@ def chosen(solver: Solver, trained: Trained, data: Data) -> Solver:
         return solver
     if cheaper_form(trained, data) == "dual":
         return Dual(solver.tolerance)
-    return CG(solver.tolerance, solver.max_iterations, solver.precondition)
+    return CG(solver.tolerance, solver.max_iterations, solver.precondition, solver.enough)
 
 
 def cheaper_form(trained: Trained, data: Data, iterations: int = EXPECTED_ITERATIONS) -> Form:

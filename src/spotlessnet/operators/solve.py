@@ -26,6 +26,9 @@ from spotlessnet.core.progress import track
 
 Product = Callable[[Tensor], Tensor]
 
+FEWEST = 10
+"""Products that are looked back on at least before it is said that they brought nothing."""
+
 
 @dataclass(frozen=True, eq=False)
 class Solution:
@@ -57,6 +60,7 @@ def conjugate_gradient(
     tolerance: float = 1e-6,
     max_iterations: int = 500,
     recheck: int = 50,
+    enough: float = 0.0,
     on_failure: str = "raise",
     label: str = "solving",
 ) -> Solution:
@@ -75,10 +79,14 @@ def conjugate_gradient(
     - `start`: a first guess.
     - `damping`: $\mu$, added to the matrix as it is; never raised behind the caller's back.
     - `recheck`: after how many iterations the recurrence is replaced by the true residual.
+    - `enough`: stop where a product of late lowered $\tfrac12 x^\top (A + \mu I)\,x - b^\top x$ by less than this share
+      of all that was gained, on average over the last tenth of them and ten at least (Martens 2010, *Deep learning via
+      Hessian-free optimization*). `failure` then says so, and nothing is raised. Zero never stops for that.
     - `on_failure`: `"raise"` a `SolveError`, or `"return"` what was reached, with the reason in `failure`.
     """
     check_choice("on_failure", on_failure, ("raise", "return"))
     check_not_negative("damping", damping)
+    check_not_negative("enough", enough)
     check_positive("tolerance", tolerance)
     if max_iterations < 1 or recheck < 1:
         raise SettingError(
@@ -98,6 +106,7 @@ def conjugate_gradient(
         damping=damping,
         tolerance=tolerance,
         recheck=recheck,
+        enough=enough,
         patient=on_failure == "return",
     )
     with torch.no_grad():
@@ -123,6 +132,7 @@ class _Run:
     damping: float
     tolerance: float
     recheck: int
+    enough: float
     patient: bool
     iterations: int = 0
     failure: str = ""
@@ -132,6 +142,7 @@ class _Run:
     rounded: Tensor = field(init=False)
     r: Tensor = field(init=False)
     p: Tensor = field(init=False)
+    heights: list[Tensor] = field(default_factory=list)
 
     def begin(self, fresh: bool) -> None:
         self.norm = _dot(self.b, self.b).sqrt()
@@ -145,6 +156,7 @@ class _Run:
         self.active = ~(self.residual <= self.tolerance)
         self.rounded = torch.full_like(self.residual, torch.inf)
         self.p = torch.zeros_like(self.b)
+        self.heights.append(self.height())
         if self.active.any():
             rows = self.active.nonzero().squeeze(1)
             self.turn(rows, torch.zeros_like(self.r[rows]), torch.ones_like(self.residual[rows]))
@@ -174,11 +186,35 @@ class _Run:
             restart[due] = self.look(rows[due])
             self.judge(rows[restart])
             self.active[rows[due]] &= ~(self.residual[rows[due]] <= self.tolerance)
+        if self.enough:
+            self.look_back()
         going = self.active[rows]
         if going.any():
             # A zero product makes β zero: the direction starts anew from the residual just recomputed.
             Ap = torch.where(restart.unsqueeze(1), 0.0, Ap)
             self.turn(rows[going], Ap[going], curvature[going])
+
+    def height(self) -> Tensor:
+        """`½xᵀAx − bᵀx` without another product: `Ax` is `b` less the residual."""
+        return -0.5 * _dot(self.x, self.b + self.r)
+
+    def look_back(self) -> None:
+        """Let go of those for which the last products brought next to nothing."""
+        self.heights.append(self.height())
+        back = max(FEWEST, self.iterations // 10)
+        if self.iterations <= back:
+            return
+        gained = self.heights[-1 - back] - self.heights[-1]
+        done = self.active & (gained <= self.enough * back * (self.heights[0] - self.heights[-1]))
+        if done.any():
+            self.look(done.nonzero().squeeze(1))
+            self.active &= ~done
+            worst = float(self.residual[done].max())
+            self.failure = self.failure or (
+                f"Products were stopped after {self.iterations}: the last {back} brought less than "
+                f"{self.enough * back:.2g} of what all of them did, and left {worst:.2g} of the right-hand side. Lower "
+                "`enough` for more."
+            )
 
     def look(self, rows: Tensor) -> Tensor:
         """Replace the recurrence by the true residual; where did rounding make up most of that, above the tolerance?"""

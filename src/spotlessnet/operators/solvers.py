@@ -52,15 +52,19 @@ class ByProducts(Solver):
     - `max_iterations`: products that a solve may take.
     - `precondition`: directions of the curvature that are found first, so that fewer products are needed; pays where
       decay and damping are far below the strongest curvature.
+    - `enough`: stop where a product of late brought less than this share of all that was gained, 1e-4 for instance;
+      see `conjugate_gradient`. Zero goes on to the tolerance.
     """
 
     max_iterations: int = 500
     precondition: int = 0
+    enough: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive(f"{type(self).__name__}.max_iterations", self.max_iterations)
         check_not_negative(f"{type(self).__name__}.precondition", self.precondition)
+        check_not_negative(f"{type(self).__name__}.enough", self.enough)
 
     @property
     def product_limit(self) -> int:
