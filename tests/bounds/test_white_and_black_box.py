@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import float64, nn
 from torch.distributions import MultivariateNormal, kl_divergence
 
-from spotlessnet.bounds import BlackBox, WhiteBox
+from spotlessnet.bounds import BlackBox, WhiteBox, black_box
 from spotlessnet.bounds.black_box import chosen, jacobian_of, output_covariance
 from spotlessnet.bounds.dense_kl import dense_kl
 from spotlessnet.bounds.per_query import per_query, per_query_by_set
@@ -19,6 +19,7 @@ from spotlessnet.core.covariance import LowRankPlusRidge
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import NeedError, SettingError
 from spotlessnet.core.gaussian import Covariance, Diagonal, Gaussian, NoNoise
+from spotlessnet.core.progress import memory_limit
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.datasets.digits import load as load_digits
@@ -133,7 +134,7 @@ def test_white_box_mean_term_is_quartered_by_twice_the_noise():
     assert "covariances" in once.note
 
 
-def test_output_covariance_is_joint_over_queries_and_the_same_in_blocks():
+def test_output_covariance_is_joint_over_queries_and_the_same_in_blocks(monkeypatch):
     g = torch.Generator().manual_seed(3)
     trained, split = mlp(), split_of(g)
     gaussian = Gaussian(trained.weights, Diagonal(torch.rand(trained.size, generator=g, dtype=float64)))
@@ -143,6 +144,16 @@ def test_output_covariance_is_joint_over_queries_and_the_same_in_blocks():
     truth = J @ gaussian.covariance.diagonal().diag() @ J.T
     torch.testing.assert_close(output_covariance(gaussian, trained, data), truth)
     torch.testing.assert_close(output_covariance(gaussian, trained, data, entries=1), truth)
+    jacobians: list[int] = []
+
+    def spy(at, rows):
+        jacobians.append(len(rows))
+        return jacobian_of(at, rows)
+
+    monkeypatch.setattr(black_box, "jacobian_of", spy)
+    with memory_limit(1):  # a row at a time
+        torch.testing.assert_close(output_covariance(gaussian, trained, data), truth)
+    assert set(jacobians) == {1}
     torch.testing.assert_close(jacobian_of(trained, data), J)
 
 

@@ -12,7 +12,7 @@ from spotlessnet.core.bound import BOUNDS, Bound
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import check_choice, check_positive
 from spotlessnet.core.gaussian import Gaussian
-from spotlessnet.core.progress import track
+from spotlessnet.core.progress import budget, track
 from spotlessnet.core.readout import Reading
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
@@ -20,7 +20,7 @@ from spotlessnet.operators.jacobian import jacobian_rows
 from spotlessnet.operators.precision import in_format
 
 ENTRIES = 2**27
-"""Entries of a Jacobian held at once; more queries are worked off in blocks."""
+"""Entries of a Jacobian held at once where memory holds them; more queries are worked off in blocks."""
 
 ANSWERS_ERR = 16 * torch.finfo(torch.float64).eps
 """Relative error of answers computed in float64: a few roundings per layer."""
@@ -118,7 +118,9 @@ def output_covariance(
     """
     trained, covariance = in_format(trained, torch.float64), gaussian.covariance.double()
     outputs = trained.predict(data.select([0])).numel()
-    size = max(1, entries // max(1, outputs * trained.size))
+    # Two Jacobians and a product with the covariance are held at once, in float64.
+    most = min(entries, int(budget(trained.device) / (3 * 8)))
+    size = max(1, most // max(1, outputs * trained.size))
     blocks = [data.select(torch.arange(len(data))[i : i + size]) for i in range(0, len(data), size)]
     rows = [[torch.empty(0, dtype=torch.float64)] * len(blocks) for _ in blocks]
     for i in track(range(len(blocks)), "output covariance"):
