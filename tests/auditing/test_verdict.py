@@ -369,3 +369,22 @@ def test_every_pair_gets_a_draw_of_its_own():
     judge_method(Remembering(), pairs, split)
     assert seen == [3 + 1000 * seed for seed in pairs.seeds]
     assert len(set(seen)) == 3
+
+
+@pytest.mark.parametrize(("labels", "outcome"), [(None, "forgotten"), (torch.zeros(ROWS).long(), "not forgotten")])
+def test_fewer_errors_are_excused_only_where_a_row_has_many_answers_or_none(labels, outcome):
+    """A network that is worse throughout is less wrong about masks drawn wrongly: its controls say the same."""
+
+    def beside(seed: int, own: float, others: float, error: float) -> Evidence:
+        found = group(seed, own)
+        g = torch.Generator().manual_seed(seed + 1000)
+        unseen = torch.linspace(-6, 2, 60, dtype=float64)[None, :, None] + others
+        unseen = unseen + 0.1 * torch.randn(8, 60, 2, generator=g, dtype=float64)
+        errors = error + 0.001 * torch.randn(8, generator=g, dtype=float64)
+        return replace(found, forget_error=errors, unseen=Unseen(unseen, labels))
+
+    candidate = beside(1, 2.0, 2.0, 0.95)
+    retrained, held_out = beside(102, 0.0, 0.0, 0.99), beside(103, 0.0, 0.0, 0.99)
+    found = QUICK(beside(101, 6.0, 0.0, 0.0), candidate, retrained, held_out)
+    assert (found.power, found.oracle) == ("not forgotten", "forgotten")
+    assert found.outcome == outcome, str(found)
