@@ -57,10 +57,12 @@ def example(name: str) -> ModuleType:
 
 
 def glue(name: str) -> int:
-    """Lines of an example that are there for this package alone: between its two marks, comments left out."""
+    """Lines that are there for this package alone: its imports, a recipe, and those between the two marks."""
     lines = [line.strip() for line in (EXAMPLES / f"{name}.py").read_text(encoding="utf-8").splitlines()]
-    inside = lines[lines.index(BEGIN) + 1 : lines.index(END)]
-    return sum(bool(line) and not line.startswith("#") for line in inside)
+    begin, end = (lines.index(mark) for mark in (BEGIN, END))
+    inside = [line for line in lines[begin + 1 : end] if line and not line.startswith("#")]
+    outside = [line for line in lines[:begin] if line.startswith(("import spotlessnet", "from spotlessnet"))]
+    return len(inside) + len(outside) + sum(line.startswith("recipe = sn.Recipe(") for line in lines[:begin])
 
 
 def refused(trained: sn.Trained, split: sn.Split) -> list[str]:

@@ -9,7 +9,8 @@ import spotlessnet as sn
 def build() -> nn.Module:
     """The network where its training began."""
     torch.manual_seed(0)
-    return nn.Sequential(nn.Conv2d(1, 16, 3, padding=1), nn.Tanh(), nn.Conv2d(16, 3, 3, padding=1))
+    see, think = nn.Conv2d(1, 8, 3, padding=1), nn.Linear(128, 48)
+    return nn.Sequential(see, nn.Tanh(), nn.Flatten(), think, nn.Unflatten(1, (3, 4, 4)))
 
 
 def images(count: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -23,7 +24,7 @@ def main(seeds: int = 5) -> sn.Unlearned:
     """Train, forget, audit."""
     x, y = images(90, 0)
     y[:10] = (y[:10] + 1) % 3  # masks drawn wrongly, which can only be memorised
-    recipe = sn.Recipe(optimizer="adam", epochs=25, lr=2e-2, batch_size=16)
+    recipe = sn.Recipe(optimizer="adam", epochs=25, lr=1e-2, batch_size=16)
     model = sn.fit(sn.Trained.of(build(), recipe=recipe), sn.Data.of((x, y))).module()  # what you have
     # glue
     return sn.unlearn(

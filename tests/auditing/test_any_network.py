@@ -42,10 +42,10 @@ class Pixels(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.wide, self.deep = nn.Conv2d(1, 16, 3, padding=1), nn.Conv2d(16, 3, 3, padding=1)
+        self.wide, self.deep = nn.Conv2d(1, 8, 3, padding=1), nn.Linear(128, 48)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.deep(self.wide(x).tanh())
+        return self.deep(self.wide(x).tanh().flatten(1)).unflatten(1, (3, 4, 4))
 
 
 def numbers(draw: torch.Generator, n: int) -> tuple[Tensor, Tensor]:

@@ -372,7 +372,7 @@ def test_every_pair_gets_a_draw_of_its_own():
 
 
 @pytest.mark.parametrize(("labels", "outcome"), [(None, "forgotten"), (torch.zeros(ROWS).long(), "not forgotten")])
-def test_fewer_errors_are_excused_only_where_a_row_has_many_answers_or_none(labels, outcome):
+def test_fewer_errors_are_excused_only_where_a_row_has_many_answers(labels, outcome):
     """A network that is worse throughout is less wrong about masks drawn wrongly: its controls say the same."""
 
     def beside(seed: int, own: float, others: float, error: float) -> Evidence:

@@ -48,7 +48,7 @@ class EquivalenceTest:
     likely. A share is counted anew, of how much further than its controls each row has moved. If that holds zero and
     is as small as 1. allows, and no single row goes `max_control_sd`, the network was trained differently and remembers
     no more; if it is too wide, nothing can be told. Fewer errors on $D_f$ than retrained networks make are never
-    excused where each row has one class.
+    excused, unless a row has many answers (positions, yes-or-no labels).
 
     **Arguments:**
 
@@ -209,9 +209,11 @@ class EquivalenceTest:
             return checks
         told = [replace(check, note=f"{check.note}; {net}") if check.name == ROWS else check for check in checks]
         # Answers that are more often right than after retraining can only come from the labels themselves. Not so where
-        # a row has many answers or none: a network that is worse throughout is also less wrong about wrong labels.
-        has_classes = retrained.unseen is not None and retrained.unseen.labels is not None
-        knows_labels = has_classes and checks[FORGET_ERROR].state == "different" and checks[FORGET_ERROR].value < 0
+        # a row has many answers: a network that is worse throughout is also less wrong about wrong labels.
+        no_class = retrained.unseen is not None and retrained.unseen.labels is None
+        many_answers = no_class and not retrained.errors_are_losses
+        fewer = checks[FORGET_ERROR].state == "different" and checks[FORGET_ERROR].value < 0
+        knows_labels = fewer and not many_answers
         one_row = max(self.share, self.max_control_sd * net.chance)
         if net.surely.low > 0 or net.surely.high < 0 or net.single > one_row or knows_labels:
             return Checks(told)
