@@ -21,6 +21,9 @@ from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.operators.noisy import NoisyNetwork
 
+HELD = 36.0
+"""Vectors of all weights: means and spreads with gradients, moments and averages, draws and copies of all of them."""
+
 AVERAGED = 0.25
 """The last share of the steps, over which the answer is averaged; as many batches more look at it."""
 
@@ -101,7 +104,8 @@ class Variational(Scrub):
         n = len(split.retain)
         # The last batch of a sweep is smaller; a quarter more batches look at the answer.
         batch = n / math.ceil(n / self.batch_size)
-        return gradients(trained, split, (1 + AVERAGED) * NOISY * self.steps * batch)
+        held = Work.sure(0.0, HELD * trained.size * trained.weights.element_size())
+        return gradients(trained, split, (1 + AVERAGED) * NOISY * self.steps * batch) + held
 
     def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
         return trained.weights
