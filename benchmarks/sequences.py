@@ -2,8 +2,8 @@
 
     python benchmarks/sequences.py --out results/sequences.jsonl --docs results/requests.md
 
-Small networks on scikit-learn's digits, six settings, twenty seeds each; a request removes one to twenty rows, in the
-last setting one. After every request all cohorts that went before are looked at: their mean loss, and a U-LiRA score
+Small networks on scikit-learn's digits, seven settings, twenty seeds each; a request removes one to twenty rows, in the
+sixth setting one. After every request all cohorts that went before are looked at: their mean loss, and a U-LiRA score
 (how much likelier their margins are among networks that were trained on the rows than among networks that were not).
 A cohort that its own request moved by more than `NOISE` is *looked at again* after each later one, and counts as *taken
 back* if then it is nearer to the original by more than half of what its own request did. Some of that is no memory of
@@ -37,7 +37,6 @@ from spotlessnet.datasets import load
 from spotlessnet.methods import NTK, OutOfFoldDistillation
 from spotlessnet.models.mlp import MLP
 from spotlessnet.precomputed.after_request import after_request
-from spotlessnet.precomputed.effect import Effect
 from spotlessnet.precomputed.fold_models import train_fold_models
 from spotlessnet.precomputed.precompute import precompute
 from spotlessnet.precomputed.step import step_from_statistics
@@ -55,10 +54,13 @@ NOISE = 0.05
 """Less than this, in nats, is no effect that could be taken back."""
 
 RECIPE = Recipe(epochs=15, lr=0.1, batch_size=50, schedule="cosine")
-AT_HAND, SAMPLE, FOLD_MODELS = "memory, all rows at hand", "memory, 150 rows at hand", "fold models"
+AT_HAND, SAMPLE = "memory, all rows at hand", "memory, 150 rows at hand"
+PURGED = "memory, effects purged"
+FOLD_MODELS, LIMITED = "fold models", "fold models, 60 rows a round"
 JOINT = "planted fault: everything asked for again"
 RETRAINED = "retrained each time"
-METHODS = (AT_HAND, SAMPLE, FOLD_MODELS, RETRAINED)
+METHODS = (AT_HAND, SAMPLE, PURGED, FOLD_MODELS, LIMITED, RETRAINED)
+DISTILLED = (FOLD_MODELS, LIMITED)
 LOSS, SCORE, SERVED = "loss taken back", "score taken back", "requests served"
 LOOKED, BEYOND = {LOSS: "losses looked at again", SCORE: "scores looked at again"}, ", beyond unseen examples"
 FURTHEST = "largest share of the loss taken back"
@@ -73,6 +75,7 @@ class Setting:
     hidden: tuple[int, ...] = ()
     weight_decay: float = 1e-2
     wrong: bool = False
+    in_turn: bool = False
     squared: bool = False
     rows: int = ROWS
     largest: int = LARGEST
@@ -87,6 +90,8 @@ SETTINGS = (
     Setting("hidden layer, wrong labels", hidden=(16,), weight_decay=1e-3, wrong=True),
     # Trained until every wrong label is learnt by heart: requests differ most in how far they reach.
     Setting("one wrong label at a time", (8,), weight_decay=1e-3, wrong=True, rows=300, largest=1, epochs=150),
+    # What an ordinary row has lost is little beside how far a wrong label moves the network.
+    Setting("wrong and right labels in turn", (16,), weight_decay=1e-3, wrong=True, in_turn=True, epochs=50),
 )
 
 
@@ -101,7 +106,8 @@ def problem(setting: Setting, seed: int) -> tuple[Trained, Data, list[list[int]]
     sizes = torch.randint(1, setting.largest + 1, (REQUESTS,), generator=draw).tolist()
     order = torch.randperm(setting.rows, generator=draw)[: sum(sizes)]
     if setting.wrong:
-        wrong = torch.cat([order, torch.arange(setting.rows, len(y))])  # strangers too, so that the two can be compared
+        told_wrong = [part for i, part in enumerate(order.split(sizes)) if not (setting.in_turn and i % 2)]
+        wrong = torch.cat([*told_wrong, torch.arange(setting.rows, len(y))])  # strangers too, so that the two can be compared
         y[wrong] = (y[wrong] + torch.randint(1, 10, (len(wrong),), generator=draw)) % 10
     loss = SquaredError() if setting.squared else None
     told = torch.nn.functional.one_hot(y, 10).to(x) if setting.squared else y
@@ -119,33 +125,43 @@ def networks(method: str, original: Trained, data: Data, cohorts: list[list[int]
     if method == RETRAINED:
         yield from _retrained(original, data, cohorts)
         return
-    fold_models = train_fold_models(original, data) if method == FOLD_MODELS else None
-    memory = written = None if method == FOLD_MODELS else precompute(original, data, rank=RANK, diagonal=None)
+    if method in DISTILLED:
+        yield from _distilled(original, data, cohorts, 60 if method == LIMITED else None)
+        return
+    memory = written = precompute(original, data, rank=RANK, diagonal=None)
     network, kept, ridge = original, data, 0.0
     for i, cohort in enumerate(cohorts):
         forget = rows(cohort)(data).forget
         kept = kept.without(forget)
-        scrub = (
-            NTK(statistics=memory)
-            if fold_models is None
-            else OutOfFoldDistillation(fold_models=fold_models, epochs=3, examples_per_epoch=60, seed=i)
-        )
-        done = scrub(network, Split(forget=forget, kept=kept))
+        done = NTK(statistics=memory)(network, Split(forget=forget, kept=kept))
         if done.diagnostics["retrain_now"] and method != JOINT:
             return
         network, before = network.at(done.mean), network
-        if method == JOINT and written is not None:
+        if method == JOINT:
             # As requests once were served: all of them at the first weights, with the largest damping so far.
             ridge = max(ridge, done.diagnostics["statistics_ridge"])
             together = rows([row for part in cohorts[: i + 1] for row in part])(data).forget
             network = original.at(
                 original.weights + step_from_statistics(written, original, together, ridge, Notes()).step
             )
-        if fold_models is not None:
-            fold_models = fold_models.without(forget, Effect.of(before, network, forget))
-        if memory is not None:
-            rest = kept.select(range(SOME)) if method == SAMPLE else kept
-            memory = after_request(memory, before, forget, network.weights, retain=rest)
+        rest = kept.select(range(SOME)) if method == SAMPLE else kept
+        memory = after_request(memory, before, forget, network.weights, retain=rest)
+        memory = replace(memory, effects=None) if method == PURGED else memory
+        yield network
+
+
+def _distilled(original: Trained, data: Data, cohorts: list[list[int]], most: int | None) -> Iterator[Trained]:
+    """From fold models that are trained anew for every request, on the rows that are left."""
+    network, kept = original, data
+    for i, cohort in enumerate(cohorts):
+        fold_models = train_fold_models(network, kept, after_requests=i > 0)
+        forget = rows(cohort)(data).forget
+        kept = kept.without(forget)
+        scrub = OutOfFoldDistillation(fold_models=fold_models, epochs=3, examples_per_epoch=most, seed=i)
+        done = scrub(network, Split(forget=forget, kept=kept))
+        if done.diagnostics["retrain_now"]:
+            return
+        network = network.at(done.mean)
         yield network
 
 
@@ -203,7 +219,7 @@ def measure(setting: Setting, seed: int, methods: Sequence[str] = METHODS) -> It
         return found if shadows is None else found | {SCORE: -shadows.scores(network, everything)}
 
     for method in methods:
-        if method == FOLD_MODELS and setting.squared:
+        if method in DISTILLED and setting.squared:
             continue
         path = [look(network) for network in (original, *networks(method, original, data, cohorts))]
         yield Row(setting.name, method, SERVED, seed, float(len(path) - 1))

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -17,7 +18,7 @@ from safetensors.torch import load_file, save_file
 
 import spotlessnet as sn
 from spotlessnet.core.row_keys import RowKeys
-from spotlessnet.precomputed.effect import Effect
+from spotlessnet.precomputed import others
 from tests.cli.workshop import BASE, DATA, RECIPE, spotless
 from tests.docs.blocks import ROOT
 
@@ -28,7 +29,7 @@ STATISTICS = "memory/statistics.safetensors"
 @pytest.fixture
 def served_in_any_case(monkeypatch):
     """With sixty rows fold models may take much back; these tests ask what a second request finds, not whether."""
-    monkeypatch.setattr("spotlessnet.methods.out_of_fold.drift.TAKEN", 1.0)
+    monkeypatch.setattr(others, "FURTHEST_OWN", 100.0)
 
 
 def take_out(here: Path, *people: str) -> None:
@@ -127,33 +128,24 @@ def rows_before() -> tuple[torch.Tensor, torch.Tensor]:
     return x, y
 
 
-def test_rows_forgotten_before_are_unknown_to_the_fold_models_of_the_next_request(here, served_in_any_case):
-    """Left in the data, they would be taught again."""
-    assert spotless("precompute", *ROWS, *RECIPE, "--rank", "0", "--folds", "2", "--out", "memory").code == 0
-    old, new = "memory/fold-models.safetensors", "first/fold-models.safetensors"
-    asked = ("scrub", *BASE, *RECIPE, "--fold-models", old)
-    assert spotless(*asked, "--out", "first").code == 0
-    (here / "forget.csv").write_text("id\nperson-8\n")
-    again = second(asked, **{old: new})
-    ended = spotless(*again, "--out", "second")
-    assert ended.code == 3
-    assert "3 of 60 rows are not among the 57 rows of" in ended.err
-    take_out(here, "person-1", "person-5", "person-7")
-    ended = spotless(*again, "--out", "second")
-    assert ended.code == 0, ended.err
-    assert len(sn.read_fold_models(here / "second/fold-models.safetensors").keys) == 56
-
-
-def test_tutors_are_found_by_content_when_rows_were_taken_out(here, served_in_any_case):
+def test_fold_models_are_found_by_content_when_rows_were_taken_out(here, served_in_any_case):
+    """New ones, trained on the rows that are left: rows that were forgotten before are unknown to them."""
     assert spotless("precompute", *ROWS, *RECIPE, "--rank", "0", "--folds", "2", "--out", "memory").code == 0
     asked = ("scrub", *BASE, *RECIPE, "--fold-models", "memory/fold-models.safetensors")
     assert spotless(*asked, "--out", "first").code == 0
+    whole = (here / "mydata.py").read_text()
     take_out(here, "person-1", "person-5", "person-7")
+    assert spotless("precompute", *second(ROWS), *RECIPE, "--rank", "0", "--folds", "2", "--out", "anew").code == 0
     (here / "forget.csv").write_text("id\nperson-8\n")
-    new = {"memory/fold-models.safetensors": "first/fold-models.safetensors"}
-    ended = spotless(*second(asked, **new), "--out", "second")
+    again = second(asked, **{"memory/fold-models.safetensors": "anew/fold-models.safetensors"})
+    fewer = (here / "mydata.py").read_text()
+    (here / "mydata.py").write_text(whole)
+    ended = spotless(*again, "--out", "second")
+    assert ended.code == 3
+    assert "3 of 60 rows are not among the 57 rows of" in ended.err
+    (here / "mydata.py").write_text(fewer)
+    ended = spotless(*again, "--out", "second")
     assert ended.code == 0, ended.err
-    assert any("destroy it once a network was retrained" in limit for limit in receipt(here / "second")["limits"])
 
 
 @pytest.mark.parametrize("kept", ["statistics", "fold models"])
@@ -276,11 +268,14 @@ def test_one_file_of_fold_models_serves_one_request(here, served_in_any_case):
         ended = spotless(*words, "--out", "fork")
         assert ended.code == 3
         assert "were used by a request before, and serve one only" in ended.err
-        assert "Go on from the network and the fold models in first." in ended.err
+        assert "Go on from the network in first, with fold models that are trained anew" in ended.err
         assert len([line for line in ended.err.splitlines() if line.startswith("error")]) == 1
         assert not (here / "fork").exists()
     assert json.loads((here / f"{old}.next").read_text())["state"] == "done"
-    ended = spotless(*second(asked, **{old: "first/fold-models.safetensors"}), "--out", "second")
+    anew = ("precompute", *second(ROWS), *RECIPE, "--rank", "0", "--folds", "2", "--out", "anew")
+    assert spotless(*anew).code == 0
+    assert sn.read_fold_models(here / "anew/fold-models.safetensors").after_requests
+    ended = spotless(*second(asked, **{old: "anew/fold-models.safetensors"}), "--out", "second")
     assert ended.code == 0, ended.err
 
 
@@ -294,21 +289,20 @@ def test_of_two_requests_at_once_from_fold_models_one_is_served(here):
     assert sorted(run.returncode for run in runs) in ([0, 3], [0, 4]), told
     assert len([name for name in ("a", "b") if (here / name / "receipt.json").is_file()]) == 1
     [refused] = [err for (_, err), run in zip(told, runs, strict=True) if run.returncode]
-    assert "at work from the fold models" in refused or "Go on from the network and the fold models in" in refused
+    assert "at work from the fold models" in refused or "with fold models that are trained anew" in refused
 
 
-def test_fold_models_that_would_take_back_an_earlier_request_are_refused_in_writing(here):
+def test_fold_models_that_would_take_back_an_earlier_request_are_refused_in_writing(here, monkeypatch):
     assert spotless("precompute", *ROWS, *RECIPE, "--rank", "0", "--folds", "2", "--out", "memory").code == 0
     path = here / "memory/fold-models.safetensors"
     fold_models = sn.read_fold_models(path)
-    # An earlier request that raised next to nothing: whatever moves the network may take it back.
-    effects = (Effect(1, 2.0**-20, 0.5),)
-    sn.write_fold_models(path, replace(fold_models, effects=effects), replace=True)
+    sn.write_fold_models(path, replace(fold_models, after_requests=True), replace=True)
+    monkeypatch.setattr(others, "FURTHEST_OWN", 1e-6)  # whatever moves the network may take an earlier request back
     asked = ("scrub", *BASE, *RECIPE, "--fold-models", "memory/fold-models.safetensors", "--out", "run")
     ended = spotless(*asked)
     assert ended.code == 8
     assert "error[retrain now]: What was kept for requests no longer serves: " in ended.err
-    assert "of what an earlier request did" in ended.err
+    assert "as far as earlier requests are safe from" in ended.err
     assert sorted(p.name for p in (here / "run").iterdir()) == ["private", "refusal.json"]
     told = json.loads((here / "run/refusal.json").read_text())
     assert told["subject"] == []
@@ -316,13 +310,51 @@ def test_fold_models_that_would_take_back_an_earlier_request_are_refused_in_writ
     assert not Path(f"{path}.next").exists()
 
 
-def test_a_request_from_fold_models_leaves_word_of_what_it_did(here):
+def test_a_request_from_fold_models_leaves_none_that_know_its_rows(here):
     assert spotless("precompute", *ROWS, *RECIPE, "--rank", "0", "--folds", "2", "--out", "memory").code == 0
-    asked = ("scrub", *BASE, *RECIPE, "--fold-models", "memory/fold-models.safetensors", "--set", "epochs=40")
-    ended = spotless(*asked, "--out", "first")
-    assert ended.code == 0, ended.err
-    [effect] = sn.read_fold_models(here / "first/fold-models.safetensors").effects
-    assert 0 < effect.raised <= effect.loss
+    asked = ("scrub", *BASE, *RECIPE, "--fold-models", "memory/fold-models.safetensors")
+    assert spotless(*asked, "--out", "first").code == 0
+    assert not (here / "first/fold-models.safetensors").exists()
+    told = json.loads((here / "first/receipt.json").read_text())
+    assert any("trained on forgotten rows: destroy it" in limit for limit in told["predicate"]["limits"])
+
+
+def test_fold_models_of_another_network_are_refused(here):
+    """A request by another method moved the network: they know what it forgot, and would teach it again."""
+    assert spotless("precompute", *ROWS, *RECIPE, "--rank", "0", "--folds", "2", "--out", "memory").code == 0
+    assert spotless("scrub", *BASE, *RECIPE, "--method", "retrain", "--accept-damage", "--out", "first").code == 0
+    take_out(here, "person-1", "person-5", "person-7")
+    (here / "forget.csv").write_text("id\nperson-8\n")
+    asked = ("scrub", *BASE, *RECIPE, "--fold-models", "memory/fold-models.safetensors", "--out", "second")
+    ended = spotless(*second(asked))
+    assert ended.code == 3
+    assert "trained beside a network with other weights" in ended.err
+    assert not (here / "second").exists()
+
+
+def test_what_a_request_did_to_its_rows_lies_in_private_alone(here):
+    """Later requests are held by it while it is there; when it was purged, they may move others less."""
+    assert spotless("precompute", *ROWS, "--rank", "20", "--out", "memory").code == 0
+    asked = ("scrub", *BASE, "--method", "ntk", "--statistics", STATISTICS)
+    assert spotless(*asked, "--out", "first").code == 0
+    kept = here / "first/private/effects.json"
+    assert kept.is_file()
+    assert stat.S_IMODE(kept.stat().st_mode) & 0o077 == 0
+    public = b"".join(p.read_bytes() for p in (here / "first").iterdir() if p.is_file())
+    assert b"effects" not in public
+    assert b"raised" not in public
+    take_out(here, "person-1", "person-5", "person-7")
+    (here / "forget.csv").write_text("id\nperson-2\n")
+    told = []
+    for out, gone in (("known", False), ("gone", True)):
+        if gone:
+            assert spotless("purge", "first", "--now").code == 0
+            assert not kept.exists()
+            (here / "first/statistics.safetensors.next").unlink()  # as if the request before had not been
+        ended = spotless(*second(asked), "--json", "--out", out)
+        told.append((ended.code, (here / out / "private/effects.json").exists()))
+    assert told[0] == (0, True)
+    assert told[1] in ((0, False), (8, False))
 
 
 def test_half_of_an_unfinished_request_is_no_memory(here):

@@ -54,6 +54,6 @@ def test_tutors_that_knew_rows_by_their_number_are_refused(tmp_path: Path) -> No
     old = {"weights": WEIGHTS, "rows": torch.arange(5), "part": PART, "scale": torch.ones(1)}
     save_file(old, tmp_path / "old.safetensors", {"format": "spotlessnet fold models 2"})
     with pytest.raises(
-        DataError, match=r"of an earlier format .* which knew rows by where they stand. Train them anew"
+        DataError, match=r"of an earlier format .* which may have served requests .* Destroy it, and train them anew"
     ):
         read_fold_models(tmp_path / "old.safetensors")

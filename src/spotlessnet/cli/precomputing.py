@@ -17,6 +17,14 @@ Divisions = Annotated[
     int,
     typer.Option("--repeats", help="Divide the rows into parts so many times anew: more fold models, surer.", min=1),
 ]
+After = Annotated[
+    bool,
+    typer.Option(
+        "--after-requests",
+        help="The network has served requests, which later ones must not take back. Seen by itself where the receipt "
+        "of a request lies beside the weights.",
+    ),
+]
 Diagonal = Annotated[str, typer.Option("--diagonal", help="exact, monte carlo, empirical or none.")]
 
 
@@ -27,6 +35,7 @@ def precompute(
     diagonal: Diagonal = "monte carlo",
     folds: Parts = 0,
     repeats: Divisions = 1,
+    after_requests: After = False,
     json: AsJson = False,
     quiet: Quiet = False,
     debug: Debug = False,
@@ -42,7 +51,9 @@ def precompute(
     with no_bars() if quiet or json else nullcontext():
         if not asked.dry_run:
             asked.case.need("out")
-        found = precomputation_of(asked.case, rank=rank, diagonal=diagonal, folds=folds, repeats=repeats)
+        found = precomputation_of(
+            asked.case, rank=rank, diagonal=diagonal, folds=folds, repeats=repeats, after_requests=after_requests
+        )
         console.say(str(found))
         if asked.dry_run:
             console.give({"status": "planned", "bytes": found.size}, [str(found)])

@@ -24,6 +24,7 @@ def after_request(
     *,
     retain: Data,
     salt: bytes | None = None,
+    due: str = "",
 ) -> Statistics:
     r"""The statistics that the next request finds, for the weights that this one led to.
 
@@ -43,6 +44,7 @@ def after_request(
     - `salt`: of the new keys; a secret one unless given. Under the old one, whoever kept the statistics before could
       see which keys are gone. Where some retained rows are not at hand, their keys cannot be made anew: the
       old salt stays.
+    - `due`: when what the request did to its rows must be destroyed; it is kept apart from the statistics' file.
     """
     statistics.check_holds(forget)
     keys = statistics.keys.without(forget)
@@ -57,9 +59,19 @@ def after_request(
     anew = precompute(trained.at(weights), retain, **asdict(statistics.written), salt=salt if is_whole else keys.salt)
     keys = anew.keys if is_whole else keys
     trained_on = statistics.trained_on or statistics.count
+    whole = replace(_scaled(anew, len(keys) / len(retain)), keys=keys, trained_on=trained_on)
+    return replace(whole, after_requests=True, effects=_effects(statistics, trained, forget, weights, due))
+
+
+def _effects(
+    statistics: Statistics, trained: Trained, forget: Data, weights: Float[Tensor, " P"], due: str
+) -> tuple[Effect, ...] | None:
+    """What all requests so far did; not known any more if that of an earlier one is not."""
+    before = statistics.effects if statistics.after_requests else ()
+    if before is None:
+        return None
     effect = Effect.of(trained, trained.at(weights), forget)
-    effects = statistics.effects + (() if effect is None else (effect,))
-    return replace(_scaled(anew, len(keys) / len(retain)), keys=keys, trained_on=trained_on, effects=effects)
+    return before + (() if effect is None else (replace(effect, due=due),))
 
 
 def _scaled(statistics: Statistics, factor: float) -> Statistics:

@@ -1,10 +1,10 @@
-"""What a request did to its own rows, in three coarse numbers: all that later requests must not take back."""
+"""What a request did to its own rows, in three numbers: what later requests must not take back."""
 
 import json
-import math
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 
 import torch
 
@@ -13,10 +13,6 @@ from spotlessnet.core.trained import Trained
 
 NOISE = 0.05
 """A smaller rise of the mean loss, in nats, is none: there is nothing to take back. Of other losses, this share."""
-
-FACTOR = 4.0
-"""Losses are kept as a power of this. Finer ones told the label of a single row: with four values to a factor of two,
-the label that fitted best was the right one in eleven of twelve requests."""
 
 MOST = 10_000
 """Requests of which a file may tell: each is looked at anew by every later one."""
@@ -27,25 +23,29 @@ LARGEST = 2**53
 LEAST, GREATEST = sys.float_info.min, sys.float_info.max
 """Of a rise or a loss: below, numbers lose their digits, and a quotient by one is no number any more."""
 
-KINDS: dict[str, tuple[type, ...]] = {"size": (int,), "raised": (int, float), "loss": (int, float)}
+KINDS: dict[str, tuple[type, ...]] = {"size": (int,), "raised": (int, float), "loss": (int, float), "due": (str,)}
 
 
 @dataclass(frozen=True)
 class Effect:
     r"""How far a request raised the loss of its rows, each weighted by its own rise $d_i$.
 
-    Most of what a request does to ordinary rows it does to a few of them, and their mean hides it.
+    Most of what a request does to ordinary rows it does to a few of them, and their mean hides it. With these numbers
+    the label of a forgotten row can be guessed, even where they are rounded to powers of four. So they are no part of
+    statistics: they lie in the folder `private` of a request, and go when it is due.
 
     **Arguments:**
 
-    - `size`: how many rows carry it, $(\sum d)^2 / \sum d^2$, as a power of two.
-    - `raised`: by how much their loss rose, $\sum d^2 / \sum d$, as a power of four.
-    - `loss`: what it was afterwards, $\sum d \ell / \sum d$, as a power of four.
+    - `size`: how many rows carry it, $(\sum d)^2 / \sum d^2$.
+    - `raised`: by how much their loss rose, $\sum d^2 / \sum d$.
+    - `loss`: what it was afterwards, $\sum d \ell / \sum d$.
+    - `due`: when it must be destroyed, as an ISO date with a zone; empty for what is never written.
     """
 
     size: int
     raised: float
     loss: float
+    due: str = ""
 
     @staticmethod
     @torch.no_grad()
@@ -61,33 +61,28 @@ class Effect:
         d = (loss - lost).clamp(min=0)
         raised, size = float(d.square().sum() / d.sum()), float(d.sum().square() / d.square().sum())
         loss_after = max(float((d * loss).sum() / d.sum()), raised)
-        return Effect(2 ** round(math.log2(size)), _rounded(raised), _rounded(loss_after))
+        return Effect(max(1, round(size)), raised, loss_after)
 
 
 def as_text(effects: Sequence[Effect]) -> str:
-    """For the header of a file."""
+    """For a file in `private`."""
     return json.dumps([asdict(effect) for effect in effects])
 
 
-def from_text(text: str, most: int | None = None) -> tuple[Effect, ...]:
-    """What a header says of earlier requests; what no requests can have done is a `ValueError`.
+def from_text(text: str, now: datetime) -> tuple[Effect, ...] | None:
+    """What a file says of earlier requests, `None` where one of them is due to be destroyed.
 
-    **Arguments:**
-
-    - `most`: requests that there can have been, such as the rows gone.
+    What no requests can have done is a `ValueError`.
     """
     told = json.loads(text)
-    limit = MOST if most is None else min(most, MOST)
-    if not isinstance(told, list) or len(told) > limit:
-        raise ValueError(f"what earlier requests did must be a list of at most {limit} entries")
+    if not isinstance(told, list) or len(told) > MOST:
+        raise ValueError(f"what earlier requests did must be a list of at most {MOST} entries")
     if not all(isinstance(e, dict) and e.keys() == KINDS.keys() for e in told):
-        raise ValueError("what an earlier request did is not told in size, raised and loss")
+        raise ValueError("what an earlier request did is not told in size, raised, loss and due")
     if not all(type(e[name]) in kinds for e in told for name, kinds in KINDS.items()):
         raise ValueError("what earlier requests did is no number")
     if not all(0 < e["size"] <= LARGEST and LEAST <= e["raised"] <= e["loss"] <= GREATEST for e in told):
         raise ValueError("what earlier requests did is no positive number, or more than the loss they left")
-    return tuple(Effect(e["size"], float(e["raised"]), float(e["loss"])) for e in told)
-
-
-def _rounded(value: float) -> float:
-    return FACTOR ** round(math.log(value, FACTOR))
+    if any(datetime.fromisoformat(e["due"]).astimezone(UTC) <= now for e in told):
+        return None
+    return tuple(Effect(e["size"], float(e["raised"]), float(e["loss"]), e["due"]) for e in told)

@@ -8,11 +8,11 @@ from spotlessnet.core.data import WIDTH
 from spotlessnet.core.errors import DataError, NumericsError
 from spotlessnet.core.files import write_whole
 from spotlessnet.core.row_keys import RowKeys
-from spotlessnet.precomputed.effect import as_text, from_text
 from spotlessnet.precomputed.fold_models import FoldModels
 from spotlessnet.store.checkpoints import read_metadata, read_weights, to_bytes
 
-KIND, FORMAT = "spotlessnet fold models ", "spotlessnet fold models 3"
+KIND, FORMAT = "spotlessnet fold models ", "spotlessnet fold models 4"
+AFTER = {"0": False, "1": True}
 BUFFER = "buffer/"
 NAMES = ("weights", "part", "scale", "origin", "lack")
 NEEDED = {"weights", "part", "scale", "keys"}
@@ -27,7 +27,8 @@ def write_fold_models(path: str | Path, fold_models: FoldModels, *, replace: boo
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in every.items()}
     if not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
         raise NumericsError("A fold model's weights are not finite, so nothing was written. Check the training run.")
-    text = {"format": FORMAT, "salt": fold_models.keys.salt.hex(), "effects": as_text(fold_models.effects)}
+    after = str(int(fold_models.after_requests))
+    text = {"format": FORMAT, "salt": fold_models.keys.salt.hex(), "after_requests": after}
     return write_whole(Path(path), to_bytes(tensors, text), replace=replace)
 
 
@@ -39,8 +40,8 @@ def read_fold_models(path: str | Path) -> FoldModels:
     said = text.get("format", "")
     if said.startswith(KIND) and said != FORMAT:
         raise DataError(
-            f"{path} holds fold models of an earlier format ({said!r}), which knew rows by where they stand. "
-            "Train them anew."
+            f"{path} holds fold models of an earlier format ({said!r}), which may have served requests and know what "
+            "these removed. Destroy it, and train them anew."
         )
     if said != FORMAT or not tensors.keys() >= NEEDED:
         raise DataError(
@@ -60,12 +61,11 @@ def read_fold_models(path: str | Path) -> FoldModels:
         known = RowKeys(bytes.fromhex(text["salt"]), keys)
     except (KeyError, ValueError) as e:
         raise DataError(f"The fold models in {path} are damaged: their salt is not there. Train them anew.") from e
-    try:
-        effects = from_text(text.get("effects", "[]"))  # no request has asked fold models that do not say
-    except (KeyError, ValueError, TypeError, RecursionError) as e:
-        raise DataError(f"The fold models in {path} are damaged ({e}). Train them anew.") from e
+    after = AFTER.get(text.get("after_requests", ""))
+    if after is None:
+        raise DataError(f"The fold models in {path} are damaged: what came before them is not said. Train them anew.")
     buffers = {name.removeprefix(BUFFER): value for name, value in tensors.items() if name.startswith(BUFFER)}
     if not all(len(value) == len(weights) for value in buffers.values()):
         raise DataError(f"The fold models in {path} are damaged: buffers are not theirs. Train them anew.")
     missing = None if lack is None else float(lack)
-    return FoldModels(weights, known, part, float(scale), origin, missing, effects, buffers or None)
+    return FoldModels(weights, known, part, float(scale), origin, missing, after, buffers or None)

@@ -14,12 +14,14 @@ from spotlessnet.core.deprecated import accepts_old_names
 from spotlessnet.core.errors import MismatchError, NeedError, NumericsError, SettingError, check_positive
 from spotlessnet.core.row_keys import RowKeys
 from spotlessnet.core.trained import Trained, buffers_of
-from spotlessnet.precomputed.effect import Effect
 from spotlessnet.training.batches import mixed
 from spotlessnet.training.fit import train
 
 WATCHED = 256
 """Rows on which it is seen how far answers are from the network's own."""
+
+SAME = 1e-5
+"""Weights nearer than this share of their norm are the same: files may be rounded."""
 
 READ = 1024
 """Rows that answers are read for at a time: on a GPU a few large batches take less time than many small ones."""
@@ -44,7 +46,7 @@ class FoldModels:
       origin.
     - `lack`: how far fold models are off, on rows that they never saw, from what the network says of them. `None`
       where it was not measured.
-    - `effects`: how far each request so far raised the loss of its rows, so that none is taken back.
+    - `after_requests`: whether the network served a request before, which this one must not take back.
     - `buffers`: of each fold model, stacked, where training moves them (BatchNorm's running statistics).
     """
 
@@ -54,7 +56,7 @@ class FoldModels:
     scale: float = 1.0
     origin: Float[Tensor, " P"] | None = None
     lack: float | None = None
-    effects: tuple[Effect, ...] = ()
+    after_requests: bool = False
     buffers: Mapping[str, Tensor] | None = field(default=None, repr=False)
 
     def fold(self, network: Trained, k: int) -> Trained:
@@ -75,10 +77,23 @@ class FoldModels:
             )
         self.keys.check_hold(data, "the fold models")
 
-    def without(self, forget: Data, effect: Effect | None = None) -> "FoldModels":
-        """Those that the next request finds: the rows of this one are unknown to them, so none is taught again.
+    def check_trained_beside(self, network: Trained) -> None:
+        """Raise unless the network is still the one that they were trained beside."""
+        if self.origin is None or self.origin.shape != network.weights.shape:
+            return
+        gap = float((self.origin.to(network.weights) - network.weights).norm())
+        if gap > SAME * max(1.0, float(network.weights.norm())):
+            raise MismatchError(
+                f"The fold models were trained beside a network with other weights (distance {gap:.3g}): they know "
+                "rows that a request may have removed since, and would bring them back. Train new ones on the rows "
+                "that are left."
+            )
 
-        `effect` is what the request did (`Effect.of`), which later ones must not take back.
+    def without(self, forget: Data) -> "FoldModels":
+        """The same without the keys of some rows, for experiments: most fold models were trained on these rows.
+
+        Distilled again, they bring back what a request removed. `sn.unlearn` and the command never go on with them:
+        the next request needs fold models that were trained on retained rows alone.
         """
         self.keys.check_hold(forget, "the fold models")
         gone = Counter(keyed_digests(forget, self.keys.salt))
@@ -88,8 +103,7 @@ class FoldModels:
                 gone[key] -= 1
             else:
                 stay.append(i)
-        effects = self.effects + (() if effect is None else (effect,))
-        return replace(self, keys=self.keys.without(forget), part=self.part[:, stay], effects=effects)
+        return replace(self, keys=self.keys.without(forget), part=self.part[:, stay])
 
     def answers(self, network: Trained, data: Data) -> Float[Tensor, "n C"]:
         """What is said of each row by the fold models that never saw it, in the mean over divisions, on the CPU."""
@@ -130,6 +144,7 @@ def train_fold_models(
     held: Data | None = None,
     seed: int = 0,
     salt: bytes | None = None,
+    after_requests: bool = False,
 ) -> FoldModels:
     r"""Train fold models by the network's own recipe from its start, each without one of `parts` parts of the rows.
 
@@ -139,7 +154,8 @@ def train_fold_models(
     $$s = \frac{\overline{z_{(1)} - z_{(2)}}(w_0)}{\overline{z_{(1)} - z_{(2)}}(fold models)}$$
 
     on `held`, rows that nobody was trained on, with $z_{(1)}$ and $z_{(2)}$ the two largest logits; 1 without them.
-    `salt` is that of the keys; a new one unless given.
+    `salt` is that of the keys; a new one unless given. `after_requests`: the network has served requests already,
+    which the next one must not take back.
     """
     begun = begin_fold_models(network, data, folds)
     check_positive("divisions", repeats)
@@ -157,7 +173,9 @@ def train_fold_models(
     part = torch.zeros(repeats, len(data), dtype=torch.long)
     part[:, place] = torch.stack(drawn)
     buffers = _stacked(made) if made[0].statistics_moved else None
-    plain = FoldModels(W, keys, part, origin=network.weights.clone(), buffers=buffers)
+    plain = FoldModels(
+        W, keys, part, origin=network.weights.clone(), after_requests=after_requests, buffers=buffers
+    )
     scale = 1.0 if held is None else _scale(plain, network, held)
     scaled = replace(plain, scale=scale)
     return replace(scaled, lack=scaled.lacking(network, data.select(evenly(len(data), WATCHED))))

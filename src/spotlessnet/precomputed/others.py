@@ -1,5 +1,6 @@
-"""Rows that stay stand in for rows that earlier requests removed: how much of what those did a step may take back."""
+"""Rows that stay stand in for rows that earlier requests removed: how far a step may move what is forgotten."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,16 +20,29 @@ PAIRINGS = 8
 """Times that each of them is given the label of another."""
 
 GROUPS = 1000
-"""Groups of stand-ins, each as large as the cohort that it stands for."""
+"""Groups of stand-ins, each as large as the forget set that it stands for."""
 
 ALIKE = 128
 """Rows of a group at most: the mean of more hardly differs."""
 
 QUANTILE = 0.9
-"""Of these groups, so many must keep what the cohort's own request did to them."""
+"""Of stand-ins, or of groups of them, so many must stay within the limit."""
 
 TAKEN = 0.5
-"""The share of it that they may lose."""
+"""The share of what an earlier request did that may be lost, where that is still known."""
+
+FURTHEST = 0.25
+"""How far margins may rise, in nats, where it is not. Small: a request that was damped much did little."""
+
+FURTHEST_OWN = 0.75
+"""The same for rows with their own labels, of a step that holds all these rows to what the network says. Chosen on
+seeds 0 to 2 of four settings of `benchmarks/sequences.py`."""
+
+FURTHEST_LIMITED = 0.25
+"""The same of a step that visits a part of them only. Chosen on seeds 0 to 3 of three settings."""
+
+LEAST_LEFT = 0.75
+"""For losses without classes: the share of a stand-in's residual that must be left."""
 
 CLOSE = 0.02
 """Departure from the linear picture below which others may move as they do: retraining moves them so too."""
@@ -39,35 +53,47 @@ ENOUGH = 0.5
 
 @dataclass(frozen=True, eq=False)
 class Others:
-    r"""Retained rows beside a request, each with labels of others, and what the network says of them before it.
+    r"""Retained rows beside a request, and what the network says of them before it.
 
-    Rows of earlier requests are gone. What is known of them is how far their own request raised their loss $\ell$, and
-    to what (`Effect`). A row that the network would not label so is moved by the later step as they are: in the margin
-    $m = -\log(e^\ell - 1)$, by which the label's logit exceeds all others together. So the margins' moves of stand-ins
-    are applied to the loss of the cohort, and the means over as many of them as it had rows say how much it may fall.
+    Rows of earlier requests are gone. A row that the network would not label so is moved by a later step as they are,
+    so retained rows with labels of others stand in for them: in the margin $m = -\log(e^\ell - 1)$, by which the
+    label's logit exceeds all others together.
 
-    The quantile was chosen on seeds 0 to 4 of `benchmarks/sequences.py`; a limit on the movement alone either refused
-    nearly every second request or let one row in ten be taken back.
+    As long as it is known how far each earlier request raised the loss of its rows, and to what (`Effect`), these moves
+    are applied to that loss, and the means over as many stand-ins as there were rows say how much of it may be lost.
+    When that had to be destroyed, the moves themselves must be small.
+
+    **Arguments:**
+
+    - `labels`: those that the rows are given, one pairing after the other.
+    - `before`: the losses with them.
+    - `limit`: how far margins may rise, in nats.
+
+    What earlier requests did to their own rows was kept once, and compared with. It told the label of a forgotten row,
+    and gave no better rule.
     """
 
     trained: Trained
     rows: Data
     labels: tuple[Shaped[Tensor, "n *d"], ...]
     before: Float[Tensor, " m"]
+    limit: float = FURTHEST
 
     @staticmethod
-    def with_own_labels(trained: Trained, retain: Data) -> "Others":
+    def with_own_labels(trained: Trained, retain: Data, *, limited: bool = False) -> "Others":
         """The same rows with the labels that they have: they stand in for ordinary rows.
 
         A step that holds retained rows to their labels lowers the loss of ordinary rows that are gone just so, which
-        rows with labels of others do not show.
+        rows with labels of others do not show. `limited` says that it visits a part of them only.
         """
         rows = retain.select(evenly(len(retain), WATCHED))
         labels = (rows.labels().cpu(),)
-        return Others(trained, rows, labels, _losses(trained, rows, labels))
+        limit = FURTHEST_LIMITED if limited else FURTHEST_OWN
+        return Others(trained, rows, labels, _losses(trained, rows, labels), limit)
 
     @staticmethod
     def of(trained: Trained, retain: Data, seed: int = 0) -> "Others":
+        """Rows with labels of others."""
         rows = retain.select(evenly(len(retain), WATCHED))
         draw = torch.Generator().manual_seed(seed)
         told = rows.labels().cpu()
@@ -75,7 +101,7 @@ class Others:
         return Others(trained, rows, labels, _losses(trained, rows, labels))
 
     def taken_back(self, step: Float[Tensor, " P"], effects: Sequence[Effect], seed: int = 0) -> float:
-        """The largest share of what an earlier request did that the step may take back, at `QUANTILE`."""
+        """The largest share of what an earlier request did that the step may take back, in units of `TAKEN`."""
         after = _losses(self.trained.at(self.trained.weights + step), self.rows, self.labels)
         draw = torch.Generator().manual_seed(seed)
         worst = 0.0
@@ -83,7 +109,7 @@ class Others:
             falls = self._falls(after, effect.loss)
             groups = torch.randint(len(falls), (GROUPS, min(effect.size, ALIKE)), generator=draw)
             worst = max(worst, float(falls[groups].mean(dim=1).quantile(QUANTILE)) / effect.raised)
-        return worst
+        return worst / TAKEN
 
     def _falls(self, after: Float[Tensor, " m"], loss: float) -> Float[Tensor, " m"]:
         """By how much a loss of this size would fall if its row moved as each of the stand-ins does."""
@@ -94,6 +120,17 @@ class Others:
         known = (self.before > 0) & (loss > 0)
         scale = torch.where(known, loss / self.before.where(known, torch.ones_like(self.before)), 1.0).sqrt()
         return scale * (self.before - after)
+
+    def moved(self, step: Float[Tensor, " P"]) -> float:
+        """How far a step moves them toward their labels, at `QUANTILE`, in units of the limit."""
+        after = _losses(self.trained.at(self.trained.weights + step), self.rows, self.labels)
+        if not bool(after.isfinite().all()):
+            return math.inf
+        if self.trained.loss.is_classification:
+            return float((_margin(after) - _margin(self.before)).quantile(QUANTILE)) / self.limit
+        # A squared error falls with the square of the residual. Of nothing, nothing can be taken.
+        left = (after.clamp(min=0) / self.before.clamp(min=1e-30)).sqrt().where(self.before > 0, 1.0)
+        return float((1 - left).quantile(QUANTILE)) / (1 - LEAST_LEFT)
 
 
 @torch.no_grad()

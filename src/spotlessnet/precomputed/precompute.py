@@ -27,6 +27,7 @@ def precompute(
     coreset: int = 0,
     seed: int = 0,
     salt: bytes | None = None,
+    after_requests: bool = False,
 ) -> Statistics:
     """What requests will need, in one pass for the gradient and one per curvature asked for.
 
@@ -39,6 +40,7 @@ def precompute(
     - `sample`: take curvature from this many rows, scaled up to all of them, instead of every row.
     - `coreset`: remember the keys of this many retained rows for later fine-tuning.
     - `salt`: of the keys by which rows are known again; a new one unless given.
+    - `after_requests`: the network has served requests already; later ones are then held from taking those back.
     """
     written = Written(rank, diagonal, kronecker, sample, coreset, seed)
     written.check()
@@ -72,6 +74,7 @@ def precompute(
         kronecker=K,
         coreset=RowKeys.of(data.select(chosen), keys.salt).digests if coreset else None,
         trained_on=N,
+        after_requests=after_requests,
         written=written,
     )
 

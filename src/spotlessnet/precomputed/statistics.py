@@ -12,13 +12,13 @@ from spotlessnet.core.data import WIDTH, Data
 from spotlessnet.core.errors import DataError, MismatchError, NeedError
 from spotlessnet.core.row_keys import RowKeys
 from spotlessnet.core.trained import Trained
-from spotlessnet.precomputed.effect import Effect, as_text, from_text
+from spotlessnet.precomputed.effect import Effect
 from spotlessnet.precomputed.written import Written
 
-FORMAT = "3"
+FORMAT = "4"
 
-HEADERS = (f"spotlessnet statistics {FORMAT}", f"spotlessnet memory {FORMAT}")
-"""What a file says of itself: as it is written now, and as version 0.1 wrote it."""
+HEADER = f"spotlessnet statistics {FORMAT}"
+"""What a file says of itself."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +41,9 @@ class Statistics:
     - `kronecker`: Kronecker-factored curvature, a sum.
     - `coreset`: keys of retained rows that fine-tuning may read.
     - `trained_on`: how many rows the network was trained on, before any request; 0 for as many as there are keys.
-    - `effects`: how far each request so far raised the loss of its rows, so that none is taken back.
+    - `after_requests`: whether the network served a request before, which later ones must not take back.
+    - `effects`: how far each of them raised the loss of its rows, while that is known. Never in the file: it would
+      help to guess labels. Where it is gone, later requests may move others less.
     - `written`: how it was written.
     """
 
@@ -57,7 +59,8 @@ class Statistics:
     kronecker: Kronecker | None = None
     coreset: UInt8[Tensor, "K w"] | None = None
     trained_on: int = 0
-    effects: tuple[Effect, ...] = ()
+    after_requests: bool = False
+    effects: tuple[Effect, ...] | None = field(default=None, repr=False)
     written: Written = field(default_factory=Written)
 
     @property
@@ -107,10 +110,10 @@ class Statistics:
                 factors = {"left": block.left, "right": block.right, "values": block.values}
                 tensors |= {f"kronecker.{i}.{name}": t for name, t in factors.items() if t is not None}
         text = {
-            "format": HEADERS[0],
+            "format": HEADER,
             "salt": self.keys.salt.hex(),
             "trained_on": str(self.trained_on),
-            "effects": as_text(self.effects),
+            "after_requests": str(int(self.after_requests)),
             "written": json.dumps(asdict(self.written), sort_keys=True),
             **{name: repr(getattr(self, name)) for name in NUMBERS},
         }
@@ -120,11 +123,11 @@ class Statistics:
     def from_tensors(tensors: Mapping[str, Tensor], text: Mapping[str, str]) -> "Statistics":
         """The statistics that `tensors` took apart."""
         said = text.get("format")
-        if said not in HEADERS:
-            old = str(said).startswith("spotlessnet memory ")
+        if said != HEADER:
+            old = str(said).startswith(("spotlessnet memory ", "spotlessnet statistics "))
             why = " Statistics of earlier formats held what their requests had removed: destroy them." if old else ""
             raise DataError(
-                f"Statistics must say {HEADERS[0]!r} in their header, but say {said!r}.{why} Write them anew with "
+                f"Statistics must say {HEADER!r} in their header, but say {said!r}.{why} Write them anew with "
                 "`precompute`."
             )
         missing = [name for name in ("weights", "gradient", "keys") if name not in tensors]
@@ -149,17 +152,12 @@ class Statistics:
                 kronecker=Kronecker(tuple(blocks)) if blocks else None,
                 coreset=tensors.get("coreset"),
                 trained_on=trained_on,
-                effects=from_text(text.get("effects", "[]"), most=max(0, trained_on - len(tensors["keys"]))),
+                after_requests=AFTER[text["after_requests"]],
                 written=written,
                 **numbers,
             )
         except (KeyError, ValueError, TypeError, RecursionError) as e:
             raise DataError(f"The statistics' header is damaged ({e}). Write them anew with `precompute`.") from e
-        if found.forgotten() and "effects" not in text:
-            raise DataError(
-                "Statistics must say how far earlier requests raised the loss of their rows, but an earlier version "
-                "wrote these. Write them anew from retained rows with `precompute`."
-            )
         if since:
             # An earlier version took the rows of a request out of a low rank, and so left them in its directions.
             raise DataError(
@@ -189,5 +187,7 @@ def _blocks(tensors: Mapping[str, Tensor]) -> list[Block]:
 
 MOST_ROWS = 2**53
 """Above, shares of rows are no longer exact."""
+
+AFTER = {"0": False, "1": True}
 
 NUMBERS = ("weight_decay", "outside", "error")

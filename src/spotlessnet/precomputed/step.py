@@ -24,7 +24,7 @@ from spotlessnet.operators.kernel import kernel
 from spotlessnet.operators.linear_response import removal_gradient, respond
 from spotlessnet.operators.low_rank import LowRank
 from spotlessnet.operators.trust import dampings
-from spotlessnet.precomputed.others import CLOSE, ENOUGH, TAKEN, Others
+from spotlessnet.precomputed.others import CLOSE, ENOUGH, Others
 from spotlessnet.precomputed.statistics import Statistics
 
 WIDEST = 400
@@ -57,7 +57,7 @@ class StepFacts(Measured):
     damped_directions: int | None = None
     dropped_curvature: float | None = None
     damping: float | None = None
-    taken_back: float | None = None
+    others_moved: float | None = None
     statistics_ridge: float | None = None
     drift: float | None = None
     gone: float | None = None
@@ -95,18 +95,18 @@ def step_from_statistics(
     Gradient and curvature of the cohort are both taken out: leaving its curvature in makes the step useless. Only what
     this request asks for is solved for: what earlier ones did is in the weights, and is never asked for again. The
     notes say *retrain now* where the network does not follow the linear picture at this ridge, where a quarter of all
-    rows is gone, and after the first request where the step may take back what earlier ones did.
+    rows is gone, and after the first request where the step may take back what earlier ones did (`Others`).
 
     **Arguments:**
 
     - `ridge`: decay plus damping, **per row**; becomes $N_r$ times that.
     - `notes`: records how much of the curvature was approximated.
     - `retain`: rows that stay, or some of them. From the second request on they stand in for the rows of earlier ones,
-      which nobody has any more (see `Others`).
+      of which nothing is kept.
     """
     request = _Request.of(statistics, trained, forget, notes, seed)
     found = request.answer(ridge)
-    return _judged(request, found, request.drift(found.step), _taken_back(request, found, retain), ridge, notes)
+    return _judged(request, found, request.drift(found.step), _others_moved(request, found, retain), ridge, notes)
 
 
 def faithful_step(
@@ -120,7 +120,7 @@ def faithful_step(
     seed: int = 0,
 ) -> Step:
     """`step_from_statistics` with the least damping at which the network follows the linear picture on the rows that
-    must go, and at which earlier requests keep what they did.
+    must go, and at which others stay near enough for earlier requests to keep what they did.
 
     The forgotten rows are moved furthest, so they depart first. The notes say *retrain now* where no damping is enough
     that leaves half of what the first faithful step does to them, and where a quarter of all rows is gone.
@@ -134,49 +134,50 @@ def faithful_step(
         error = request.drift(found.step)
         if error <= FAITHFUL:
             break
-    back = _taken_back(request, found, retain)
+    others = _others_moved(request, found, retain)
     own = request.own_movement(found.step)
-    first_found = (found, error, back, ridge)
+    first_found = (found, error, others, ridge)
     for more in ridges[ridges.index(ridge) + 1 :]:
-        if back is None or (_is_kept(back, error) and error <= FAITHFUL):
+        if others is None or (_is_near(others, error) and error <= FAITHFUL):
             break
         found = request.answer(more)
         ridge = more
         error = request.drift(found.step)
-        back = _taken_back(request, found, retain)
+        others = _others_moved(request, found, retain)
         if request.own_movement(found.step) < ENOUGH * own:
-            found, error, back, ridge = first_found  # refused, and told as it was
+            found, error, others, ridge = first_found  # refused, and told as it was
             break
     notes.measure(StepFacts, damping=ridge - weight_decay)
-    return _judged(request, found, error, back, ridge, notes)
+    return _judged(request, found, error, others, ridge, notes)
 
 
-def _taken_back(request: "_Request", found: Step, retain: Data | None) -> float | None:
-    """How much of what earlier requests did may be taken back: all of it if nobody can see. `None` for a first one,
-    which has nothing to take back.
+def _others_moved(request: "_Request", found: Step, retain: Data | None) -> float | None:
+    """How far rows that stand in for those of earlier requests move, in units of the limit: without end if nobody can
+    see. `None` for a first request, which has nothing to take back.
     """
-    if not request.statistics.forgotten():
+    if not request.statistics.after_requests:
         return None
     if retain is None or not len(retain):
         return math.inf
-    return Others.of(request.trained, retain).taken_back(found.step, request.statistics.effects)
+    others, effects = Others.of(request.trained, retain), request.statistics.effects
+    return others.moved(found.step) if effects is None else others.taken_back(found.step, effects)
 
 
-def _is_kept(back: float, error: float) -> bool:
-    """Whether earlier requests keep what they did, or lose it to a step that moves others as retraining would."""
-    return back <= TAKEN or (back < math.inf and error <= CLOSE)
+def _is_near(others: float, error: float) -> bool:
+    """Whether others stay within the limit, or are moved by a step that moves them as retraining would."""
+    return others <= 1 or (others < math.inf and error <= CLOSE)
 
 
-def _judged(request: "_Request", found: Step, error: float, back: float | None, ridge: float, notes: Notes) -> Step:
+def _judged(request: "_Request", found: Step, error: float, others: float | None, ridge: float, notes: Notes) -> Step:
     """The step, and in the notes whether it may be taken. Every step from statistics comes through here."""
     gone = request.statistics.forgotten(len(request.rows))
     why = []
-    if back == math.inf:
+    if others == math.inf:
         why.append("no retained row is at hand to see whether the step takes back what earlier requests did")
-    elif back is not None:
-        notes.measure(StepFacts, taken_back=back)
-        if not _is_kept(back, error):
-            why.append(f"the step may take back {back:.0%} of what an earlier request did")
+    elif others is not None:
+        notes.measure(StepFacts, others_moved=others)
+        if not _is_near(others, error):
+            why.append(f"the step moves other rows {others:.1f} times as far as earlier requests are safe from")
     if not error <= FAITHFUL:  # what is not a number is not faithful
         why.append(f"the network departs by {error:.0%} from the linear picture of the statistics")
     if gone > MOST:

@@ -7,7 +7,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -16,10 +16,12 @@ from typing import Any
 
 from spotlessnet.core.errors import DamageError, DataError, IntegrityError, ResourceError
 from spotlessnet.core.files import opened, read_whole, sha256, sweep, write_whole
+from spotlessnet.precomputed.effect import Effect, as_text, from_text
 from spotlessnet.store.receipts import as_json, identity_of, loads_once, plain, read_receipt, verify
 
 RECEIPT = "receipt.json"
 PRIVATE, SALT, REQUEST, DUE = "private", "salt", "request.json", "destroy-after"
+EFFECTS = "effects.json"
 DIAGNOSTICS = "diagnostics.json"
 """What was measured with all digits, after the name of the receipt that has it coarsely: `receipt-diagnostics.json`."""
 
@@ -124,6 +126,18 @@ class Private:
         except (OSError, ValueError, RecursionError):
             return None
         return found if isinstance(found, dict) else None
+
+    def keep_effects(self, effects: Sequence[Effect]) -> None:
+        """Keep what requests so far did to their rows, which helps to guess labels, so it stays in here."""
+        write_whole(self.path / EFFECTS, as_text(effects).encode() + b"\n", replace=True)
+
+    def effects(self) -> tuple[Effect, ...] | None:
+        """What `keep_effects` kept; `None` where it is gone, due or damaged."""
+        try:
+            text = read_whole(self.path / EFFECTS, "effects", LONGEST_REQUEST).decode()
+            return from_text(text, datetime.now(UTC))
+        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+            return None
 
     def _diagnostics(self, receipt: str) -> Path:
         return self.path / f"{Path(receipt).stem}-{DIAGNOSTICS}"
@@ -308,3 +322,8 @@ def _overwrite(path: Path) -> None:
                 left -= stream.write(secrets.token_bytes(min(left, 1 << 20))) or 0
             os.fsync(stream.fileno())
     path.unlink()
+
+
+def follows_request(weights: Path | None) -> bool:
+    """Whether these weights are what a request left: its receipt lies beside them."""
+    return weights is not None and (weights.resolve().parent / RECEIPT).is_file()

@@ -21,14 +21,24 @@ LONGEST = 2**16
 
 PENDING, DONE = "at work", "done"
 
+AFTER = {
+    "statistics": " and the statistics in {folder}.",
+    "fold models": " in {folder}, with fold models that are trained anew on the rows that are left.",
+}
+"""Where the request after the next one finds what it needs; fold models know the rows of the one that they served."""
+
+NEXT = {
+    "statistics": ", with `statistics=result.statistics`, or make them anew.",
+    "fold models": ", with fold models that are trained anew on the rows that are left.",
+}
+
 
 @dataclass(frozen=True)
 class Lineage:
     """A file of statistics or of fold models, and the note beside it that says which request used it.
 
     Two requests from one file of statistics would give two networks that each still know the rows of the other; fold
-    models that were given again would not know what the request before did, and teach its rows where they are left in
-    the data. The file is held by a lock while a request works, and the note says which folder that is. With the
+    models that were given again know the rows that the request before removed, and would bring them back. The file is held by a lock while a request works, and the note says which folder that is. With the
     folder's receipt the file is used up, also if the note could not be completed any more. A killed request leaves no
     lock and no receipt, so another one, or the same again, may follow.
 
@@ -57,7 +67,7 @@ class Lineage:
         if found is not None and self._is_used_up(found, out):
             raise DataError(
                 f"The {self.what} {self.memory} were used by a request before, and serve one only. Go on from the "
-                f"network and the {self.what} in {_from_here(self._folder(found))}."
+                f"network{AFTER[self.what].format(folder=_from_here(self._folder(found)))}"
             )
         beside = self._real.parent
         if (beside / "scrubbed.safetensors").is_file() and not (beside / RECEIPT).is_file():
@@ -136,11 +146,9 @@ _LOOKING = threading.Lock()
 def check_unused(kept: Any, what: str) -> None:
     """Raise if these very statistics or fold models served a request before; of a file, its note tells."""
     if kept in _USED:
-        name = what.replace(" ", "_")
         raise DataError(
             f"These {what} served a request before, and serve one only: a second network from them would still know "
-            f"what the first one forgot. Go on from the network and the {what} of its result: `result.model` with "
-            f"`{name}=result.{name}`, or make them anew."
+            f"what the first one forgot. Go on from the network of its result, `result.model`{NEXT[what]}"
         )
 
 

@@ -242,13 +242,9 @@ def limits_of(
         limits.append(opened.no_statistics)
     if opened.fold_models is not None:
         limits.append(
-            "The file of the fold models holds the network from before all requests, and fold models that were "
-            "trained on "
-            "forgotten rows, each on a part of them: destroy it once a network was retrained, and guard it until then. "
-            "Give the next request the fold models that lie beside the new network: they no longer know the rows of "
-            "this one, so that none left in the data is taught again. "
-            "Whether a request takes back what an earlier one did is judged by retained rows, which stand in for those "
-            "gone."
+            "The file of the fold models holds the network from before this request, and fold models that were trained "
+            "on forgotten rows: destroy it. They serve no other request. For the next one train new ones on retained "
+            "rows alone, with `spotless precompute --folds 2` on the new network."
         )
     if opened.case.seed is not None and not gaussian.is_noiseless:
         limits.append("The noise came from a published seed: anyone can take it away again.")

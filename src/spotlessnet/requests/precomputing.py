@@ -7,7 +7,7 @@ from typing import Literal, cast
 from spotlessnet.core.errors import NeedError, check_choice
 from spotlessnet.core.row_keys import SALT
 from spotlessnet.requests.case import Case, inputs_of
-from spotlessnet.requests.folder import Folder
+from spotlessnet.requests.folder import Folder, follows_request
 from spotlessnet.requests.loading import LoadedRequest, open_case
 from spotlessnet.requests.planning import within_memory
 from spotlessnet.requests.serving import FOLD_MODELS, STATISTICS
@@ -38,6 +38,7 @@ class Precomputation:
     - `rank`: directions of curvature to keep; 0 keeps none.
     - `diagonal`: how the Fisher diagonal is found; `None` leaves it out.
     - `folds`, `repeats`: parts of the rows, and how often they are divided; a fold model for each part.
+    - `after_requests`: the network has served requests, which later ones must not take back.
     """
 
     opened: LoadedRequest
@@ -45,6 +46,7 @@ class Precomputation:
     diagonal: Kind | None
     folds: int
     repeats: int
+    after_requests: bool = False
 
     @property
     def size(self) -> int:
@@ -76,7 +78,15 @@ class Precomputation:
         # Keys under a published salt can be tested by anybody, so it is one only where all else is published too.
         salt = None if case.seed is None else case.seed.to_bytes(SALT, "big", signed=True)
         with folder.claimed(), within_memory(self.opened):
-            kept = precompute(trained, data, rank=self.rank, diagonal=self.diagonal, seed=seed, salt=salt)
+            kept = precompute(
+                trained,
+                data,
+                rank=self.rank,
+                diagonal=self.diagonal,
+                seed=seed,
+                salt=salt,
+                after_requests=self.after_requests,
+            )
             digest = write_statistics(case.out / STATISTICS, kept, replace=resume)
             fold_models = self._train_fold_models(case.out, seed, salt, resume=resume) if self.folds else None
         return Precomputed(case.out / STATISTICS, digest, fold_models)
@@ -94,6 +104,7 @@ class Precomputation:
             held=split.validation,
             seed=seed,
             salt=salt,
+            after_requests=self.after_requests,
         )
         write_fold_models(out / FOLD_MODELS, made, replace=resume)
         return out / FOLD_MODELS
@@ -106,6 +117,7 @@ def precomputation_of(
     diagonal: str = "monte carlo",
     folds: int = 0,
     repeats: int = 1,
+    after_requests: bool = False,
 ) -> Precomputation:
     """What a case asks for, refused here where it cannot be done. Settings as for `Precomputation`."""
     from spotlessnet.precomputed.fold_models import begin_fold_models
@@ -117,4 +129,6 @@ def precomputation_of(
     if folds:
         begin_fold_models(opened.trained, opened.split.retain, folds)  # before the statistics, which take long
     kind = None if diagonal == "none" else cast(Kind, diagonal)
-    return Precomputation(opened, rank, kind, folds, repeats)
+    # Where the receipt of a request lies beside the weights, nobody has to say that there was one.
+    after = after_requests or follows_request(case.weights)
+    return Precomputation(opened, rank, kind, folds, repeats, after)

@@ -25,9 +25,6 @@ from spotlessnet.core.scrub import Scrub
 from spotlessnet.core.trained import Trained, same_statistics
 from spotlessnet.core.trainer import name_of
 from spotlessnet.precomputed.after_request import after_request
-from spotlessnet.precomputed.effect import Effect
-from spotlessnet.precomputed.fold_model_files import write_fold_models
-from spotlessnet.precomputed.fold_models import FoldModels
 from spotlessnet.precomputed.statistics import Statistics
 from spotlessnet.precomputed.statistics_files import write_statistics
 from spotlessnet.requests.audits import Audit, audit_plan, audited, write_report
@@ -54,7 +51,7 @@ class Unlearned:
     - `receipt`: what was run, on what, with what result; written to disk only where a folder was asked for.
     - `plan`: what was checked before the work, and what it was estimated to cost beside retraining; `None` if `again`.
     - `report`: the audit's, if there was one.
-    - `statistics`, `fold_models`: for the next request, where this one was served from such; never the ones given.
+    - `statistics`: for the next request, where this one was served from such; never those given.
     - `folder`: where everything was written, if anywhere.
     - `salt`: opens the commitments of the receipt: keep it as private as the list of what was forgotten.
     - `again`: the request had been served before, and this is that receipt.
@@ -66,7 +63,6 @@ class Unlearned:
     plan: Plan | None = None
     report: AuditReport | None = None
     statistics: Statistics | None = None
-    fold_models: FoldModels | None = None
     folder: Path | None = None
     salt: bytes = field(default=b"", repr=False)
     again: bool = False
@@ -263,11 +259,11 @@ def _forget(
     utility = measured_utility(opened, after, plan.scrub)
     model = after.module()
     subjects = {SCRUBBED: _keep_network(folder, model)}
-    statistics, fold_models = _for_next_request(opened, after)
+    statistics = _for_next_request(opened, after, _due(place))
     if folder is not None and statistics is not None:
         subjects[STATISTICS] = write_statistics(folder.path / STATISTICS, statistics, replace=folder.again)
-    if folder is not None and fold_models is not None:
-        subjects[FOLD_MODELS] = write_fold_models(folder.path / FOLD_MODELS, fold_models, replace=folder.again)
+        if statistics.effects is not None:
+            folder.private.keep_effects(statistics.effects)
     report = None if audit is None else audited(plan, after, audit)
     if folder is not None and report is not None:
         subjects |= write_report(folder.path, report, replace=folder.again)
@@ -286,7 +282,7 @@ def _forget(
         folder.private.keep_diagnostics(exact)
         write_receipt(folder.receipt, receipt, replace=folder.again)
     out = None if folder is None else folder.path
-    return Unlearned(receipt, lambda: model, plan, report, statistics, fold_models, out, place.salt, exact=exact)
+    return Unlearned(receipt, lambda: model, plan, report, statistics, out, place.salt, exact=exact)
 
 
 NO_NOISE = {"kind": "none", "consequence": "the method adds no noise, so no bound in nats holds"}
@@ -306,25 +302,30 @@ def _keep_network(folder: Folder | None, model: nn.Module) -> str:
     return write_weights(folder.path / SCRUBBED, model, replace=folder.again)
 
 
-def _for_next_request(opened: LoadedRequest, after: Trained) -> tuple[Statistics | None, FoldModels | None]:
-    """What the next request finds beside the new network, where this one was served from such."""
-    split, statistics, fold_models = opened.split, None, None
-    if opened.statistics is not None and opened.may_write_statistics:
-        old, seed = opened.statistics, opened.case.seed
-        # Secret unless everything must come out the same again.
-        salt = None if seed is None else next_salt(old.keys.salt, seed)
-        statistics = after_request(old, opened.trained, split.forget, after.weights, retain=split.retain, salt=salt)
-    if opened.fold_models is not None:
-        effect = Effect.of(opened.trained, after, split.forget)
-        fold_models = opened.fold_models.without(split.forget, effect)
-    return statistics, fold_models
+def _for_next_request(opened: LoadedRequest, after: Trained, due: datetime) -> Statistics | None:
+    """Statistics that the next request finds beside the new network, where this one was served from such.
+
+    There are no such fold models: most of those given were trained on the rows, and would bring them back.
+    """
+    if opened.statistics is None or not opened.may_write_statistics:
+        return None
+    old, seed, split = opened.statistics, opened.case.seed, opened.split
+    # Secret unless everything must come out the same again.
+    salt = None if seed is None else next_salt(old.keys.salt, seed)
+    return after_request(
+        old, opened.trained, split.forget, after.weights, retain=split.retain, salt=salt, due=due.isoformat()
+    )
+
+
+def _due(place: Folder | Unwritten) -> datetime:
+    """When the private material of the request must be destroyed."""
+    return place.private.destroy_after if isinstance(place, Folder) else place.destroy_after
 
 
 def _receipt(place: Folder | Unwritten, plan: Plan, known: Mapping[str, Any], **told: Any) -> dict[str, Any]:
     """The receipt of a request, served or refused."""
     opened, split = plan.opened, plan.opened.split
     name, settings = described(plan.scrub)
-    due = place.private.destroy_after if isinstance(place, Folder) else place.destroy_after
     return statement(
         inputs=known["inputs"],
         request={
@@ -338,7 +339,7 @@ def _receipt(place: Folder | Unwritten, plan: Plan, known: Mapping[str, Any], **
         },
         method=name,
         settings=settings,
-        private={"destroy_after": due.isoformat(), "by": "spotless purge"},
+        private={"destroy_after": _due(place).isoformat(), "by": "spotless purge"},
         salt=place.salt,
         began=known["began"],
         **told,

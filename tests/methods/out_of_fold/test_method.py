@@ -20,7 +20,7 @@ from spotlessnet.methods.out_of_fold.lesson import NEVER
 from spotlessnet.methods.out_of_fold.own_logits import blend_own_logits
 from spotlessnet.methods.out_of_fold.presets import HEAVIEST, MISLABELLED, ORDINARY, WHOLE_CLASS, Preset
 from spotlessnet.methods.out_of_fold.step_scale import extend_step
-from spotlessnet.precomputed.effect import Effect
+from spotlessnet.precomputed import others
 from spotlessnet.precomputed.fold_models import train_fold_models
 from spotlessnet.readouts.margin import margins
 from spotlessnet.training.fit import fit
@@ -163,17 +163,18 @@ def test_later_requests_hold_retained_rows_to_what_is_said_of_them_now():
     assert worn > 5 * new
 
 
-def test_a_step_that_takes_back_what_an_earlier_request_did_is_refused():
+def test_a_step_that_takes_back_what_an_earlier_request_did_is_refused(monkeypatch):
     trained, split = problem()
     fold_models = train_fold_models(trained, split.whole)
     scrub = OutOfFoldDistillation(epochs=5, fold_models=fold_models)
-    assert "taken_back" not in scrub(trained, split).diagnostics
-    for raised, refused in ((1e3, False), (1e-4, True)):
-        effects = (Effect(1, raised, max(raised, 0.5)),)
-        told = replace(scrub, fold_models=replace(fold_models, effects=effects))(trained, split).diagnostics
+    assert "others_moved" not in scrub(trained, split).diagnostics
+    scrub = replace(scrub, fold_models=replace(fold_models, after_requests=True))
+    for limit, refused in ((1e3, False), (1e-4, True)):
+        monkeypatch.setattr(others, "FURTHEST_OWN", limit)
+        told = scrub(trained, split).diagnostics
         assert told["retrain_now"] is refused
-        assert (told["taken_back"] > 0.5) is refused
-    assert "of what an earlier request did" in told["assumed"][-1]
+        assert (told["others_moved"] > 1) is refused
+    assert "as far as earlier requests are safe from" in told["assumed"][-1]
 
 
 def test_a_network_that_has_lost_more_than_tutors_lack_must_be_retrained():

@@ -15,12 +15,6 @@ from spotlessnet.precomputed.others import Others
 UNIT = "L1 distance of probabilities, of at most 2"
 """What the departure of answers is counted in; that of statistics is a share of their linear picture."""
 
-TAKEN = 0.25
-"""The share of what an earlier request did that a step may take back. Half of that of a step from statistics: retained
-rows are held here, so they move less than the rows that they stand in for. On seeds 0 to 9 of `benchmarks/sequences.py`
-(linear softmax and strong decay) half let 16 of 38 come back, a quarter none of 3; fewer requests are served."""
-
-
 def watch(
     trained: Trained,
     weights: Float[Tensor, " P"],
@@ -59,18 +53,28 @@ def watch(
 
 
 def look_back(
-    trained: Trained, weights: Float[Tensor, " P"], retain: Data, fold_models: FoldModels, notes: Notes
+    trained: Trained,
+    weights: Float[Tensor, " P"],
+    retain: Data,
+    fold_models: FoldModels,
+    notes: Notes,
+    *,
+    limited: bool,
 ) -> None:
-    """Whether the step may take back what earlier requests did: retained rows stand in for theirs (`Others`)."""
-    if not fold_models.effects:
+    """Whether the step may take back what earlier requests did: retained rows stand in for theirs (`Others`).
+
+    `limited` says that not all of them were visited.
+    """
+    if not fold_models.after_requests:
         return
-    # Nobody knows any more whether the rows that are gone had wrong labels: both kinds must keep what was done.
-    kinds = Others.of(trained, retain), Others.with_own_labels(trained, retain)
-    back = max(others.taken_back(weights - trained.weights, fold_models.effects) for others in kinds)
-    notes.measure(DistillationFacts, taken_back=back)
-    if not back <= TAKEN:
+    # Retained rows are held, and what still moves is what the visits could not hold: ordinary rows move so too. Wrong
+    # labels that are gone are safe with them: a request does far more to these.
+    others = Others.with_own_labels(trained, retain, limited=limited).moved(weights - trained.weights)
+    notes.measure(DistillationFacts, others_moved=others)
+    if not others <= 1:
         notes.measure(DistillationFacts, retrain_now=True)
         notes.assume(
-            f"the step may take back {back:.0%} of what an earlier request did",
-            "retrain now and train new fold models; how much this request forgot is not known",
+            f"the step moves other rows {others:.1f} times as far as earlier requests are safe from",
+            "give the request more visits (`compute_budget`, `examples_per_epoch`), or retrain now; how much this "
+            "request forgot is not known",
         )

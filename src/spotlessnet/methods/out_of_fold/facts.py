@@ -22,7 +22,7 @@ class DistillationFacts(Measured):
     drift: float | None = None
     drift_unit: str | None = None
     drift_share: float | None = None
-    taken_back: float | None = None
+    others_moved: float | None = None
     retrain_now: bool | None = None
     struck_out: int | None = None
     match_held_out_confidence: int | None = None

@@ -152,7 +152,8 @@ class OutOfFoldDistillation(Tuning):
         weights = self._extended(trained, begun, weights, lesson, notes)
         if self.fold_models is not None:
             watch(trained, weights, lesson, preset.label_boost, self.fold_models, notes)
-            look_back(trained, weights, split.retain, self.fold_models, notes)
+            limited = self.rows_in_a_round(trained, split) < len(split.retain)
+            look_back(trained, weights, split.retain, self.fold_models, notes, limited=limited)
         return weights
 
     def _lesson(self, trained: Trained, split: Split, notes: Notes) -> Lesson:
@@ -229,7 +230,7 @@ class OutOfFoldDistillation(Tuning):
         readings = 1 if asked is None else len(asked.part) + int(wrong and self.self_weight > 0)
         if asked is not None:
             others = min(WATCHED, len(D_r))
-            if asked.effects:
+            if asked.after_requests:
                 # What was said at first is read again, and stand-ins before and after.
                 others += min(WATCHED, len(D_r)) + 2 * min(STAND_INS, len(D_r))
         else:
