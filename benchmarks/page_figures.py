@@ -1,23 +1,27 @@
 """The figures of `docs/full_size.md` and `docs/requests.md`, from the rows under `results/`.
 
-python benchmarks/page_figures.py   # docs/pictures/full_size.svg, docs/pictures/requests.svg
+python benchmarks/page_figures.py   # full_size.svg and requests.svg in docs/pictures, results/hundred_requests.svg
 """
 
 import statistics
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
+from spotlessnet.auditing.rows import read_rows
 from spotlessnet.report.figures import MARKS, PALETTE
 
 # Started as a script, its own folder comes first, not the one that holds it.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.common import GREY, grey_style
+from benchmarks.labels import in_the_fields_words
 from benchmarks.large import COHORTS, DISTANCE, HUNDREDTH, TENTH
 from benchmarks.large_page import gap_closed, values_of
 from benchmarks.requests import LOOK
+from benchmarks.sequences import LOOKED, LOSS, METHODS, SCORE, SERVED
 
 PICTURES = Path("docs/pictures")
 CURVES = {"original": "original", "one by one": "requests one by one", "joint": "one joint request"}
@@ -54,7 +58,7 @@ def full_size(rows: Path, place: Path) -> None:
 
 
 def requests(rows: Path, place: Path) -> None:
-    """A hundred requests in a row from fold models: distance to retraining on everything that is gone so far."""
+    """A hundred requests in a row from the same fold models, as was done once: how far from retraining they end."""
     value = values_of(rows)
     names = list(dict.fromkeys(name for name, _, _ in value))
     with mpl.rc_context(grey_style()):
@@ -73,6 +77,32 @@ def requests(rows: Path, place: Path) -> None:
         figure.savefig(place, metadata={"Date": None})
 
 
+def sequences(rows: Path, place: Path) -> None:
+    """How often a later request undoes an earlier one, and how many requests are served at all."""
+    total: dict[tuple[str, str], float] = defaultdict(float)
+    runs: dict[str, set[tuple[str, int]]] = defaultdict(set)
+    for row in read_rows(rows):
+        total[row.method, row.readout] += row.value
+        runs[row.method].add((row.experiment, row.seed))
+    methods = [method for method in METHODS if method in runs]
+    names = [in_the_fields_words(method) for method in methods]
+    with mpl.rc_context(grey_style()):
+        figure = Figure(figsize=(9, 3.4), layout="constrained")
+        undone, served = figure.subplots(1, 2, sharey=True, width_ratios=[2, 1])
+        for j, (readout, label) in enumerate({LOSS: "in the loss", SCORE: "in a U-LiRA score"}.items()):
+            shares = [100 * total[m, readout] / total[m, LOOKED[readout]] for m in methods]
+            at = [i + (j - 0.5) * 0.36 for i in range(len(methods))]
+            undone.barh(at, shares, height=0.34, color=PALETTE[j], label=label)
+        served.barh(range(len(methods)), [10 * total[m, SERVED] / len(runs[m]) for m in methods], color=PALETTE[2])
+        undone.set_yticks(range(len(methods)), names)
+        undone.invert_yaxis()
+        undone.set(xlabel="undone by more than half, % of looks")
+        served.set(xlabel="requests served, %", xlim=(0, 100))
+        undone.legend(loc="lower right")
+        figure.savefig(place, metadata={"Date": None})
+
+
 if __name__ == "__main__":
     full_size(Path("results/large.jsonl"), PICTURES / "full_size.svg")
-    requests(Path("results/tutored.jsonl"), PICTURES / "requests.svg")
+    requests(Path("results/tutored.jsonl"), Path("results/hundred_requests.svg"))
+    sequences(Path("results/sequences.jsonl"), PICTURES / "requests.svg")

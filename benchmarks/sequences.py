@@ -107,7 +107,9 @@ def problem(setting: Setting, seed: int) -> tuple[Trained, Data, list[list[int]]
     order = torch.randperm(setting.rows, generator=draw)[: sum(sizes)]
     if setting.wrong:
         told_wrong = [part for i, part in enumerate(order.split(sizes)) if not (setting.in_turn and i % 2)]
-        wrong = torch.cat([*told_wrong, torch.arange(setting.rows, len(y))])  # strangers too, so that the two can be compared
+        wrong = torch.cat(
+            [*told_wrong, torch.arange(setting.rows, len(y))]
+        )  # strangers too, so that the two can be compared
         y[wrong] = (y[wrong] + torch.randint(1, 10, (len(wrong),), generator=draw)) % 10
     loss = SquaredError() if setting.squared else None
     told = torch.nn.functional.one_hot(y, 10).to(x) if setting.squared else y

@@ -227,7 +227,7 @@ def test_nothing_is_kept_of_a_request_but_that_there_was_one(tmp_path):
 
     trained, data = classifier(4)
     first, second, rest = data.select([0]), data.select([1]), data.select(range(2, 60))
-    kept = []
+    kept: list[bytes] = []
     for forget in (first, second):
         x, y = (torch.cat([getattr(d.fetch(d.rows), name) for d in (forget, rest)]) for name in ("x", "y"))
         statistics = precompute(trained, Data.of((x, y)), rank=5, diagonal=None, salt=b"s" * 32)

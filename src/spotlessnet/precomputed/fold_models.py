@@ -173,9 +173,7 @@ def train_fold_models(
     part = torch.zeros(repeats, len(data), dtype=torch.long)
     part[:, place] = torch.stack(drawn)
     buffers = _stacked(made) if made[0].statistics_moved else None
-    plain = FoldModels(
-        W, keys, part, origin=network.weights.clone(), after_requests=after_requests, buffers=buffers
-    )
+    plain = FoldModels(W, keys, part, origin=network.weights.clone(), after_requests=after_requests, buffers=buffers)
     scale = 1.0 if held is None else _scale(plain, network, held)
     scaled = replace(plain, scale=scale)
     return replace(scaled, lack=scaled.lacking(network, data.select(evenly(len(data), WATCHED))))

@@ -153,6 +153,7 @@ class Statistics:
                 coreset=tensors.get("coreset"),
                 trained_on=trained_on,
                 after_requests=AFTER[text["after_requests"]],
+                effects=None,
                 written=written,
                 **numbers,
             )

@@ -159,7 +159,8 @@ def _others_moved(request: "_Request", found: Step, retain: Data | None) -> floa
         return None
     if retain is None or not len(retain):
         return math.inf
-    others, effects = Others.of(request.trained, retain), request.statistics.effects
+    others = Others.of(request.trained, retain)
+    effects = request.statistics.effects
     return others.moved(found.step) if effects is None else others.taken_back(found.step, effects)
 
 

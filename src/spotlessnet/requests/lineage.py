@@ -38,17 +38,18 @@ class Lineage:
     """A file of statistics or of fold models, and the note beside it that says which request used it.
 
     Two requests from one file of statistics would give two networks that each still know the rows of the other; fold
-    models that were given again know the rows that the request before removed, and would bring them back. The file is held by a lock while a request works, and the note says which folder that is. With the
-    folder's receipt the file is used up, also if the note could not be completed any more. A killed request leaves no
-    lock and no receipt, so another one, or the same again, may follow.
+    models that were given again know the rows that the request before removed, and would bring them back. The file is
+    held by a lock while a request works, and the note says which folder that is. With the folder's receipt the file is
+    used up, also if the note could not be completed any more. A killed request leaves no lock and no receipt, so
+    another one, or the same again, may follow.
 
     **Arguments:**
 
-    - `memory`: the file.
+    - `kept`: the file.
     - `what`: what it holds, for messages.
     """
 
-    memory: Path
+    kept: Path
     what: str = "statistics"
 
     @property
@@ -58,7 +59,7 @@ class Lineage:
 
     @property
     def _real(self) -> Path:
-        return self.memory.resolve()
+        return self.kept.resolve()
 
     def check_free(self, out: Path) -> None:
         """Raise if a request other than the one of `out` has used the statistics, or if they are half of one."""
@@ -66,22 +67,22 @@ class Lineage:
         found = self._noted()
         if found is not None and self._is_used_up(found, out):
             raise DataError(
-                f"The {self.what} {self.memory} were used by a request before, and serve one only. Go on from the "
+                f"The {self.what} {self.kept} were used by a request before, and serve one only. Go on from the "
                 f"network{AFTER[self.what].format(folder=_from_here(self._folder(found)))}"
             )
         beside = self._real.parent
         if (beside / "scrubbed.safetensors").is_file() and not (beside / RECEIPT).is_file():
             raise DataError(
-                f"The {self.what} {self.memory} belong to a request that did not finish, for there is no receipt "
+                f"The {self.what} {self.kept} belong to a request that did not finish, for there is no receipt "
                 "beside them. Finish that request with --resume, or go on from where it began."
             )
 
     @contextmanager
     def used_by(self, out: Path) -> Iterator[None]:
         """Hold the statistics while the request of `out` works; when its receipt is there, they are used up."""
-        handle = os.open(self.memory, os.O_RDONLY)
+        handle = os.open(self.kept, os.O_RDONLY)
         try:
-            _lock(handle, self.memory, self.what)
+            _lock(handle, self.kept, self.what)
             self.check_free(out)
             self._write(out, PENDING)
             try:
@@ -101,7 +102,7 @@ class Lineage:
         names = os.stat(self._real).st_nlink
         if names > 1:
             raise DataError(
-                f"The {self.what} {self.memory} must have one name, but {names} names (hard links) lead to them, and "
+                f"The {self.what} {self.kept} must have one name, but {names} names (hard links) lead to them, and "
                 "the note of who used them lies beside one of them. Remove the others."
             )
 
@@ -119,7 +120,7 @@ class Lineage:
                 "know that no request was served from them."
             ) from e
         # Statistics that were written anew under the same name are others.
-        return found if about == sha256(self.memory) and state in (PENDING, DONE) else None
+        return found if about == sha256(self.kept) and state in (PENDING, DONE) else None
 
     def _folder(self, found: dict[str, Any]) -> Path:
         return Path(os.path.normpath(self._real.parent / found["folder"]))
@@ -133,7 +134,7 @@ class Lineage:
     def _write(self, out: Path, state: str) -> None:
         # From where the statistics lie, so that both may move together.
         folder = os.path.relpath(out.resolve(), self._real.parent)
-        told = {"statistics": sha256(self.memory), "folder": folder, "state": state}
+        told = {"statistics": sha256(self.kept), "folder": folder, "state": state}
         write_whole(self.note, json.dumps(told, sort_keys=True).encode() + b"\n", replace=True)
 
 

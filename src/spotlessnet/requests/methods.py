@@ -292,7 +292,9 @@ def for_other_networks(scrub: Scrub) -> Scrub:
     for link in _links(scrub):
         models = getattr(link, "fold_models", None)
         own = {} if getattr(link, "statistics", None) is None else {"statistics": None}
-        changes.append(own if models is None else {**own, "fold_models": replace(models, origin=None, after_requests=False)})
+        changes.append(
+            own if models is None else {**own, "fold_models": replace(models, origin=None, after_requests=False)}
+        )
     if not any(changes):
         return scrub
     links = [replace(link, **own) if own else link for link, own in zip(_links(scrub), changes, strict=True)]  # type: ignore[type-var]

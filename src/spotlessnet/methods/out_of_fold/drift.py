@@ -15,6 +15,7 @@ from spotlessnet.precomputed.others import Others
 UNIT = "L1 distance of probabilities, of at most 2"
 """What the departure of answers is counted in; that of statistics is a share of their linear picture."""
 
+
 def watch(
     trained: Trained,
     weights: Float[Tensor, " P"],
