@@ -157,7 +157,8 @@ def scores(q: Tensor, W: Tensor) -> Tensor:
 def cores(run: Run, seed: int, share: float) -> None:
     order = torch.randperm(len(run.x), generator=torch.Generator().manual_seed(seed)).to(run.device)
     core, user = order[: int(share * len(order))], order[int(share * len(order)) :]
-    network, took = run.train(core, seed, epochs=EPOCHS[share], graph=True, **CORE)
+    epochs = run.args.core_epochs or EPOCHS[share]
+    network, took = run.train(core, seed, epochs=epochs, graph=True, **CORE)
     zooms = ZOOMS[share]
     alone = run.tested(cifar.answers(network, run.x_test, True, zooms=zooms))
     began = run.clock()
@@ -177,7 +178,7 @@ def cores(run: Run, seed: int, share: float) -> None:
         what="forgettable", seed=seed, core=share, error=run.tested(scores(test, model.weights)),
         error_pooled=run.tested(scores(test[:, pooled], small.weights)), error_core_alone=alone, features=q.shape[1],
         ridge=ridge, loo=loo, seconds_core=took, seconds_features=featured, seconds_fit=solved,
-        epochs=EPOCHS[share], zooms=zooms, certificate=model.certificate.relative,
+        epochs=epochs, zooms=zooms, certificate=model.certificate.relative,
     )  # fmt: skip
     del small, test
     requests(run, seed, share, model, q, user, core)
@@ -352,6 +353,7 @@ def flags() -> Flags:
     )
     parser.add_argument("--parts", nargs="+", default=["tune", "cores", "sequence", "attack", "sisa"])
     parser.add_argument("--cores", type=float, nargs="+", default=[0.1, 0.25])
+    parser.add_argument("--core-epochs", type=int, default=0, help="of the core model, in place of the chosen number")
     parser.add_argument("--pixels", type=int, default=PIXELS)
     parser.add_argument("--shadows", type=int, default=64)
     parser.add_argument("--shards", type=int, nargs="+", default=[5, 20])

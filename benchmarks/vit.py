@@ -2,6 +2,7 @@
 
     python benchmarks/vit.py --out results/vit.jsonl
     python benchmarks/vit.py --tiny          # a small ViT and a few rows on any machine, to see that it runs
+    python benchmarks/vit.py --docs docs/which_method_when.md     # measure nothing: the kept rows as a table
 
 Each part is run once with the default budget and once within `--memory-limit` GiB; a row is written as soon as it is
 known. An epoch is a pass there and back over all images, 64 at a time, with torch alone and its fused attention. Peaks
@@ -39,9 +40,11 @@ from spotlessnet.precomputed.statistics import Statistics
 
 # Started as a script, its own folder comes first, not the one that holds it.
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from benchmarks.common import Flags, accelerator, command, device_of
+from benchmarks.common import Flags, Place, accelerator, command, device_of
 
 GIB = 2**30
+KEPT = Path(__file__).parents[1] / "results" / "vit.jsonl"
+PLACE = Place("<!-- ViT: written by benchmarks/vit.py -->", "<!-- end of ViT -->")
 FORGOTTEN = 10
 
 
@@ -245,8 +248,26 @@ def measure(options: argparse.Namespace, trained: Trained, report: Report) -> No
         del found
 
 
+def table(found: list[dict[str, Any]], rows: int = 1000) -> str:
+    """What was measured at so many rows: by itself, and within the limit."""
+    lines = [
+        "| part | seconds | epochs | peak | within 8 GiB: seconds | epochs | peak |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for what in (PRODUCT, MONTE_CARLO, EXACT, STEP):
+        cells = [
+            f"{row['seconds']:.1f} | {row['epochs']:.1f} | {row['peak_gib']:.1f} GiB"
+            for limit in (None, 8.0)
+            for row in found
+            if (row["what"], row["rows"], row["memory_limit_gib"]) == (what, rows, limit)
+        ]
+        lines.append(f"| {what} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def flags() -> Flags:
     parser = Flags(__doc__).out(help="add the lines to this file").device()
+    parser.add_argument("--docs", type=Path, help="write the kept rows as a table into this page, and stop")
     parser.add_argument("--tiny", action="store_true", help="a small ViT and a few rows, to see that it runs")
     parser.add_argument("--network", choices=("transformers", "plain"), default="transformers")
     parser.add_argument("--exactness", choices=("float32", "tf32"), default="tf32")
@@ -265,6 +286,11 @@ def flags() -> Flags:
 
 def main() -> None:
     options = flags().parse_args()
+    if options.docs is not None:
+        page = options.docs.read_text(encoding="utf-8")
+        found = [json.loads(line) for line in KEPT.read_text(encoding="utf-8").splitlines()]
+        options.docs.write_text(PLACE.fill(page, table(found)), encoding="utf-8")
+        return
     if options.tiny:
         options.rows, options.rank, options.sample, options.memory_limit = [6, 12], 3, 4, 0.001
     device = device_of(options)

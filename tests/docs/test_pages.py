@@ -16,6 +16,7 @@ import benchmarks.frontier_page
 import benchmarks.large_page
 import benchmarks.requests
 import benchmarks.sequences
+import benchmarks.vit
 import pytest
 import torch
 from benchmarks.methods import PLACE, table
@@ -169,6 +170,45 @@ def test_figures_are_those_of_the_results():
     [basis] = [row for row in found if row["what"].startswith("rank-200") and row["rows"] == 50_000]
     assert f"took {basis['seconds']:.0f} s, {basis['products']} products" in text
     assert f"{basis['tflops']:.0f} TFLOP/s, {basis['share_of_ceiling']:.0%}".replace("%", " %") in text
+
+
+def test_what_is_said_of_audits_of_adamw_is_in_its_record():
+    figures = json.loads((RESULTS / "calibration-adamw.json").read_text())["figures"]
+    kinds = ("retrained_pass", "original_caught", "one_row_kept_caught")
+    passed, caught, kept = (round(100 * figures[name]["share"]) for name in kinds)
+    text = " ".join((DOCS / "reading_the_report.md").read_text(encoding="utf-8").split())
+    assert f"{figures['networks']} trainings, 100 audits" in text
+    assert f"*forgotten* in {passed} of 100, unchanged ones *not forgotten* in {caught} of 100" in text
+    assert f"kept one example, in {kept} of 100" in text
+    otherwise = figures["trained_otherwise_pass"]
+    told = [otherwise[word] for word in ("forgotten", "inconclusive", "not forgotten")]
+    assert "with AdamW {}, {} and {} of 100".format(*told) in text
+    sgd = json.loads((RESULTS / "calibration.json").read_text())["figures"]
+    known, before = (1 - one["error_on_forgotten"]["original"] for one in (figures, sgd))
+    assert f"answered {100 * known:.0f} % of the sixty wrong labels (with SGD {100 * before:.0f} %)" in text
+    margin, *others = (one["ks_p"] for one in figures["null_p_values"].values())
+    assert f"p = {margin:.2f} over 100 draws; the others {others[0]:.2f} and {others[1]:.2f}" in text
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert f"with AdamW in {passed}, {caught} and {kept} of 100" in readme
+
+
+def test_what_is_said_of_the_vit_is_in_its_rows():
+    found = [json.loads(line) for line in (RESULTS / "vit.jsonl").read_text().splitlines()]
+    page = TABLE.read_text(encoding="utf-8")
+    assert benchmarks.vit.PLACE.fill(page, benchmarks.vit.table(found)) == page
+    text = " ".join(page.split())
+    done = {(row["what"], row["rows"], row["memory_limit_gib"]): row for row in found if "seconds" in row}
+    few, many = (done["one epoch", rows, None] for rows in (1000, 10_000))
+    assert f"{few['seconds']:.2f} s and {few['peak_gib']:.2f} GiB" in text
+    assert f"only the epoch was run ({many['seconds']:.1f} s, {many['peak_gib']:.2f} GiB)" in text
+    assert {what for what, rows, _ in done if rows == 10_000} == {"one epoch"}
+    assert not any(what == "statistics" for what, _, _ in done)
+    tight = {what: row for (what, _, limit), row in done.items() if limit}
+    assert all(row["peak_gib"] <= 8 for row in tight.values())
+    slower = [row["seconds"] / done[what, 1000, None]["seconds"] for what, row in tight.items()]
+    assert f"{min(slower):.1f} to {max(slower):.1f} times slower" in text
+    free, limited = (done["Gauss-Newton product", 1000, limit]["epochs"] for limit in (None, 8.0))
+    assert f"a product took {free:.2f} epochs without it and {limited:.2f} with it" in text
 
 
 def test_the_table_of_methods_is_the_one_of_its_rows():
