@@ -21,7 +21,6 @@ RENAMED = (
     ("memory, all rows at hand", "statistics, all retained examples"),
     ("memory, 150 rows at hand", "statistics, 150 retained examples"),
     ("memory, effects purged", "statistics, `private` destroyed"),
-    ("fold models, 60 rows a round", "fold models, 60 examples a round"),
     ("the memory", "the statistics"),
     ("tutors", "fold models"),
     ("forgotten rows", "forgotten examples"),

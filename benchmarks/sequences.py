@@ -56,11 +56,10 @@ NOISE = 0.05
 RECIPE = Recipe(epochs=15, lr=0.1, batch_size=50, schedule="cosine")
 AT_HAND, SAMPLE = "memory, all rows at hand", "memory, 150 rows at hand"
 PURGED = "memory, effects purged"
-FOLD_MODELS, LIMITED = "fold models", "fold models, 60 rows a round"
+FOLD_MODELS = "fold models"
 JOINT = "planted fault: everything asked for again"
 RETRAINED = "retrained each time"
-METHODS = (AT_HAND, SAMPLE, PURGED, FOLD_MODELS, LIMITED, RETRAINED)
-DISTILLED = (FOLD_MODELS, LIMITED)
+METHODS = (AT_HAND, SAMPLE, PURGED, FOLD_MODELS, RETRAINED)
 LOSS, SCORE, SERVED = "loss taken back", "score taken back", "requests served"
 LOOKED, BEYOND = {LOSS: "losses looked at again", SCORE: "scores looked at again"}, ", beyond unseen examples"
 FURTHEST = "largest share of the loss taken back"
@@ -127,8 +126,8 @@ def networks(method: str, original: Trained, data: Data, cohorts: list[list[int]
     if method == RETRAINED:
         yield from _retrained(original, data, cohorts)
         return
-    if method in DISTILLED:
-        yield from _distilled(original, data, cohorts, 60 if method == LIMITED else None)
+    if method == FOLD_MODELS:
+        yield from _distilled(original, data, cohorts)
         return
     memory = written = precompute(original, data, rank=RANK, diagonal=None)
     network, kept, ridge = original, data, 0.0
@@ -152,14 +151,14 @@ def networks(method: str, original: Trained, data: Data, cohorts: list[list[int]
         yield network
 
 
-def _distilled(original: Trained, data: Data, cohorts: list[list[int]], most: int | None) -> Iterator[Trained]:
+def _distilled(original: Trained, data: Data, cohorts: list[list[int]]) -> Iterator[Trained]:
     """From fold models that are trained anew for every request, on the rows that are left."""
     network, kept = original, data
     for i, cohort in enumerate(cohorts):
         fold_models = train_fold_models(network, kept, after_requests=i > 0)
         forget = rows(cohort)(data).forget
         kept = kept.without(forget)
-        scrub = OutOfFoldDistillation(fold_models=fold_models, epochs=3, examples_per_epoch=most, seed=i)
+        scrub = OutOfFoldDistillation(fold_models=fold_models, epochs=3, seed=i)
         done = scrub(network, Split(forget=forget, kept=kept))
         if done.diagnostics["retrain_now"]:
             return
@@ -221,7 +220,7 @@ def measure(setting: Setting, seed: int, methods: Sequence[str] = METHODS) -> It
         return found if shadows is None else found | {SCORE: -shadows.scores(network, everything)}
 
     for method in methods:
-        if method in DISTILLED and setting.squared:
+        if method == FOLD_MODELS and setting.squared:
             continue
         path = [look(network) for network in (original, *networks(method, original, data, cohorts))]
         yield Row(setting.name, method, SERVED, seed, float(len(path) - 1))

@@ -190,7 +190,9 @@ def test_tutors_are_trained_once_and_asked_by_every_request(here):
     receipt = json.loads((here / "first/receipt.json").read_text())["predicate"]
     assert receipt["method"] == "out-of-fold-distillation"
     assert len(receipt["inputs"]["fold_models"]["commitment"]) == 64
-    assert any("The file of the fold models holds the network from before this request" in limit for limit in receipt["limits"])
+    assert any(
+        "The file of the fold models holds the network from before this request" in limit for limit in receipt["limits"]
+    )
     (here / "forget.csv").write_text("id\nperson-2\n")
     # What a second request finds beside the new network is in `test_memories`.
     asked = tuple("same.safetensors" if word == "kept/fold-models.safetensors" else word for word in asked)

@@ -283,12 +283,11 @@ def test_what_is_said_of_sequences_is_in_their_rows():
     assert f"Retraining each time: {retrained[0]} in the loss, {retrained[1]} in the score." in text
     # In words: less often than retraining, for statistics and fold models, with what they are held to or without.
     for readout in (said.LOSS, said.SCORE):
-        shares = {m: total(m, readout) / total(m, said.LOOKED[readout]) for m in (*said.METHODS,) if m != said.LIMITED}
+        shares = {m: total(m, readout) / total(m, said.LOOKED[readout]) for m in said.METHODS}
         assert max(share for m, share in shares.items() if m != said.RETRAINED) < shares[said.RETRAINED]
     asked = {m: 10 * len({(r.experiment, r.seed) for r in rows if r.method == m}) for m in said.METHODS}
     served = {m: f"{total(m, said.SERVED):,} of {asked[m]:,}" for m in said.METHODS}
     assert f"| served | {served[said.AT_HAND]} | {served[said.FOLD_MODELS]} |" in text
-    assert f"({served[said.LIMITED]} served, {asked[said.LIMITED] // 10} of them first ones)" in text
     assert f"{served[said.PURGED]} served, {gone[0]} looks undone in the loss" in text
     sequences = len({(row.experiment, row.seed) for row in rows})
     assert f"{sequences} sequences of ten requests" in text

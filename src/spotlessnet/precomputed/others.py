@@ -38,9 +38,6 @@ FURTHEST_OWN = 0.75
 """The same for rows with their own labels, of a step that holds all these rows to what the network says. Chosen on
 seeds 0 to 2 of four settings of `benchmarks/sequences.py`."""
 
-FURTHEST_LIMITED = 0.25
-"""The same of a step that visits a part of them only. Chosen on seeds 0 to 3 of three settings."""
-
 LEAST_LEFT = 0.75
 """For losses without classes: the share of a stand-in's residual that must be left."""
 
@@ -80,16 +77,15 @@ class Others:
     limit: float = FURTHEST
 
     @staticmethod
-    def with_own_labels(trained: Trained, retain: Data, *, limited: bool = False) -> "Others":
+    def with_own_labels(trained: Trained, retain: Data) -> "Others":
         """The same rows with the labels that they have: they stand in for ordinary rows.
 
         A step that holds retained rows to their labels lowers the loss of ordinary rows that are gone just so, which
-        rows with labels of others do not show. `limited` says that it visits a part of them only.
+        rows with labels of others do not show.
         """
         rows = retain.select(evenly(len(retain), WATCHED))
         labels = (rows.labels().cpu(),)
-        limit = FURTHEST_LIMITED if limited else FURTHEST_OWN
-        return Others(trained, rows, labels, _losses(trained, rows, labels), limit)
+        return Others(trained, rows, labels, _losses(trained, rows, labels), FURTHEST_OWN)
 
     @staticmethod
     def of(trained: Trained, retain: Data, seed: int = 0) -> "Others":

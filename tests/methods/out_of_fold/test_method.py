@@ -177,6 +177,19 @@ def test_a_step_that_takes_back_what_an_earlier_request_did_is_refused(monkeypat
     assert "as far as earlier requests are safe from" in told["assumed"][-1]
 
 
+def test_after_a_request_every_retained_row_is_visited():
+    trained, split = problem()
+    for after in (False, True):
+        fold_models = train_fold_models(trained, split.whole, after_requests=after)
+        OutOfFoldDistillation(fold_models=fold_models).check_needs(trained, split)
+        limited = OutOfFoldDistillation(fold_models=fold_models, examples_per_epoch=5)
+        if after:
+            with pytest.raises(SettingError, match="must visit every retained row in each round"):
+                limited.check_needs(trained, split)
+        else:
+            limited.check_needs(trained, split)
+
+
 def test_a_network_that_has_lost_more_than_tutors_lack_must_be_retrained():
     first, split = problem()
     fold_models = train_fold_models(first, split.whole)

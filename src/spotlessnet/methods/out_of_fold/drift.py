@@ -54,28 +54,18 @@ def watch(
 
 
 def look_back(
-    trained: Trained,
-    weights: Float[Tensor, " P"],
-    retain: Data,
-    fold_models: FoldModels,
-    notes: Notes,
-    *,
-    limited: bool,
+    trained: Trained, weights: Float[Tensor, " P"], retain: Data, fold_models: FoldModels, notes: Notes
 ) -> None:
-    """Whether the step may take back what earlier requests did: retained rows stand in for theirs (`Others`).
-
-    `limited` says that not all of them were visited.
-    """
+    """Whether the step may take back what earlier requests did: retained rows stand in for theirs (`Others`)."""
     if not fold_models.after_requests:
         return
     # Retained rows are held, and what still moves is what the visits could not hold: ordinary rows move so too. Wrong
     # labels that are gone are safe with them: a request does far more to these.
-    others = Others.with_own_labels(trained, retain, limited=limited).moved(weights - trained.weights)
+    others = Others.with_own_labels(trained, retain).moved(weights - trained.weights)
     notes.measure(DistillationFacts, others_moved=others)
     if not others <= 1:
         notes.measure(DistillationFacts, retrain_now=True)
         notes.assume(
             f"the step moves other rows {others:.1f} times as far as earlier requests are safe from",
-            "give the request more visits (`compute_budget`, `examples_per_epoch`), or retrain now; how much this "
-            "request forgot is not known",
+            "retrain now; how much this request forgot is not known",
         )
