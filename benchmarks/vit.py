@@ -91,10 +91,10 @@ def network(options: argparse.Namespace) -> nn.Module:
         return PlainViT(pixels, patch, width, heads, layers, options.classes)
     from transformers import ViTConfig, ViTForImageClassification
 
-    sizes = {"hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads}
-    config = ViTConfig(
-        image_size=pixels, patch_size=patch, intermediate_size=4 * width, num_labels=options.classes, **sizes
-    )
+    sizes: dict[str, Any] = {"hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads}
+    sizes |= {"image_size": pixels, "patch_size": patch, "intermediate_size": 4 * width}
+    sizes |= {"num_labels": options.classes}
+    config = ViTConfig(**sizes)
     return ViTForImageClassification(config)
 
 
@@ -120,7 +120,7 @@ def epoch(trained: Trained, data: Data, batch_size: int) -> None:
 def ntk(trained: Trained, data: Data, iterations: int, statistics: Statistics | None = None) -> None:
     """A step without `FORGOTTEN` rows, whose length is not searched: with random weights there is none to find."""
     forget = data.select(range(min(FORGOTTEN, len(data) // 2)))
-    split = Split(forget, data.without(forget), None, None, Request("benchmark", ()))
+    split = Split(forget=forget, kept=data.without(forget), request=Request("benchmark"))
     solver = Auto(tolerance=1e-4, max_iterations=iterations)
     settings: dict[str, Any] = {"damping": 0.1} if statistics is None else {"statistics": statistics, "damping": 0.1}
     found = NTK(solver=solver, search=False, **settings).shift(trained, split, Notes())

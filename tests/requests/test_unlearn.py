@@ -4,6 +4,7 @@ import copy
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -290,18 +291,18 @@ def test_objects_serve_one_request_too(kind):
     trained = sn.Trained.of(model, init=start, recipe=RECIPE)
     data = sn.Data.of((x, y))
     kept = sn.precompute(trained, data, rank=10) if kind == "statistics" else sn.train_fold_models(trained, data)
-    how = {kind: kept, "method": "ntk" if kind == "statistics" else TAUGHT}
+    how: dict[str, Any] = {kind: kept, "method": "ntk" if kind == "statistics" else TAUGHT}
     with pytest.raises(SpotlessError, match="row"):
-        sn.unlearn(trained, (x, y), forget=[1000], **how)  # type: ignore[arg-type]
+        sn.unlearn(trained, (x, y), forget=[1000], **how)
     # A request that was refused used nothing up.
-    first = sn.unlearn(trained, (x, y), forget=[5], accept_damage=True, **how)  # type: ignore[arg-type]
+    first = sn.unlearn(trained, (x, y), forget=[5], accept_damage=True, **how)
     with pytest.raises(DataError, match=f"served a request before.*{AFTER[kind]}"):
-        sn.unlearn(trained, (x, y), forget=[6], **how)  # type: ignore[arg-type]
+        sn.unlearn(trained, (x, y), forget=[6], **how)
     left = [row for row in range(90) if row != 5]
     after = sn.Trained.of(first.model, init=start, recipe=RECIPE)
     rest = sn.Data.of((x[left], y[left]))
     how[kind] = first.statistics if kind == "statistics" else sn.train_fold_models(after, rest)
-    second = sn.unlearn(after, (x[left], y[left]), forget=[5], accept_damage=True, **how)  # type: ignore[arg-type]
+    second = sn.unlearn(after, (x[left], y[left]), forget=[5], accept_damage=True, **how)
     assert second.receipt["predicate"]["request"]["kept"] == 88
 
 
