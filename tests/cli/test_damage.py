@@ -8,10 +8,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import float64, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 import spotlessnet as sn
 from spotlessnet.core.answers import CHECKED, utility_of
 from spotlessnet.core.errors import DamageError
+from spotlessnet.core.scrub import Scrub, Sizes, Work
+from spotlessnet.requests.planning import estimate
 from tests.cli.workshop import BASE, DATA, QUICK, RECIPE, spotless
 
 RUINOUS = ("--method", "gradient-ascent", "--set", "lr=1e6")
@@ -224,6 +227,56 @@ def test_yes_or_no_labels_that_are_always_no_are_damage():
         sn.check_damage(trained, trained.at(no), split, limit=0.1)  # at 0.1 the loss alone refuses nothing
     (balanced,) = [one for one in utility_of(trained, trained.at(no), split) if one.kind == "balanced error"]
     assert (balanced.before, balanced.after) == (0, 0.5)
+
+
+class Nothing(Scrub):
+    """Takes nothing, so that its plan is of the look alone."""
+
+    def shift(self, trained, split, notes):
+        return trained.weights
+
+    def cost(self, trained, split):
+        return Work.sure(0.0)
+
+
+@pytest.mark.parametrize("rows", [40, 700])
+@pytest.mark.parametrize("loss", [None, sn.BinaryCrossEntropy(), sn.SquaredError()], ids=lambda one: type(one).__name__)
+def test_a_look_takes_what_the_plan_counts_for_it(loss, rows):
+    """Every network answered its rows three times, and plans counted one of them, then two."""
+    x, g = scattered(rows=rows)
+    y = torch.arange(rows) % 3
+    labels = y if loss is None else nn.functional.one_hot(y, 3).double()
+    trained, split = linear(
+        x, labels, torch.randn(3, 20, generator=g, dtype=float64), torch.zeros(3, dtype=float64), loss
+    )
+    split = replace(split, test=sn.Data.of((x[:30], labels[:30])))
+    with FlopCounterMode(display=False) as all_of_it:
+        utility_of(trained, trained, split)
+    with FlopCounterMode(display=False) as of_one_row:
+        trained.outputs(x[:1])
+    cost, sizes = estimate(trained, split, Nothing()), Sizes.of(trained, split)
+    planned = cost.seconds / cost.epoch * len(split.retain) * sizes.gradient / sizes.answer
+    assert planned == pytest.approx(all_of_it.get_total_flops() / of_one_row.get_total_flops())
+    assert planned == pytest.approx(2 * (rows - 1 + 30))
+
+
+def test_all_that_a_look_tells_by_hand():
+    """Of 600 rows in three batches, sorted by class; the third class mostly goes and is balanced against nothing."""
+    x, g = scattered()
+    y = torch.arange(600) // 200
+    weight = torch.randn(3, 20, generator=g, dtype=float64)
+    trained, _ = linear(x, y, weight, torch.zeros(3, dtype=float64))
+    data = sn.Data.of((x, y))
+    split = sn.Split(forget=data.select(range(480, 600)), kept=data.select(range(480)))
+    after = trained.at(trained.weights * 0.5 + 0.1 * torch.randn(63, generator=g, dtype=float64))
+    error, loss, balanced = utility_of(trained, after, split)
+    for network, side in ((trained, "before"), (after, "after")):
+        logits = x[:480] @ network.weights[:60].reshape(3, 20).T + network.weights[60:]
+        wrong = (logits.argmax(dim=1) != y[:480]).double()
+        assert getattr(error, side) == pytest.approx(float(wrong.mean()))
+        assert getattr(loss, side) == pytest.approx(float(nn.functional.cross_entropy(logits, y[:480])))
+        assert getattr(balanced, side) == pytest.approx(float((wrong[:200].mean() + wrong[200:400].mean()) / 2))
+    assert (error.rows, loss.rows, balanced.rows) == (480, 480, 400)
 
 
 def test_answers_without_confidence_are_damage():

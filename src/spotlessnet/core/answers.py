@@ -4,12 +4,12 @@ Every layer reads margins and error rates here: methods, readouts, guards and ex
 The guard is here too: a network that lost more than the request may cost is refused.
 """
 
-from collections.abc import Callable
+import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float, Float64, Int, Shaped
+from jaxtyping import Bool, Float, Float64, Int, Shaped
 from torch import Tensor, nn
 
 from spotlessnet.core.data import Data, evenly
@@ -24,6 +24,9 @@ MOST = 0.05
 
 CHECKED = 2048
 """Rows of each kind that are looked at, evenly spaced."""
+
+AT_ONCE = 256
+"""Rows of them that are answered together."""
 
 LEAST = 30
 """Rows, retained and held-out together, below which nobody can tell whether a network was ruined."""
@@ -206,51 +209,79 @@ def check_damage(
 
 def _still_known(held_out: Data, split: Split) -> Data:
     """Held-out rows whose label keeps at least half of its training rows: a network should forget a class that goes."""
-    if split.kept is None:
-        return held_out
-    y, kept, gone = held_out.labels(), split.kept.labels(), split.forget.labels()
-    if y.ndim != 1 or y.is_floating_point():
-        return held_out
+    return held_out.select(_known(held_out.labels(), split).nonzero().flatten())
+
+
+def _known(y: Shaped[Tensor, "N *d"], split: Split) -> Bool[Tensor, " N"]:
+    """Which of these labels keep at least half of their training rows; all of those that are no classes."""
+    if split.kept is None or y.ndim != 1 or y.is_floating_point():
+        return torch.ones(len(y), dtype=torch.bool)
+    kept, gone = split.kept.labels(), split.forget.labels()
     # A class that mostly goes should be forgotten: its held-out rows are then no sign of damage.
     known = [label for label in y.unique().tolist() if int((kept == label).sum()) >= int((gone == label).sum())]
-    return held_out.select(torch.isin(y, torch.tensor(known, dtype=y.dtype)).nonzero().flatten())
+    return torch.isin(y, torch.tensor(known, dtype=y.dtype))
 
 
 def _compared(name: str, before: Trained, after: Trained, data: Data, split: Split) -> list[Utility]:
     y = data.labels()
     loss = before.loss
-    first, then = (_mean(network, loss.mistakes, data) for network in (before, after))
-    if type(loss).mistakes is Loss.mistakes:
-        # A loss has no unit of its own: what it would be if answers had nothing to do with labels gives one.
-        order = torch.randperm(len(data), generator=torch.Generator().manual_seed(0))
-        knows = _mean(before, loss.mistakes, data.relabel(y[order])) - first
-        return [Utility(name, len(data), first, then, knows if knows > 0 else max(abs(first), 1e-12), "loss")]
+    # A loss has no unit of its own: what it would be if answers had nothing to do with labels gives one.
+    dealt = y[torch.randperm(len(data), generator=torch.Generator().manual_seed(0))]
+    known = _known(y, split)
+    first, then = (_look(network, loss, data, dealt, known) for network in (before, after))
+    if _has_no_mistakes(loss):
+        knows = first.dealt - first.error
+        scale = knows if knows > 0 else max(abs(first.error), 1e-12)
+        return [Utility(name, len(data), first.error, then.error, scale, "loss")]
     if isinstance(loss, CrossEntropy) and y.ndim > 1:
         name = f"{name}, position by position,"
-    found = [Utility(name, len(data), first, then)]
+    found = [Utility(name, len(data), first.error, then.error)]
     if not isinstance(loss, CrossEntropy | BinaryCrossEntropy):
         return found
-    first, then = (_mean(network, loss, data) for network in (before, after))
     # An answer that knows how common labels are and nothing else; a network that is worse is counted in its own loss.
-    scale = max(_constant_loss(loss, y) - first, first, 1e-12)
-    found.append(Utility(name, len(data), first, then, scale, "loss", BORNE["loss"]))
-    known = data if y.ndim > 1 else _still_known(data, split)
-    if len(known):
-        first, then = (_balanced(network, known) for network in (before, after))
-        found.append(Utility(name, len(known), first, then, 1.0, "balanced error", BORNE["balanced error"]))
+    scale = max(_constant_loss(loss, y) - first.loss, first.loss, 1e-12)
+    found.append(Utility(name, len(data), first.loss, then.loss, scale, "loss", BORNE["loss"]))
+    if known.any():
+        kind = "balanced error"
+        found.append(Utility(name, int(known.sum()), first.balanced, then.balanced, 1.0, kind, BORNE[kind]))
     return found
 
 
+def _has_no_mistakes(loss: Loss) -> bool:
+    return type(loss).mistakes is Loss.mistakes
+
+
+class _Look(NamedTuple):
+    """A network's means over some rows, infinite where an answer is not a number; zero where a loss has no such mean.
+
+    `dealt` is the loss against labels that were dealt at random.
+    """
+
+    error: float = math.inf
+    loss: float = math.inf
+    dealt: float = math.inf
+    balanced: float = math.inf
+
+
 @torch.no_grad()
-def _mean(network: Trained, measure: Callable[[Tensor, Tensor], Tensor], data: Data) -> float:
-    """The mean over rows, infinite where an answer is not a number; streamed, for a text's answers are large."""
-    total = 0.0
-    for batch in network.batches(data):
+def _look(network: Trained, loss: Loss, data: Data, dealt: Tensor, known: Bool[Tensor, " N"]) -> _Look:
+    """All means in one pass, for answering rows is what a look costs; streamed, for a text's answers are large."""
+    error = plain = random = 0.0
+    decisions = []
+    parts = zip(network.batches(data, AT_ONCE), dealt.split(AT_ONCE), known.split(AT_ONCE), strict=True)
+    for batch, others, keep in parts:
         answers = network.outputs(batch.x).double()
         if not bool(answers.isfinite().all()):
-            return float("inf")
-        total += float(measure(answers, batch.y).double().sum())
-    return total / len(data)
+            return _Look()
+        error += float(loss.mistakes(answers, batch.y).double().sum())
+        if _has_no_mistakes(loss):
+            random += float(loss(answers, others.to(answers.device)).double().sum())
+        if isinstance(loss, CrossEntropy | BinaryCrossEntropy):
+            plain += float(loss(answers, batch.y).double().sum())
+            at = keep.to(answers.device)
+            decisions.append([one.cpu() for one in _decisions(loss, answers[at], batch.y[at])])
+    N = len(data)
+    return _Look(error / N, plain / N, random / N, _balanced(loss, decisions) if known.any() else 0.0)
 
 
 def _constant_loss(loss: CrossEntropy | BinaryCrossEntropy, y: Tensor) -> float:
@@ -262,17 +293,11 @@ def _constant_loss(loss: CrossEntropy | BinaryCrossEntropy, y: Tensor) -> float:
     return float((torch.special.entr(p) + torch.special.entr(1 - p)).sum())
 
 
-@torch.no_grad()
-def _balanced(network: Trained, data: Data) -> float:
+def _balanced(loss: Loss, decisions: list[list[Tensor]]) -> float:
     """The share of wrong answers, class by class and then the mean; of yes-or-no labels, yes and no of each label."""
-    loss = network.loss
-    found = []
-    for batch in network.batches(data):
-        answers = network.outputs(batch.x)
-        if not bool(answers.isfinite().all()):
-            return float("inf")
-        found.append([one.cpu() for one in _decisions(loss, answers, batch.y)])
-    wrong, truth = (torch.cat(parts) for parts in zip(*found, strict=True))
+    if not decisions:
+        return 0.0
+    wrong, truth = (torch.cat(parts) for parts in zip(*decisions, strict=True))
     if isinstance(loss, CrossEntropy):
         rows = truth.bincount()
         shares = [*zip((truth.bincount(wrong) / rows)[rows > 0].tolist(), rows[rows > 0].tolist(), strict=True)]

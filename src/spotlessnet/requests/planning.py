@@ -350,10 +350,10 @@ def _passing(trained: Trained, sizes: Sizes, scrub: Scrub, limit: float | None) 
 
 
 def _looking(split: Split, sizes: Sizes) -> Work:
-    """Two networks answer a few rows that stay before anything is written: for errors and losses, and by class."""
+    """Two networks answer a few rows that stay, once each, before anything is written."""
     held_out = split.validation if split.validation is not None else split.test
     rows = sum(min(CHECKED, len(data)) for data in (split.kept, held_out) if data is not None)
-    return Work.sure(4 * rows * sizes.answer)
+    return Work.sure(2 * rows * sizes.answer)
 
 
 def size_in_words(bytes: float) -> str:
