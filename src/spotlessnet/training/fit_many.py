@@ -17,6 +17,7 @@ from spotlessnet.core.progress import track
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.source import Inputs
 from spotlessnet.core.trained import Trained, logits_of
+from spotlessnet.operators.rows import attention_spelled_out
 from spotlessnet.training.batches import Resident, by_number, permutation, repeatable
 from spotlessnet.training.fit import train, training_mode
 from spotlessnet.training.optimiser import Optimiser, lr_at
@@ -156,7 +157,8 @@ def _slope(trained: Trained) -> Slope:
     """For every network: the gradient of its mean loss over the rows present, its summed loss and its mistakes."""
 
     def risk(w: Tensor, x: Inputs, y: Tensor, present: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        outputs = trained.outputs(x, w)
+        with attention_spelled_out():
+            outputs = trained.outputs(x, w)
         total = (trained.loss(outputs, y) * present).sum()
         mistakes = (trained.loss.mistakes(outputs, y) * present).sum()
         return total / present.sum().clamp(min=1), (total, mistakes)
