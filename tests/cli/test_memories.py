@@ -8,7 +8,6 @@ import stat
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +17,12 @@ from safetensors.torch import load_file, save_file
 
 import spotlessnet as sn
 from spotlessnet.core.row_keys import RowKeys
-from spotlessnet.precomputed import others
+from spotlessnet.requests.folder import Private
 from tests.cli.workshop import BASE, DATA, RECIPE, spotless
 from tests.docs.blocks import ROOT
 
 ROWS = ("--model", "nets.py:build", "--weights", "model.safetensors", "--data", "mydata.py:train")
 STATISTICS = "memory/statistics.safetensors"
-
-
-@pytest.fixture
-def served_in_any_case(monkeypatch):
-    """With sixty rows fold models may take much back; these tests ask what a second request finds, not whether."""
-    monkeypatch.setattr(others, "FURTHEST_OWN", 100.0)
 
 
 def take_out(here: Path, *people: str) -> None:
@@ -126,26 +119,6 @@ def rows_before() -> tuple[torch.Tensor, torch.Tensor]:
     exec(DATA, space)
     x, y, _ = space["train"]()
     return x, y
-
-
-def test_fold_models_are_found_by_content_when_rows_were_taken_out(here, served_in_any_case):
-    """New ones, trained on the rows that are left: rows that were forgotten before are unknown to them."""
-    assert spotless("precompute", *ROWS, *RECIPE, "--rank", "0", "--folds", "2", "--out", "memory").code == 0
-    asked = ("scrub", *BASE, *RECIPE, "--fold-models", "memory/fold-models.safetensors")
-    assert spotless(*asked, "--out", "first").code == 0
-    whole = (here / "mydata.py").read_text()
-    take_out(here, "person-1", "person-5", "person-7")
-    assert spotless("precompute", *second(ROWS), *RECIPE, "--rank", "0", "--folds", "2", "--out", "anew").code == 0
-    (here / "forget.csv").write_text("id\nperson-8\n")
-    again = second(asked, **{"memory/fold-models.safetensors": "anew/fold-models.safetensors"})
-    fewer = (here / "mydata.py").read_text()
-    (here / "mydata.py").write_text(whole)
-    ended = spotless(*again, "--out", "second")
-    assert ended.code == 3
-    assert "3 of 60 rows are not among the 57 rows of" in ended.err
-    (here / "mydata.py").write_text(fewer)
-    ended = spotless(*again, "--out", "second")
-    assert ended.code == 0, ended.err
 
 
 @pytest.mark.parametrize("kept", ["statistics", "fold models"])
@@ -256,105 +229,52 @@ def test_one_memory_serves_one_request(here):
     assert spotless(*asked, "--out", "anew").code == 0
 
 
-def test_one_file_of_fold_models_serves_one_request(here, served_in_any_case):
-    """Given again, they would not know what the request before did, and which of its rows must not be taught."""
-    assert spotless("precompute", *ROWS, *RECIPE, "--rank", "0", "--folds", "2", "--out", "memory").code == 0
-    old = "memory/fold-models.safetensors"
-    asked = ("scrub", *BASE, *RECIPE, "--fold-models", old)
-    assert spotless(*asked, "--out", "first").code == 0
-    take_out(here, "person-1", "person-5", "person-7")
-    (here / "forget.csv").write_text("id\nperson-8\n")
-    for words in (asked, second(asked)):  # beside the old network, and beside the new one
-        ended = spotless(*words, "--out", "fork")
-        assert ended.code == 3
-        assert "were used by a request before, and serve one only" in ended.err
-        assert "Go on from the network in first, with fold models that are trained anew" in ended.err
-        assert len([line for line in ended.err.splitlines() if line.startswith("error")]) == 1
-        assert not (here / "fork").exists()
-    assert json.loads((here / f"{old}.next").read_text())["state"] == "done"
-    anew = ("precompute", *second(ROWS), *RECIPE, "--rank", "0", "--folds", "2", "--out", "anew")
-    assert spotless(*anew).code == 0
-    assert sn.read_fold_models(here / "anew/fold-models.safetensors").after_requests
-    ended = spotless(*second(asked, **{old: "anew/fold-models.safetensors"}), "--out", "second")
-    assert ended.code == 0, ended.err
-
-
-def test_of_two_requests_at_once_from_fold_models_one_is_served(here):
-    assert spotless("precompute", *ROWS, *RECIPE, "--rank", "0", "--folds", "2", "--out", "memory").code == 0
-    (here / "second.csv").write_text("id\nperson-2\n")
-    asked = ("scrub", *BASE, *RECIPE, "--fold-models", "memory/fold-models.safetensors")
-    other = tuple("second.csv" if word == "forget.csv" else word for word in asked)
-    runs = [started(*asked, "--out", "a"), started(*other, "--out", "b")]
-    told = [run.communicate(timeout=240) for run in runs]
-    assert sorted(run.returncode for run in runs) in ([0, 3], [0, 4]), told
-    assert len([name for name in ("a", "b") if (here / name / "receipt.json").is_file()]) == 1
-    [refused] = [err for (_, err), run in zip(told, runs, strict=True) if run.returncode]
-    assert "at work from the fold models" in refused or "with fold models that are trained anew" in refused
-
-
-def test_fold_models_that_would_take_back_an_earlier_request_are_refused_in_writing(here, monkeypatch):
-    assert spotless("precompute", *ROWS, *RECIPE, "--rank", "0", "--folds", "2", "--out", "memory").code == 0
-    path = here / "memory/fold-models.safetensors"
-    fold_models = sn.read_fold_models(path)
-    sn.write_fold_models(path, replace(fold_models, after_requests=True), replace=True)
-    monkeypatch.setattr(others, "FURTHEST_OWN", 1e-6)  # whatever moves the network may take an earlier request back
-    asked = ("scrub", *BASE, *RECIPE, "--fold-models", "memory/fold-models.safetensors", "--out", "run")
-    ended = spotless(*asked)
-    assert ended.code == 8
-    assert "error[retrain now]: What was kept for requests no longer serves: " in ended.err
-    assert "as far as earlier requests are safe from" in ended.err
-    assert sorted(p.name for p in (here / "run").iterdir()) == ["private", "refusal.json"]
-    told = json.loads((here / "run/refusal.json").read_text())
-    assert told["subject"] == []
-    assert told["predicate"]["about"]["retrain_now"] is True
-    assert not Path(f"{path}.next").exists()
-
-
-def test_a_request_from_fold_models_leaves_none_that_know_its_rows(here):
-    assert spotless("precompute", *ROWS, *RECIPE, "--rank", "0", "--folds", "2", "--out", "memory").code == 0
-    asked = ("scrub", *BASE, *RECIPE, "--fold-models", "memory/fold-models.safetensors")
-    assert spotless(*asked, "--out", "first").code == 0
-    assert not (here / "first/fold-models.safetensors").exists()
-    told = json.loads((here / "first/receipt.json").read_text())
-    assert any("trained on forgotten rows: destroy it" in limit for limit in told["predicate"]["limits"])
-
-
-def test_fold_models_of_another_network_are_refused(here):
-    """A request by another method moved the network: they know what it forgot, and would teach it again."""
-    assert spotless("precompute", *ROWS, *RECIPE, "--rank", "0", "--folds", "2", "--out", "memory").code == 0
-    assert spotless("scrub", *BASE, *RECIPE, "--method", "retrain", "--accept-damage", "--out", "first").code == 0
-    take_out(here, "person-1", "person-5", "person-7")
-    (here / "forget.csv").write_text("id\nperson-8\n")
-    asked = ("scrub", *BASE, *RECIPE, "--fold-models", "memory/fold-models.safetensors", "--out", "second")
-    ended = spotless(*second(asked))
-    assert ended.code == 3
-    assert "trained beside a network with other weights" in ended.err
-    assert not (here / "second").exists()
-
-
 def test_what_a_request_did_to_its_rows_lies_in_private_alone(here):
     """Later requests are held by it while it is there; when it was purged, they may move others less."""
     assert spotless("precompute", *ROWS, "--rank", "20", "--out", "memory").code == 0
     asked = ("scrub", *BASE, "--method", "ntk", "--statistics", STATISTICS)
     assert spotless(*asked, "--out", "first").code == 0
-    kept = here / "first/private/effects.json"
-    assert kept.is_file()
+    kept = here / "first/private/effect.json"
     assert stat.S_IMODE(kept.stat().st_mode) & 0o077 == 0
     public = b"".join(p.read_bytes() for p in (here / "first").iterdir() if p.is_file())
-    assert b"effects" not in public
     assert b"raised" not in public
+    told = json.loads(kept.read_text())
+    assert told["before"] == ""
+    one = {"size": 1, "raised": 2.0, "loss": 3.0, "due": "2999-01-01T00:00:00+00:00"}
+    kept.write_text(json.dumps({"effect": one, "before": ""}))
     take_out(here, "person-1", "person-5", "person-7")
     (here / "forget.csv").write_text("id\nperson-2\n")
-    told = []
-    for out, gone in (("known", False), ("gone", True)):
-        if gone:
-            assert spotless("purge", "first", "--now").code == 0
-            assert not kept.exists()
-            (here / "first/statistics.safetensors.next").unlink()  # as if the request before had not been
-        ended = spotless(*second(asked), "--json", "--out", out)
-        told.append((ended.code, (here / out / "private/effects.json").exists()))
-    assert told[0] == (0, True)
-    assert told[1] in ((0, False), (8, False))
+    assert spotless(*second(asked), "--out", "second").code == 0
+    later = Private(here / "second")
+    assert json.loads((later.path / "effect.json").read_text())["before"] == "../first"
+    assert "2.0" not in (later.path / "effect.json").read_text()  # each lies with its own request alone
+    effects = later.effects()
+    assert effects is not None
+    assert effects[0].raised == 2.0
+    assert spotless("purge", "first", "--now").code == 0
+    assert not kept.exists()
+    assert later.effects() is None
+
+
+@pytest.mark.parametrize("told", ["", "{}", "[]", '{"effect": null, "before": 3}', '{"effect": null, "before": "."}'])
+def test_what_a_request_did_is_not_known_where_its_file_is_damaged(here, told):
+    (here / "first/private").mkdir(parents=True)
+    (here / "first/private/effect.json").write_text(told)
+    assert Private(here / "first").effects() is None
+
+
+def test_a_second_request_on_the_very_data_of_the_first_is_refused(here):
+    """Retraining would learn again what the first one forgot."""
+    asked = ("scrub", *BASE, *RECIPE, "--method", "retrain", "--accept-damage")
+    assert spotless(*asked, "--out", "first").code == 0
+    (here / "forget.csv").write_text("id\nperson-8\n")
+    ended = spotless(*second(asked), "--out", "second")
+    assert ended.code == 3
+    assert "they are the very 60 rows of the request that wrote first/scrubbed.safetensors" in ended.err
+    assert not (here / "second").exists()
+    take_out(here, "person-1", "person-5", "person-7")
+    ended = spotless(*second(asked), "--out", "second")
+    assert ended.code == 0, ended.err
 
 
 def test_half_of_an_unfinished_request_is_no_memory(here):

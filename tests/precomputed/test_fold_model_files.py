@@ -20,7 +20,7 @@ WEIGHTS, PART = torch.randn(4, 7), torch.tensor([[0, 1, 0, 1, 0], [2, 2, 3, 3, 2
 @pytest.mark.parametrize(
     "fold_models",
     [
-        FoldModels(WEIGHTS, KEYS, PART),
+        FoldModels(WEIGHTS, KEYS, PART, origin=WEIGHTS[0].clone()),
         FoldModels(WEIGHTS.double(), KEYS, PART, scale=1.3, origin=torch.ones(7), lack=0.0123),
     ],
 )
@@ -38,14 +38,19 @@ def test_round_trip(fold_models: FoldModels, tmp_path: Path) -> None:
 
 
 def test_a_lack_that_cannot_be_is_refused(tmp_path: Path) -> None:
-    write_fold_models(tmp_path / "fold-models.safetensors", FoldModels(WEIGHTS, KEYS, PART, lack=-0.5))
+    write_fold_models(
+        tmp_path / "fold-models.safetensors", FoldModels(WEIGHTS, KEYS, PART, origin=WEIGHTS[0].clone(), lack=-0.5)
+    )
     with pytest.raises(DataError, match=r"fold-models\.safetensors are damaged: rows and parts do not belong together"):
         read_fold_models(tmp_path / "fold-models.safetensors")
 
 
 def test_keys_that_do_not_belong_to_the_parts_are_refused(tmp_path: Path) -> None:
     fewer = RowKeys(KEYS.salt, KEYS.digests[:4])
-    write_fold_models(tmp_path / "fold-models.safetensors", replace(FoldModels(WEIGHTS, KEYS, PART), keys=fewer))
+    write_fold_models(
+        tmp_path / "fold-models.safetensors",
+        replace(FoldModels(WEIGHTS, KEYS, PART, origin=WEIGHTS[0].clone()), keys=fewer),
+    )
     with pytest.raises(DataError, match="rows and parts do not belong together"):
         read_fold_models(tmp_path / "fold-models.safetensors")
 

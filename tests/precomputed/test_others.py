@@ -148,11 +148,12 @@ def test_an_effect_tells_of_the_rows_that_carry_it():
     assert Effect.of(trained, trained, rows) is None
     now = datetime(2030, 1, 1, tzinfo=UTC)
     kept = replace(found, due="2030-02-01T00:00:00+00:00")
-    assert from_text(as_text([kept, kept]), now) == (kept, kept)
-    assert from_text(as_text([kept, replace(kept, due="2029-12-31T00:00:00+00:00")]), now) is None
+    assert from_text(as_text(kept, "../first"), now) == (kept, "../first")
+    assert from_text(as_text(None, ""), now) == (None, "")
+    assert from_text(as_text(replace(kept, due="2029-12-31T00:00:00+00:00"), ""), now) is None
     for bad in ('"size": 0, "raised": 1, "loss": 1', '"size": 1, "raised": NaN, "loss": 1'):
         with pytest.raises(ValueError, match="no positive number"):
-            from_text(f'[{{{bad}, "due": "2030-02-01T00:00:00+00:00"}}]', now)
+            from_text(f'{{"effect": {{{bad}, "due": "2030-02-01T00:00:00+00:00"}}, "before": ""}}', now)
 
 
 def test_what_earlier_requests_did_is_known_but_not_written(tmp_path):

@@ -306,6 +306,21 @@ def test_objects_serve_one_request_too(kind):
     assert second.receipt["predicate"]["request"]["kept"] == 88
 
 
+@pytest.mark.parametrize("kind", ["statistics", "fold_models"])
+def test_a_method_brings_nothing_that_serves_one_request(kind):
+    model, start, x, y = problem()
+    trained = sn.Trained.of(model, init=start, recipe=RECIPE)
+    data = sn.Data.of((x, y))
+    method: sn.Scrub = (
+        sn.NTK(statistics=sn.precompute(trained, data, rank=10))
+        if kind == "statistics"
+        else sn.OutOfFoldDistillation(fold_models=sn.train_fold_models(trained, data))
+    )
+    for asked in (method, sn.chain(sn.Finetune(epochs=1), method)):
+        with pytest.raises(SettingError, match=f"Give `{kind}=...` to `sn.unlearn`"):
+            sn.unlearn(trained, (x, y), forget=[5], method=asked)
+
+
 @pytest.mark.parametrize("seeds", [0, 4, 1.5, True])
 def test_an_audit_of_too_few_seeds_is_refused_before_any_work(seeds):
     assert EquivalenceTest().least == LEAST

@@ -2,7 +2,6 @@
 
 import json
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 
@@ -13,9 +12,6 @@ from spotlessnet.core.trained import Trained
 
 NOISE = 0.05
 """A smaller rise of the mean loss, in nats, is none: there is nothing to take back. Of other losses, this share."""
-
-MOST = 10_000
-"""Requests of which a file may tell: each is looked at anew by every later one."""
 
 LARGEST = 2**53
 """Rows of a request at most."""
@@ -64,25 +60,31 @@ class Effect:
         return Effect(max(1, round(size)), raised, loss_after)
 
 
-def as_text(effects: Sequence[Effect]) -> str:
-    """For a file in `private`."""
-    return json.dumps([asdict(effect) for effect in effects])
+def as_text(effect: Effect | None, before: str) -> str:
+    """For a file in `private`: what this request did, and in which folder it is told what the one before did.
+
+    Each lies with its own request alone, so that it goes when that request's folder `private` does.
+    """
+    return json.dumps({"effect": None if effect is None else asdict(effect), "before": before})
 
 
-def from_text(text: str, now: datetime) -> tuple[Effect, ...] | None:
-    """What a file says of earlier requests, `None` where one of them is due to be destroyed.
+def from_text(text: str, now: datetime) -> tuple[Effect | None, str] | None:
+    """What a file says of its request, and the folder of the one before; `None` where it is due to be destroyed.
 
-    What no requests can have done is a `ValueError`.
+    What no request can have done is a `ValueError`.
     """
     told = json.loads(text)
-    if not isinstance(told, list) or len(told) > MOST:
-        raise ValueError(f"what earlier requests did must be a list of at most {MOST} entries")
-    if not all(isinstance(e, dict) and e.keys() == KINDS.keys() for e in told):
-        raise ValueError("what an earlier request did is not told in size, raised, loss and due")
-    if not all(type(e[name]) in kinds for e in told for name, kinds in KINDS.items()):
-        raise ValueError("what earlier requests did is no number")
-    if not all(0 < e["size"] <= LARGEST and LEAST <= e["raised"] <= e["loss"] <= GREATEST for e in told):
-        raise ValueError("what earlier requests did is no positive number, or more than the loss they left")
-    if any(datetime.fromisoformat(e["due"]).astimezone(UTC) <= now for e in told):
+    if not isinstance(told, dict) or told.keys() != {"effect", "before"} or type(told["before"]) is not str:
+        raise ValueError("what a request did must be told as an effect, and the folder of the one before")
+    e = told["effect"]
+    if e is None:
+        return None, told["before"]
+    if not isinstance(e, dict) or e.keys() != KINDS.keys():
+        raise ValueError("what a request did is not told in size, raised, loss and due")
+    if not all(type(e[name]) in kinds for name, kinds in KINDS.items()):
+        raise ValueError("what a request did is no number")
+    if not (0 < e["size"] <= LARGEST and LEAST <= e["raised"] <= e["loss"] <= GREATEST):
+        raise ValueError("what a request did is no positive number, or more than the loss that it left")
+    if datetime.fromisoformat(e["due"]).astimezone(UTC) <= now:
         return None
-    return tuple(Effect(e["size"], float(e["raised"]), float(e["loss"]), e["due"]) for e in told)
+    return Effect(e["size"], float(e["raised"]), float(e["loss"]), e["due"]), told["before"]

@@ -15,7 +15,7 @@ KIND, FORMAT = "spotlessnet fold models ", "spotlessnet fold models 4"
 AFTER = {"0": False, "1": True}
 BUFFER = "buffer/"
 NAMES = ("weights", "part", "scale", "origin", "lack")
-NEEDED = {"weights", "part", "scale", "keys"}
+NEEDED = {"weights", "part", "scale", "origin", "keys"}
 
 
 def write_fold_models(path: str | Path, fold_models: FoldModels, *, replace: bool = False) -> str:
@@ -48,10 +48,11 @@ def read_fold_models(path: str | Path) -> FoldModels:
             f"{path} must hold fold models, but does not say so. `spotless precompute --folds 2` writes them."
         )
     weights, part, scale, keys = (tensors[name] for name in ("weights", "part", "scale", "keys"))
-    origin, lack = tensors.get("origin"), tensors.get("lack")
+    origin = tensors["origin"]
+    lack = tensors.get("lack")
     fits = weights.ndim == 2 and keys.ndim == 2 and keys.dtype == torch.uint8 and keys.shape[1] == WIDTH
     fits = fits and part.ndim == 2 and part.dtype == torch.long and len(keys) == part.shape[1]
-    fits = fits and scale.numel() == 1 and float(scale) > 0 and (origin is None or origin.shape == weights.shape[1:])
+    fits = fits and scale.numel() == 1 and float(scale) > 0 and origin.shape == weights.shape[1:]
     fits = fits and (lack is None or (lack.numel() == 1 and float(lack) >= 0))
     if not fits or not bool(((part >= 0) & (part < len(weights))).all()):
         raise DataError(

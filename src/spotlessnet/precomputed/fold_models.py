@@ -77,16 +77,22 @@ class FoldModels:
             )
         self.keys.check_hold(data, "the fold models")
 
-    def check_trained_beside(self, network: Trained) -> None:
-        """Raise unless the network is still the one that they were trained beside."""
-        if self.origin is None or self.origin.shape != network.weights.shape:
-            return
+    def check_serve(self, network: Trained, data: Data) -> None:
+        """Raise unless the network is still the one that they were trained beside, and all their rows are here."""
+        self.check_belong_to(network, data)
+        if self.origin is None:
+            raise MismatchError("The fold models do not say beside which network they were trained. Train new ones.")
         gap = float((self.origin.to(network.weights) - network.weights).norm())
         if gap > SAME * max(1.0, float(network.weights.norm())):
             raise MismatchError(
                 f"The fold models were trained beside a network with other weights (distance {gap:.3g}): they know "
                 "rows that a request may have removed since, and would bring them back. Train new ones on the rows "
                 "that are left."
+            )
+        if len(data) != len(self.keys):
+            raise MismatchError(
+                f"The fold models were trained on {len(self.keys)} rows, but the data have {len(data)}: they know rows "
+                "that are gone, and would bring them back. Train new ones on the rows that are left."
             )
 
     def without(self, forget: Data) -> "FoldModels":

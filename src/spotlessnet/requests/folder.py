@@ -7,21 +7,30 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from spotlessnet.core.data import Contents
 from spotlessnet.core.errors import DamageError, DataError, IntegrityError, ResourceError
 from spotlessnet.core.files import opened, read_whole, sha256, sweep, write_whole
 from spotlessnet.precomputed.effect import Effect, as_text, from_text
-from spotlessnet.store.receipts import as_json, identity_of, loads_once, plain, read_receipt, verify
+from spotlessnet.precomputed.statistics import Statistics
+from spotlessnet.store.receipts import as_json, identity_of, keyed, loads_once, plain, read_receipt, verify
 
 RECEIPT = "receipt.json"
+SCRUBBED = "scrubbed.safetensors"
 PRIVATE, SALT, REQUEST, DUE = "private", "salt", "request.json", "destroy-after"
-EFFECTS = "effects.json"
+EFFECT = "effect.json"
+FIRST, UNKNOWN = "", "?"
+"""Instead of the folder of the request before: there was none, or it is not known."""
+
+MOST = 1000
+"""Requests that are followed back: each is looked at anew by every later one."""
+
 DIAGNOSTICS = "diagnostics.json"
 """What was measured with all digits, after the name of the receipt that has it coarsely: `receipt-diagnostics.json`."""
 
@@ -127,17 +136,43 @@ class Private:
             return None
         return found if isinstance(found, dict) else None
 
-    def keep_effects(self, effects: Sequence[Effect]) -> None:
-        """Keep what requests so far did to their rows, which helps to guess labels, so it stays in here."""
-        write_whole(self.path / EFFECTS, as_text(effects).encode() + b"\n", replace=True)
+    def keep_effect(self, old: Statistics | None, given: Path | Statistics | None, new: Statistics) -> None:
+        """Keep what a request did to its rows, which helps to guess labels, so it stays in here.
+
+        **Arguments:**
+
+        - `old`, `given`: the statistics that it was served from, and as they were given: beside their file it is told
+          what the request before did.
+        - `new`: those that it leaves.
+        """
+        if old is None or new.effects is None:
+            return
+        effect = new.effects[-1] if len(new.effects) > len(old.effects or ()) else None
+        before = UNKNOWN if old.after_requests else FIRST
+        if old.after_requests and isinstance(given, Path):
+            before = os.path.relpath(given.resolve().parent, self.out.resolve())
+        write_whole(self.path / EFFECT, as_text(effect, before).encode() + b"\n", replace=True)
 
     def effects(self) -> tuple[Effect, ...] | None:
-        """What `keep_effects` kept; `None` where it is gone, due or damaged."""
-        try:
-            text = read_whole(self.path / EFFECTS, "effects", LONGEST_REQUEST).decode()
-            return from_text(text, datetime.now(UTC))
-        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
-            return None
+        """What this request and those before it did, each told in its own folder.
+
+        `None` where one of them is gone, due or damaged.
+        """
+        found: list[Effect] = []
+        at = self
+        for _ in range(MOST):
+            try:
+                told = from_text(read_whole(at.path / EFFECT, "effect", LONGEST_NOTE).decode(), datetime.now(UTC))
+            except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+                return None
+            if told is None:
+                return None
+            effect, before = told
+            found += [] if effect is None else [effect]
+            if before == FIRST:
+                return tuple(reversed(found))
+            at = Private(at.out / before)
+        return None
 
     def _diagnostics(self, receipt: str) -> Path:
         return self.path / f"{Path(receipt).stem}-{DIAGNOSTICS}"
@@ -326,4 +361,21 @@ def _overwrite(path: Path) -> None:
 
 def follows_request(weights: Path | None) -> bool:
     """Whether these weights are what a request left: its receipt lies beside them."""
-    return weights is not None and (weights.resolve().parent / RECEIPT).is_file()
+    return weights is not None and weights.name == SCRUBBED and (weights.resolve().parent / RECEIPT).is_file()
+
+
+def check_rows_left(weights: Path, data: Contents) -> None:
+    """Raise where the data are those of the request that left these weights: what it forgot would be learnt again.
+
+    Told by its receipt as long as the folder `private` is there, which opens the commitment to its rows.
+    """
+    private = Private(weights.resolve().parent)
+    if not follows_request(weights) or not private.has_salt:
+        return
+    before = read_receipt(private.out / RECEIPT)["predicate"]["inputs"].get("data", {}).get("rows", {})
+    if before.get("commitment") == keyed(private.salt, "rows", data.sha256):
+        raise DataError(
+            f"The data must no longer hold what an earlier request forgot, but they are the very {data.count} rows of "
+            f"the request that wrote {weights}: this one would learn its rows again. Take them out of the data, and "
+            "ask again."
+        )

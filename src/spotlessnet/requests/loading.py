@@ -26,7 +26,7 @@ from spotlessnet.precomputed.fold_models import FoldModels
 from spotlessnet.precomputed.statistics import Statistics
 from spotlessnet.precomputed.statistics_files import read_statistics
 from spotlessnet.requests.case import Case, as_flag, called, made, resolve
-from spotlessnet.requests.folder import Private
+from spotlessnet.requests.folder import Private, check_rows_left
 from spotlessnet.store.checkpoints import fit_names, load_into, read_weights
 from spotlessnet.store.pretrained import is_pretrained, load_pretrained
 from spotlessnet.store.receipts import keyed
@@ -102,18 +102,16 @@ def need_inputs(case: Case, *others: str) -> None:
 def load_network(case: Case) -> LoadedNetwork:
     """The network of a case with its weights, and what was precomputed for it."""
     trained = case.model if isinstance(case.model, Trained) else _trained(case, _network(case))
-    statistics = _statistics(case.statistics) if isinstance(case.statistics, Path) else case.statistics
+    statistics = case.statistics
+    if isinstance(statistics, Path):
+        # With what earlier requests did to their rows, as long as that lies in `private`.
+        statistics = replace(read_statistics(statistics), effects=Private(statistics.resolve().parent).effects())
     if statistics is not None:
         statistics.check_belongs_to(trained)
     given = case.reference
     reference = None if given is None else trained.vector(_named(trained, given) if isinstance(given, Path) else given)
     fold_models = read_fold_models(case.fold_models) if isinstance(case.fold_models, Path) else case.fold_models
     return LoadedNetwork(trained, statistics, reference, fold_models)
-
-
-def _statistics(path: Path) -> Statistics:
-    """Statistics from a file, with what earlier requests did to their rows as long as that lies in `private`."""
-    return replace(read_statistics(path), effects=Private(path.resolve().parent).effects())
 
 
 def load_rows(case: Case, network: LoadedNetwork, *, needs_forget: bool = True) -> LoadedRequest:
@@ -131,8 +129,7 @@ def load_rows(case: Case, network: LoadedNetwork, *, needs_forget: bool = True) 
     if network.statistics is not None:
         network.statistics.check_holds(train)
     if network.fold_models is not None:
-        network.fold_models.check_trained_beside(network.trained)
-        network.fold_models.check_belong_to(network.trained, train)
+        network.fold_models.check_serve(network.trained, train)
     if cohort is None:
         # A split must name what goes; here nothing does.
         split = Split(forget=train.select([]), kept=train, test=test, request=Request("nothing"), **others)
@@ -142,6 +139,8 @@ def load_rows(case: Case, network: LoadedNetwork, *, needs_forget: bool = True) 
         raise DataError("`forget` must name rows, but names none, so there is nothing to forget.")
     contents = {n: contents_of(data) for n, data in (("test", test), *others.items()) if data is not None}
     contents["data"] = contents_of(train, split.forget)
+    if case.weights is not None:
+        check_rows_left(case.weights, contents["data"])
     found = replace(split.request, copies=contents["data"].copies)
     if isinstance(case.forget, Path) and isinstance(cohort, rows):
         # Row numbers come from a file as any other names do, and its comments count.

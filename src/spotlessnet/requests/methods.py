@@ -133,6 +133,7 @@ def check_method(case: Case) -> None:
         return
     if case.settings:
         raise SettingError("`settings` belong to a method by name, but `method` is one already. Give them to it.")
+    _check_brings_nothing(case.method)
     _check_fed(case, tuple(type(link) for link in _links(case.method)))
 
 
@@ -252,6 +253,17 @@ def _wanted(part: Any) -> str:
 
 def _links(scrub: Scrub) -> tuple[Scrub, ...]:
     return getattr(scrub, "links", (scrub,))
+
+
+def _check_brings_nothing(scrub: Scrub) -> None:
+    """Raise where a method that a person built holds what serves one request: nobody would see it served twice."""
+    for link in _links(scrub.scrub if isinstance(scrub, WithinBudget) else scrub):
+        for name in ("statistics", "fold_models"):
+            if getattr(link, name, None) is not None:
+                raise SettingError(
+                    f"A request must be given its {name.replace('_', ' ')} itself, but the method holds them: they "
+                    f"serve one request, which is seen to. Give `{name}=...` to `sn.unlearn`, and the method without."
+                )
 
 
 def _check_fed(case: Case, kinds: tuple[type[Scrub], ...]) -> None:

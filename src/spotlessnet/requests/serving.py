@@ -262,8 +262,7 @@ def _forget(
     statistics = _for_next_request(opened, after, _due(place))
     if folder is not None and statistics is not None:
         subjects[STATISTICS] = write_statistics(folder.path / STATISTICS, statistics, replace=folder.again)
-        if statistics.effects is not None:
-            folder.private.keep_effects(statistics.effects)
+        folder.private.keep_effect(opened.statistics, opened.case.statistics, statistics)
     report = None if audit is None else audited(plan, after, audit)
     if folder is not None and report is not None:
         subjects |= write_report(folder.path, report, replace=folder.again)
