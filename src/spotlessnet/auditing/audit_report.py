@@ -72,6 +72,10 @@ class AuditReport(metaclass=AcceptsOldNames):
     judgement = OldName("verdict")
     again = OldName("rerun_command")
 
+    def __repr__(self) -> str:
+        # Rows and curves by the thousand tell nobody anything; `write_report` shows them.
+        return f"AuditReport({self.title!r}, method={self.method!r}, outcome={self.outcome!r}, {len(self.rows)} rows)"
+
     @property
     def checks(self) -> Checks:
         """The verdict's checks, in order and by name: `report.checks["remembered share"]`; none without a verdict."""

@@ -58,7 +58,7 @@ class Unlearned:
     - `exact`: what was measured with all digits, as private as the salt: it would confirm a guess at the rows.
     """
 
-    receipt: dict[str, Any]
+    receipt: dict[str, Any] = field(repr=False)
     load_model: Callable[[], nn.Module] = field(repr=False)
     plan: Plan | None = None
     report: AuditReport | None = None

@@ -341,9 +341,10 @@ def test_the_margin_is_that_of_the_readout():
 
 def test_what_it_cannot_do_is_said():
     trained, split = problem()
-    with pytest.raises(
-        NeedError, match=r"neither. Give the split `validation`, or the method `fold_models=train_fold_models"
-    ):
+    asks = r"neither. Give fold models \(`--fold-models`, `fold_models=train_fold_models\(...\)`\), or the split"
+    with pytest.raises(NeedError, match=asks):
+        OutOfFoldDistillation().check_needs(trained, replace(split, validation=None))  # in a dry run too
+    with pytest.raises(NeedError, match=asks):
         OutOfFoldDistillation()(trained, replace(split, validation=None))
     assert split.validation is not None
     ones = (split.validation.labels() == 1).nonzero().squeeze(1)
