@@ -86,7 +86,7 @@ def test_fold_models_that_would_take_back_an_earlier_request_are_refused_in_writ
     ended = spotless(*asked)
     assert ended.code == 8
     assert "error[retrain now]: What was kept for requests no longer serves: " in ended.err
-    assert "as far as earlier requests are safe from" in ended.err
+    assert "further than earlier requests are safe from" in ended.err
     assert sorted(p.name for p in (here / "run").iterdir()) == ["private", "refusal.json"]
     told = json.loads((here / "run/refusal.json").read_text())
     assert told["subject"] == []

@@ -270,8 +270,15 @@ def test_a_second_request_on_the_very_data_of_the_first_is_refused(here):
     (here / "forget.csv").write_text("id\nperson-8\n")
     ended = spotless(*second(asked), "--out", "second")
     assert ended.code == 3
-    assert "they are the very 60 rows of the request that wrote first/scrubbed.safetensors" in ended.err
+    assert "3 rows of the request that wrote first/scrubbed.safetensors are still there" in ended.err
     assert not (here / "second").exists()
+    ended = spotless("precompute", *second(ROWS), "--rank", "5", "--out", "anew")
+    assert ended.code == 3
+    assert not (here / "anew").exists()
+    # A list that names them too asks for what may be asked.
+    (here / "forget.csv").write_text("id\nperson-1\nperson-5\nperson-7\nperson-8\n")
+    assert spotless(*second(asked), "--out", "all").code == 0
+    (here / "forget.csv").write_text("id\nperson-8\n")
     take_out(here, "person-1", "person-5", "person-7")
     ended = spotless(*second(asked), "--out", "second")
     assert ended.code == 0, ended.err

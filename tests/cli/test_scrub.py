@@ -4,6 +4,7 @@ import json
 import shutil
 import stat
 import tomllib
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
@@ -266,18 +267,20 @@ def test_tutors_that_do_not_fit_are_refused_before_any_work(here):
     space: dict[str, Any] = {}
     exec(DATA, space)
     data = sn.Data.of(space["train"]()[:2])
-    rows, part = RowKeys.of(data), (torch.arange(60) % 2).unsqueeze(0)
-    sn.write_fold_models(here / "other.safetensors", FoldModels(torch.zeros(2, 7), rows, part))
+    rows = RowKeys.of(data)
+    part = (torch.arange(60) % 2).unsqueeze(0)
+    good = FoldModels(torch.zeros(2, 51), rows, part, origin=torch.zeros(51))
+    small = replace(good, weights=torch.zeros(2, 7), origin=torch.zeros(7))
+    sn.write_fold_models(here / "other.safetensors", small)
     assert "The fold models have 7 weights, the network 51" in spotless(*asked, "other.safetensors").err
-    sn.write_fold_models(
-        here / "few.safetensors", FoldModels(torch.zeros(2, 51), RowKeys.of(data.select(range(4))), part[:, :4])
-    )
+    few = replace(good, keys=RowKeys.of(data.select(range(4))), part=part[:, :4])
+    sn.write_fold_models(here / "few.safetensors", few)
     ended = spotless(*asked, "few.safetensors")
     assert ended.code == 3
     assert "56 of 60 rows are not among the 4 rows of the fold models" in ended.err
-    sn.write_fold_models(here / "broken.safetensors", FoldModels(torch.zeros(2, 51), rows, part + 1))
+    sn.write_fold_models(here / "broken.safetensors", replace(good, part=part + 1))
     assert "rows and parts do not belong together" in spotless(*asked, "broken.safetensors").err
-    sn.write_fold_models(here / "turned.safetensors", FoldModels(torch.zeros(2, 51), rows, part, scale=-1.0))
+    sn.write_fold_models(here / "turned.safetensors", replace(good, scale=-1.0))
     assert "rows and parts do not belong together" in spotless(*asked, "turned.safetensors").err
     with pytest.raises(sn.SpotlessError, match="A fold model's weights are not finite, so nothing was written"):
         sn.write_fold_models(here / "nan.safetensors", FoldModels(torch.full((2, 51), torch.nan), rows, part))

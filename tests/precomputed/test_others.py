@@ -79,7 +79,7 @@ def test_without_retained_rows_there_is_no_second_request(method):
         split = Split(forget=data.select([1])) if kept is None else Split(forget=data.select([1]), kept=kept)
         told = method(statistics=later)(trained, split).diagnostics
         assert told["retrain_now"] is refused
-    assert told["others_moved"] == 0  # the first one raised nothing
+    assert "others_moved" not in told  # it would tell of the rows of the first one
 
 
 def classifier(seed: int) -> tuple[Trained, Data]:
@@ -184,10 +184,9 @@ def test_where_it_is_gone_others_may_move_less():
     later = after_request(statistics, trained, data.select([0]), trained.weights, retain=data.select(range(1, 40)))
     split = Split(forget=data.select([1]), kept=data.select(range(2, 40)))
     assert later.effects == ()  # the request raised nothing
-    known, gone = (
-        NTK(statistics=s)(trained, split).diagnostics["others_moved"] for s in (later, replace(later, effects=None))
-    )
-    assert known == 0 < gone
+    known, gone = (NTK(statistics=s)(trained, split).diagnostics for s in (later, replace(later, effects=None)))
+    assert gone["others_moved"] > 0
+    assert "others_moved" not in known
 
 
 def test_others_move_by_the_rise_of_their_log_odds():

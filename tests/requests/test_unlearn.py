@@ -316,7 +316,7 @@ def test_a_method_brings_nothing_that_serves_one_request(kind):
         if kind == "statistics"
         else sn.OutOfFoldDistillation(fold_models=sn.train_fold_models(trained, data))
     )
-    for asked in (method, sn.chain(sn.Finetune(epochs=1), method)):
+    for asked in (method, sn.chain(sn.Finetune(epochs=1), method), sn.chain(sn.chain(method))):
         with pytest.raises(SettingError, match=f"Give `{kind}=...` to `sn.unlearn`"):
             sn.unlearn(trained, (x, y), forget=[5], method=asked)
 

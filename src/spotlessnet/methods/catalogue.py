@@ -53,8 +53,7 @@ def _rank(name: str, first: tuple[str, ...]) -> tuple[int, str]:
 def _row(entry: Entry[type[Scrub]], trained: Trained, split: Split, retraining: float) -> list[str]:
     return [
         f"`{entry.python_name}`",
-        # Around another method it is no method of its own there: a budget is asked for by its flags.
-        "`--max-nats`, `--max-error-increase`" if entry.name == "within-budget" else f"`{entry.name}`",
+        f"`{entry.name}`",
         short_paper(entry.paper),
         ", ".join(entry.needs),
         _cost(entry, trained, split, retraining),

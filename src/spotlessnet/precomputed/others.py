@@ -99,6 +99,8 @@ class Others:
     def taken_back(self, step: Float[Tensor, " P"], effects: Sequence[Effect], seed: int = 0) -> float:
         """The largest share of what an earlier request did that the step may take back, in units of `TAKEN`."""
         after = _losses(self.trained.at(self.trained.weights + step), self.rows, self.labels)
+        if not bool(after.isfinite().all()):
+            return math.inf
         draw = torch.Generator().manual_seed(seed)
         worst = 0.0
         for effect in effects:

@@ -176,9 +176,10 @@ def _judged(request: "_Request", found: Step, error: float, others: float | None
     if others == math.inf:
         why.append("no retained row is at hand to see whether the step takes back what earlier requests did")
     elif others is not None:
-        notes.measure(StepFacts, others_moved=others)
+        if request.statistics.effects is None:  # else it would tell of an earlier request's rows, when theirs is purged
+            notes.measure(StepFacts, others_moved=others)
         if not _is_near(others, error):
-            why.append(f"the step moves other rows {others:.1f} times as far as earlier requests are safe from")
+            why.append("the step moves other rows further than earlier requests are safe from")
     if not error <= FAITHFUL:  # what is not a number is not faithful
         why.append(f"the network departs by {error:.0%} from the linear picture of the statistics")
     if gone > MOST:

@@ -14,17 +14,17 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from spotlessnet.core.data import Contents
+from spotlessnet.core.data import Data, keyed_digests
 from spotlessnet.core.errors import DamageError, DataError, IntegrityError, ResourceError
 from spotlessnet.core.files import opened, read_whole, sha256, sweep, write_whole
 from spotlessnet.precomputed.effect import Effect, as_text, from_text
 from spotlessnet.precomputed.statistics import Statistics
-from spotlessnet.store.receipts import as_json, identity_of, keyed, loads_once, plain, read_receipt, verify
+from spotlessnet.store.receipts import as_json, identity_of, loads_once, plain, read_receipt, verify
 
 RECEIPT = "receipt.json"
 SCRUBBED = "scrubbed.safetensors"
 PRIVATE, SALT, REQUEST, DUE = "private", "salt", "request.json", "destroy-after"
-EFFECT = "effect.json"
+EFFECT, ROWS = "effect.json", "rows.json"
 FIRST, UNKNOWN = "", "?"
 """Instead of the folder of the request before: there was none, or it is not known."""
 
@@ -136,6 +136,14 @@ class Private:
             return None
         return found if isinstance(found, dict) else None
 
+    def keep_rows(self, forget: Data, retain: Data) -> None:
+        """Keep keyed digests of the rows that went, by which the next request sees that they are still in its data."""
+        gone = keyed_digests(forget, self.salt)
+        known = set(gone)
+        copies = sum(digest in known for digest in keyed_digests(retain, self.salt))
+        told = {"digests": sorted(digest.hex() for digest in gone), "copies": copies}
+        write_whole(self.path / ROWS, json.dumps(told).encode() + b"\n", replace=True)
+
     def keep_effect(self, old: Statistics | None, given: Path | Statistics | None, new: Statistics) -> None:
         """Keep what a request did to its rows, which helps to guess labels, so it stays in here.
 
@@ -146,6 +154,7 @@ class Private:
         - `new`: those that it leaves.
         """
         if old is None or new.effects is None:
+            (self.path / EFFECT).unlink(missing_ok=True)  # of a run that was killed, when more was known
             return
         effect = new.effects[-1] if len(new.effects) > len(old.effects or ()) else None
         before = UNKNOWN if old.after_requests else FIRST
@@ -171,7 +180,7 @@ class Private:
             found += [] if effect is None else [effect]
             if before == FIRST:
                 return tuple(reversed(found))
-            at = Private(at.out / before)
+            at = Private(Path(os.path.normpath(at.out / before)))
         return None
 
     def _diagnostics(self, receipt: str) -> Path:
@@ -361,21 +370,29 @@ def _overwrite(path: Path) -> None:
 
 def follows_request(weights: Path | None) -> bool:
     """Whether these weights are what a request left: its receipt lies beside them."""
-    return weights is not None and weights.name == SCRUBBED and (weights.resolve().parent / RECEIPT).is_file()
+    if weights is None:
+        return False
+    real = weights.resolve()
+    return real.name == SCRUBBED and (real.parent / RECEIPT).is_file()
 
 
-def check_rows_left(weights: Path, data: Contents) -> None:
-    """Raise where the data are those of the request that left these weights: what it forgot would be learnt again.
+def check_rows_left(weights: Path | None, retain: Data) -> None:
+    """Raise where retained rows are those that the request which left these weights forgot: they would be learnt again.
 
-    Told by its receipt as long as the folder `private` is there, which opens the commitment to its rows.
+    Told by the folder `private` of that request, as long as it is there. Requests before it are not looked at.
     """
-    private = Private(weights.resolve().parent)
-    if not follows_request(weights) or not private.has_salt:
+    if weights is None or not follows_request(weights):
         return
-    before = read_receipt(private.out / RECEIPT)["predicate"]["inputs"].get("data", {}).get("rows", {})
-    if before.get("commitment") == keyed(private.salt, "rows", data.sha256):
+    private = Private(weights.resolve().parent)
+    try:
+        told = loads_once(read_whole(private.path / ROWS, "rows", LONGEST_REQUEST))
+        gone = {bytes.fromhex(digest) for digest in told["digests"]}
+        copies = int(told["copies"])
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return
+    left = sum(digest in gone for digest in keyed_digests(retain, private.salt))
+    if left > copies:
         raise DataError(
-            f"The data must no longer hold what an earlier request forgot, but they are the very {data.count} rows of "
-            f"the request that wrote {weights}: this one would learn its rows again. Take them out of the data, and "
-            "ask again."
+            f"The data must no longer hold what an earlier request forgot, but {left - copies} rows of the request "
+            f"that wrote {weights} are still there and would be learnt again. Take them out, or ask for them too."
         )

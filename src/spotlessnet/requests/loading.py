@@ -131,6 +131,7 @@ def load_rows(case: Case, network: LoadedNetwork, *, needs_forget: bool = True) 
     if network.fold_models is not None:
         network.fold_models.check_serve(network.trained, train)
     if cohort is None:
+        check_rows_left(case.weights, train)
         # A split must name what goes; here nothing does.
         split = Split(forget=train.select([]), kept=train, test=test, request=Request("nothing"), **others)
         return LoadedRequest(**vars(network), case=case, split=split, ids=frozenset())
@@ -140,7 +141,7 @@ def load_rows(case: Case, network: LoadedNetwork, *, needs_forget: bool = True) 
     contents = {n: contents_of(data) for n, data in (("test", test), *others.items()) if data is not None}
     contents["data"] = contents_of(train, split.forget)
     if case.weights is not None:
-        check_rows_left(case.weights, contents["data"])
+        check_rows_left(case.weights, split.retain)
     found = replace(split.request, copies=contents["data"].copies)
     if isinstance(case.forget, Path) and isinstance(cohort, rows):
         # Row numbers come from a file as any other names do, and its comments count.

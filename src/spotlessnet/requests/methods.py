@@ -134,7 +134,7 @@ def check_method(case: Case) -> None:
     if case.settings:
         raise SettingError("`settings` belong to a method by name, but `method` is one already. Give them to it.")
     _check_brings_nothing(case.method)
-    _check_fed(case, tuple(type(link) for link in _links(case.method)))
+    _check_fed(case, tuple(type(part) for part in _methods_in(case.method)))
 
 
 def default(case: Case) -> tuple[str, str]:
@@ -255,9 +255,16 @@ def _links(scrub: Scrub) -> tuple[Scrub, ...]:
     return getattr(scrub, "links", (scrub,))
 
 
+def _methods_in(scrub: Scrub) -> list[Scrub]:
+    """The methods that a method is made of, in chains and budgets at any depth."""
+    inside = getattr(scrub, "scrub", None)
+    parts = (*getattr(scrub, "links", ()), *([inside] if isinstance(inside, Scrub) else []))
+    return [one for part in parts for one in _methods_in(part)] or [scrub]
+
+
 def _check_brings_nothing(scrub: Scrub) -> None:
     """Raise where a method that a person built holds what serves one request: nobody would see it served twice."""
-    for link in _links(scrub.scrub if isinstance(scrub, WithinBudget) else scrub):
+    for link in _methods_in(scrub):
         for name in ("statistics", "fold_models"):
             if getattr(link, name, None) is not None:
                 raise SettingError(
@@ -286,8 +293,13 @@ def _with_inputs(scrub: Scrub, inputs: Mapping[str, Any]) -> Scrub:
     """A method that a person built, with what the request gives put into the parts that read it."""
     if not inputs:
         return scrub
+    if isinstance(scrub, WithinBudget):
+        return replace(scrub, scrub=_with_inputs(scrub.scrub, inputs))
     fed = []
     for link in _links(scrub):
+        if hasattr(link, "links") or isinstance(link, WithinBudget):
+            fed.append(_with_inputs(link, inputs) if link is not scrub else link)
+            continue
         own = {name: value for name, value in inputs.items() if name in _fields(type(link))}
         fed.append(replace(link, **own) if own else link)  # type: ignore[type-var]  # every method is a dataclass
     return fed[0] if len(fed) == 1 else chain(*fed)

@@ -279,6 +279,7 @@ def _forget(
     )
     if folder is not None:
         folder.private.keep_diagnostics(exact)
+        folder.private.keep_rows(opened.split.forget, opened.split.retain)
         write_receipt(folder.receipt, receipt, replace=folder.again)
     out = None if folder is None else folder.path
     return Unlearned(receipt, lambda: model, plan, report, statistics, out, place.salt, exact=exact)

@@ -66,6 +66,6 @@ def look_back(
     if not others <= 1:
         notes.measure(DistillationFacts, retrain_now=True)
         notes.assume(
-            f"the step moves other rows {others:.1f} times as far as earlier requests are safe from",
+            "the step moves other rows further than earlier requests are safe from",
             "retrain now; how much this request forgot is not known",
         )

@@ -15,7 +15,7 @@ from spotlessnet.core.scrub import METHODS, Notes, Work, gradients
 from spotlessnet.core.split import Split
 from spotlessnet.core.targets import WeightedDistillation
 from spotlessnet.core.trained import Trained
-from spotlessnet.methods.out_of_fold.answers import ask_the_start, held_out_rows, untold
+from spotlessnet.methods.out_of_fold.answers import ask_the_start, untold
 from spotlessnet.methods.out_of_fold.class_bias import ASKED, suppress_class_bias
 from spotlessnet.methods.out_of_fold.drift import look_back, watch
 from spotlessnet.methods.out_of_fold.facts import DistillationFacts
@@ -139,12 +139,7 @@ class OutOfFoldDistillation(Tuning):
 
     def check_needs(self, trained: Trained, split: Split) -> None:
         super().check_needs(trained, split)
-        if self.fold_models is None:
-            stays = torch.isin(split.forget.labels().cpu(), split.retain.labels().cpu())
-            if bool(stays.any()) and not split.request.mislabelled:
-                held_out_rows(split)
-            return
-        if not self.fold_models.after_requests:
+        if self.fold_models is None or not self.fold_models.after_requests:
             return
         # Few visits hold few rows: in trials one score in eight came back by half, more often than by retraining.
         if self.rows_in_a_round(trained, split) < len(split.retain):
