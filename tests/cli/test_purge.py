@@ -56,12 +56,12 @@ def test_what_is_due_is_overwritten_unlinked_and_written_down(here, monkeypatch)
     monkeypatch.setattr(type(run), "unlink", keep)
     ended = spotless("purge", "run")
     assert ended.code == 0, ended.err
-    assert ended.out == "purged run/private: destroy-after, receipt-diagnostics.json, request.json, salt\n"
+    assert ended.out == "purged run/private: destroy-after, receipt-diagnostics.json, request.json, rows.json, salt\n"
     assert left["salt"] != salt
     assert len(left["salt"]) == 32
     assert not (run / "private").exists()
     told = json.loads((run / "purged.json").read_text())
-    assert told["files"] == ["destroy-after", "receipt-diagnostics.json", "request.json", "salt"]
+    assert told["files"] == ["destroy-after", "receipt-diagnostics.json", "request.json", "rows.json", "salt"]
     assert "backups, snapshots" in told["reach"]
     assert spotless("purge", "run").out == "purged before run\n"
 
