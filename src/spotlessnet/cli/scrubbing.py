@@ -9,8 +9,9 @@ import typer
 from spotlessnet.cli.common import AsJson, Asked, Console, Debug, Quiet, takes_case
 from spotlessnet.core.progress import quiet as no_bars
 from spotlessnet.requests.audits import REPORT, Audit, audit_plan
+from spotlessnet.requests.folder import SCRUBBED
 from spotlessnet.requests.planning import Plan, plan_of
-from spotlessnet.requests.serving import SCRUBBED, Unlearned, serve
+from spotlessnet.requests.serving import Unlearned, serve
 
 EXIT_CODES = {"forgotten": 0, "not forgotten": 1, "inconclusive": 6}
 """What the audit's word means to a script; no word at all is inconclusive too."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from spotlessnet.core.errors import DataError, ResourceError
 from spotlessnet.core.files import read_whole, sha256, sweep, write_whole
-from spotlessnet.requests.folder import RECEIPT
+from spotlessnet.requests.folder import RECEIPT, SCRUBBED
 from spotlessnet.store.receipts import loads_once
 
 SUFFIX = ".next"
@@ -71,7 +71,7 @@ class Lineage:
                 f"network{AFTER[self.what].format(folder=_from_here(self._folder(found)))}"
             )
         beside = self._real.parent
-        if (beside / "scrubbed.safetensors").is_file() and not (beside / RECEIPT).is_file():
+        if (beside / SCRUBBED).is_file() and not (beside / RECEIPT).is_file():
             raise DataError(
                 f"The {self.what} {self.kept} belong to a request that did not finish, for there is no receipt "
                 "beside them. Finish that request with --resume, or go on from where it began."

@@ -298,7 +298,7 @@ def _with_inputs(scrub: Scrub, inputs: Mapping[str, Any]) -> Scrub:
     fed = []
     for link in _links(scrub):
         if hasattr(link, "links") or isinstance(link, WithinBudget):
-            fed.append(_with_inputs(link, inputs) if link is not scrub else link)
+            fed.append(_with_inputs(link, inputs))
             continue
         own = {name: value for name, value in inputs.items() if name in _fields(type(link))}
         fed.append(replace(link, **own) if own else link)  # type: ignore[type-var]  # every method is a dataclass

@@ -29,7 +29,7 @@ from spotlessnet.precomputed.statistics import Statistics
 from spotlessnet.precomputed.statistics_files import write_statistics
 from spotlessnet.requests.audits import Audit, audit_plan, audited, write_report
 from spotlessnet.requests.case import Case, as_flag, inputs_of
-from spotlessnet.requests.folder import Folder
+from spotlessnet.requests.folder import SCRUBBED, Folder
 from spotlessnet.requests.lineage import Lineage, check_unused, used_once
 from spotlessnet.requests.loading import LoadedRequest, described_inputs, need_inputs, network_of, sha256_of
 from spotlessnet.requests.methods import described
@@ -38,7 +38,7 @@ from spotlessnet.store.checkpoints import load_into, read_weights, weights_as_by
 from spotlessnet.store.pretrained import save_pretrained
 from spotlessnet.store.receipts import COMMITMENT, NoiseSeed, commit_to, identity_of, plain, statement, write_receipt
 
-SCRUBBED, STATISTICS, REFUSAL = "scrubbed.safetensors", "statistics.safetensors", "refusal.json"
+STATISTICS, REFUSAL = "statistics.safetensors", "refusal.json"
 FOLD_MODELS = "fold-models.safetensors"
 
 

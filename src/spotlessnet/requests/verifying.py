@@ -11,10 +11,10 @@ from spotlessnet.core.errors import DataError, IntegrityError
 from spotlessnet.core.files import read_whole
 from spotlessnet.core.id_lists import read_list
 from spotlessnet.requests.audits import REPORT, VERDICT
-from spotlessnet.requests.folder import PRIVATE, RECEIPT, Private
+from spotlessnet.requests.folder import PRIVATE, RECEIPT, SCRUBBED, Private
 from spotlessnet.requests.folder import PURGED as PURGED_FILE
 from spotlessnet.requests.loading import listed_ids
-from spotlessnet.requests.serving import FOLD_MODELS, REFUSAL, SCRUBBED, STATISTICS
+from spotlessnet.requests.serving import FOLD_MODELS, REFUSAL, STATISTICS
 from spotlessnet.store.receipts import (
     COMMITMENT,
     EXACT,

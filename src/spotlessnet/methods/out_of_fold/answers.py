@@ -44,7 +44,7 @@ def untold(
     notes.measure(DistillationFacts, struck_out=int(struck.sum()), match_held_out_confidence=int(held_out.sum()))
     if not bool(held_out.any()):
         return answers
-    return match_held_out_confidence(trained, answers, labels, held_out, held_out_rows(split))
+    return match_held_out_confidence(trained, answers, labels, held_out, _held_out_rows(split))
 
 
 def _from_fold_models(
@@ -56,7 +56,7 @@ def _from_fold_models(
     return blend_own_logits(answers, trained.predict(D_f, READ).cpu(), labels, self_weight)
 
 
-def held_out_rows(split: Split) -> Data:
+def _held_out_rows(split: Split) -> Data:
     """Held-out rows that say how sure the network may be of rows that it has not seen, or an error."""
     if split.validation is None:
         raise NeedError(
