@@ -118,6 +118,17 @@ def test_a_malformed_receipt_is_refused_in_one_line(tmp_path, place, value, said
     assert "\n" not in str(raised.value)
 
 
+def test_nothing_stands_beside_the_seal(tmp_path):
+    """The fault before: a seal does not cover its own place, and a note there passed."""
+    written = json.loads(json.dumps(receipt(tmp_path, NoiseSeed.secret())))
+    write_receipt(tmp_path / "receipt.json", written)
+    verify(tmp_path / "receipt.json", SALT)
+    written["predicate"]["integrity"]["note"] = "vouched for by the authority"
+    write_receipt(tmp_path / "receipt.json", written, replace=True)
+    with pytest.raises(DataError, match="beside its digest and seal stands what neither covers"):
+        verify(tmp_path / "receipt.json", SALT)
+
+
 def test_a_changed_output_is_noticed(tmp_path):
     write_receipt(tmp_path / "receipt.json", receipt(tmp_path, NoiseSeed.secret()))
     (tmp_path / "scrubbed.safetensors").write_bytes(b"other")

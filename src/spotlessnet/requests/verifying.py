@@ -2,18 +2,28 @@
 
 import html
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from spotlessnet.core.errors import DataError, IntegrityError
 from spotlessnet.core.files import read_whole
-from spotlessnet.core.id_lists import read_list
+from spotlessnet.core.id_lists import listed_ids, read_list
 from spotlessnet.requests.audits import REPORT, VERDICT
-from spotlessnet.requests.folder import PRIVATE, RECEIPT, SCRUBBED, Private
+from spotlessnet.requests.folder import (
+    BUNDLE,
+    LONGEST_REQUEST,
+    PRETRAINED,
+    PRIVATE,
+    RECEIPT,
+    SCRUBBED,
+    TELLING,
+    Private,
+)
 from spotlessnet.requests.folder import PURGED as PURGED_FILE
-from spotlessnet.requests.loading import listed_ids
+from spotlessnet.requests.folder import ROWS as FORGOTTEN
+from spotlessnet.requests.purging import SUPERSEDED
 from spotlessnet.requests.serving import FOLD_MODELS, REFUSAL, STATISTICS
 from spotlessnet.store.receipts import (
     COMMITMENT,
@@ -27,6 +37,7 @@ from spotlessnet.store.receipts import (
     verify,
 )
 from spotlessnet.store.schema import agrees, verdict_mistakes
+from spotlessnet.store.training_record import RECORD, ROWS
 
 UNSIGNED = "who wrote the receipt: it is not signed, and whoever holds `private` could write another"
 UNSEALED = "that nobody rewrote the receipt whole: that needs the folder `private`, which lies with the asker"
@@ -69,15 +80,18 @@ def verify_request(path: Path, forget: Path | None = None, id_column: str = "id"
             "says that it was destroyed: neither seal nor list was checked. Bring it back, or look into who removed it."
         )
     salt = private.salt if private.has_salt else None
-    names = verify(file, salt)
+    gone = (*TELLING, *(set(SUPERSEDED) & set(private.check_purged()))) if private.is_purged else ()
+    names = verify(file, salt, gone)
     receipt = read_receipt(file)
     body = receipt["predicate"]
-    _check_report(body["audit"], file.parent, names)
+    _check_report(body["audit"], file.parent, names, gone)
     others = _others(file, names, salt)
     if salt is not None:
         private.due(receipt)
         _check_request(body["request"], private.request(), salt)
         _check_exact(body["about"], private.diagnostics(file.name), salt)
+        if SCRUBBED in names:
+            _check_rows(private)
     if forget is not None:
         if salt is None:
             raise DataError(f"Checking a list needs {private.path / 'salt'}, which was written with the receipt.")
@@ -85,6 +99,9 @@ def verify_request(path: Path, forget: Path | None = None, id_column: str = "id"
         names.append(forget.name)
     unsealed = PURGED if private.is_purged else UNSEALED
     left = [UNSIGNED if salt is not None else unsealed]
+    destroyed = [subject["name"] for subject in receipt["subject"] if subject["name"] not in names]
+    if destroyed:
+        left.append(f"{', '.join(destroyed)}: destroyed with `private`")
     if others:
         left.append(f"files of which the receipt does not speak: {', '.join(others)}")
     return Verified(file, tuple(names), salt is not None, tuple(left))
@@ -99,8 +116,8 @@ def _file(path: Path) -> Path:
 
 def _others(file: Path, names: list[str], salt: bytes | None) -> list[str]:
     """Files beside the receipt of which it does not speak; under a name that this tool gives, one was planted."""
-    beside = {p.name for p in file.parent.iterdir()} - {*names, file.name, PRIVATE, PURGED_FILE}
-    planted = sorted(beside & {*REPORT, SCRUBBED, STATISTICS, FOLD_MODELS})
+    beside = {p.name for p in file.parent.iterdir()} - {*names, file.name, PRIVATE, PURGED_FILE, BUNDLE}
+    planted = sorted(beside & {*REPORT, SCRUBBED, PRETRAINED, STATISTICS, FOLD_MODELS, RECORD, ROWS})
     if planted:
         raise IntegrityError(
             f"{', '.join(planted)} lies beside {file.name}, which does not speak of it: this run did not write it. "
@@ -120,16 +137,19 @@ def _check_sibling(path: Path, salt: bytes | None) -> None:
         raise IntegrityError(f"{path.name} lies beside, but was not written here: {e}") from e
 
 
-def _check_report(audit: list[Any], folder: Path, names: list[str]) -> None:
-    """The receipt's verdict and figures must be those of the files that it binds."""
-    if bool(audit) != any(name in REPORT for name in names) or (audit and not set(REPORT) <= set(names)):
+def _check_report(audit: list[Any], folder: Path, names: list[str], gone: Collection[str]) -> None:
+    """The receipt's verdict and figures must be those of the files that it binds, as far as they were not destroyed."""
+    bound = {name for name in REPORT if name in names or name not in gone}
+    if bool(audit) != any(name in REPORT for name in names) or (audit and not bound <= set(names)):
         raise IntegrityError("The receipt tells of an audit without its report, or binds a report without an audit.")
     if not audit:
         return
     try:
         told = loads_once(read_whole(folder / VERDICT, "verdict", LARGEST))
-        page, card = (
-            read_whole(folder / name, "report", LONGEST_PAGE).decode() for name in ("report.html", "model-card.md")
+        card, *pages = (
+            read_whole(folder / name, "report", LONGEST_PAGE).decode()
+            for name in ("model-card.md", "report.html")
+            if name in names
         )
     except (OSError, ValueError, RecursionError) as e:
         raise IntegrityError(f"The report beside the receipt cannot be read: {_why(e)}.") from e
@@ -137,10 +157,11 @@ def _check_report(audit: list[Any], folder: Path, names: list[str]) -> None:
     if wrong:
         raise IntegrityError(f"{VERDICT} is not a verdict that this version can read: {'; '.join(wrong)}.")
     word = str(audit[0]["verdict"])
-    shown = re.search(r'<p class="word">([^<]*)</p>', page)
-    on_page = html.unescape(shown[1]).split(maxsplit=1)[-1].lower() if shown else ""
+    shown = [re.search(r'<p class="word">([^<]*)</p>', page) for page in pages]
+    on_pages = [html.unescape(found[1]).split(maxsplit=1)[-1].lower() if found else "" for found in shown]
     on_card = re.search(r"\*\*([^*]*)\.\*\*", card)
-    if not agrees(told, audit) or on_page != word or on_card is None or on_card[1].lower() != word:
+    words = [*on_pages, on_card[1].lower() if on_card else ""]
+    if not agrees(told, audit) or any(one != word for one in words):
         raise IntegrityError("The receipt does not say what the report beside it says: verdict or figures differ.")
 
 
@@ -159,6 +180,17 @@ def _check_exact(about: Mapping[str, Any], kept: Mapping[str, Any] | None, salt:
     """What is kept with all digits must be what the receipt was written from; earlier receipts had all themselves."""
     if EXACT in about and (kept is None or commit_to_exact(kept, salt) != about[EXACT].get("commitment")):
         raise IntegrityError("The diagnostics kept in `private` are not those that the receipt was written from.")
+
+
+def _check_rows(private: Private) -> None:
+    """Without it, or with another's, the next request would not see that forgotten rows are still in its data."""
+    try:
+        private.sealed(FORGOTTEN, LONGEST_REQUEST)
+    except (OSError, ValueError) as e:
+        raise IntegrityError(
+            f"{private.path / FORGOTTEN} must say under the request's seal which rows went, but is gone, damaged or "
+            "of another request. Bring it back, or look into who changed it."
+        ) from e
 
 
 def _check_list(cohort: Mapping[str, Any], forget: Path, column: str, salt: bytes) -> None:

@@ -7,7 +7,7 @@ import math
 import os
 import platform
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -19,7 +19,7 @@ import torch
 
 from spotlessnet.core.data import spelled
 from spotlessnet.core.errors import DataError, IntegrityError, SettingError
-from spotlessnet.core.files import read_whole, sha256, write_whole
+from spotlessnet.core.files import folder_sha256, read_whole, sha256, write_whole
 from spotlessnet.core.noise import KEY_BYTES, SecretNoise, check_same_process
 from spotlessnet.store.schema import mistakes
 
@@ -259,7 +259,7 @@ def plain(value: Any) -> Any:
 def write_receipt(path: Path, receipt: Mapping[str, Any], *, replace: bool = False) -> str:
     """Write a receipt whole, and give its SHA-256."""
     text = json.dumps(receipt, indent=2, sort_keys=True, allow_nan=False)
-    return write_whole(path, text.encode() + b"\n", replace=replace)
+    return write_whole(path, text.encode() + b"\n", replace=replace, shared=True)
 
 
 def read_receipt(path: Path) -> dict[str, Any]:
@@ -277,11 +277,15 @@ def read_receipt(path: Path) -> dict[str, Any]:
     return receipt
 
 
-def verify(receipt_path: Path, salt: bytes | None = None) -> list[str]:
+def verify(receipt_path: Path, salt: bytes | None = None, gone: Collection[str] = ()) -> list[str]:
     """Check a receipt and the files that it speaks of, beside it; give their names.
 
     Its digest tells accidents; whoever rewrites a receipt can make a new one. With the salt of its folder the seal is
     checked too, which nobody without the salt can make.
+
+    **Arguments:**
+
+    - `gone`: files that may be missing, for they were destroyed on purpose.
     """
     receipt = read_receipt(receipt_path)
     found = seals(receipt, salt)
@@ -295,12 +299,25 @@ def verify(receipt_path: Path, salt: bytes | None = None) -> list[str]:
     for subject in receipt["subject"]:
         # Names only, never paths: the schema refuses separators, so nothing outside the folder is read.
         path = receipt_path.parent / subject["name"]
-        if not path.is_file():
+        if not path.is_file() and not path.is_dir():
+            if path.name in gone:
+                continue
             raise IntegrityError(f"{path.name}, which the receipt speaks of, is not beside it.")
-        if sha256(path) != subject["digest"]["sha256"]:
-            raise IntegrityError(f"{path.name} is not the file that the receipt was written for: its digest differs.")
+        if digest_of(path) != subject["digest"]["sha256"]:
+            kind = "folder" if path.is_dir() else "file"
+            raise IntegrityError(f"{path.name} is not the {kind} that the receipt was written for: its digest differs.")
         checked.append(path.name)
     return checked
+
+
+def digest_of(path: Path) -> str:
+    """Of a file, or of a folder of files; nothing that this tool writes is a link to one."""
+    if not path.is_dir() or path.is_symlink():
+        return sha256(path)
+    try:
+        return folder_sha256(path)
+    except DataError as e:
+        raise IntegrityError(str(e)) from e
 
 
 def loads_once(content: bytes | bytearray) -> Any:
