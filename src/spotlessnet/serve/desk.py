@@ -1,0 +1,167 @@
+"""A desk: its database, keys, folder and engine, opened together; and the rounds in which it looks for work."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+from spotlessnet.core.errors import SettingError
+from spotlessnet.proof import ledger
+from spotlessnet.proof.dsse import taken_apart
+from spotlessnet.proof.keys import SigningKey
+from spotlessnet.serve.access import SCOPES, add_tenant, add_token, policy_of
+from spotlessnet.serve.closing import close_ready
+from spotlessnet.serve.database import JOBS, MODELS, REQUESTS, TENANTS, address_of, opened, reading, row_of, rows_of
+from spotlessnet.serve.engine import Engine, Workers, check_folder
+from spotlessnet.serve.matching import check_name, match, register
+from spotlessnet.serve.migrating import migrate
+from spotlessnet.serve.planning import start_job
+from spotlessnet.serve.sealing import FILE, Keys
+from spotlessnet.serve.trail import OPEN, note, now
+
+SIGNING = "signing.pem"
+AT_ONCE = 200
+"""Requests that one round matches."""
+
+WORKFLOWS = {
+    "planned": "make",
+    "scrubbed": "make",
+    "approved": "finish",
+    "published": "finish",
+    "destroyed": "finish",
+    "sent back": "withdraw",
+}
+"""States of a job in which a workflow must be at work, and which."""
+
+
+@dataclass(frozen=True, eq=False)
+class Desk:
+    """Everything that the service needs.
+
+    **Arguments:**
+
+    - `folder`: the database, keys and networks lie in it unless they were given elsewhere.
+    - `signer`: signs receipts and tree heads.
+    - `roots`: folders below which trainings may be registered over HTTP: registering one runs its code.
+    """
+
+    folder: Path
+    database: sa.Engine
+    keys: Keys
+    signer: SigningKey
+    engine: Engine
+    roots: tuple[Path, ...] = ()
+
+    @staticmethod
+    def at(
+        folder: Path,
+        *,
+        database: str | None = None,
+        key: Path | None = None,
+        signing_key: Path | None = None,
+        engine: Engine | None = None,
+        roots: tuple[Path, ...] = (),
+    ) -> "Desk":
+        """Open a desk, and make what is missing: folder, keys, tables."""
+        folder.mkdir(parents=True, exist_ok=True)
+        folder = folder.resolve()
+        keys = Keys.at(key or folder / FILE)
+        signer = SigningKey.at(signing_key or folder / SIGNING)
+        found = opened(address_of(folder, database))
+        migrate(found)
+        with found.begin() as connection:
+            ledger.begin(connection)
+            check_own_ledger(connection, signer)
+        return Desk(folder, found, keys, signer, engine or Workers(), tuple(root.resolve() for root in roots))
+
+    def close(self) -> None:
+        """Let go of the database."""
+        self.database.dispose()
+
+    def first_token(self, tenant: str = "main") -> str | None:
+        """A token with all scopes at the first start; `None` where a tenant is there already."""
+        with self.database.begin() as connection:
+            if connection.execute(sa.select(TENANTS.c.id).limit(1)).first() is not None:
+                return None
+            return add_token(connection, add_tenant(connection, tenant), "first", SCOPES)
+
+    def add_model(self, tenant: str, name: str, kind: str, settings: dict[str, Any], folder: Path, actor: str) -> str:
+        """Read a training, which imports its code, and write it into the registry."""
+        check_name(name)
+        found = self.engine.read(kind, settings, check_folder(folder))
+        with self.database.begin() as connection:
+            return register(connection, self.keys, tenant, name, kind, settings, found, actor)
+
+    def check_allowed(self, folder: Path, settings: dict[str, str]) -> Path:
+        """Raise unless a training and the code that its settings name lie where the desk was told to look."""
+        files = [folder, *(Path(text.partition(":")[0]) for text in settings.values() if ":" in text)]
+        outside = [one for one in files if not any(one.resolve().is_relative_to(root) for root in self.roots)]
+        if outside:
+            raise SettingError(
+                "Registering a training runs its code, so its folder and the files that its settings name must lie "
+                "below a folder that the desk was started with (--trainings), but one does not. Register it there by "
+                "the command."
+            )
+        return folder
+
+    def out_of(self, job: dict[str, Any]) -> Path:
+        """The folder of a job's result."""
+        return self.folder / "models" / job["model"] / job["id"]
+
+    def round(self) -> list[tuple[str, str, int]]:
+        """Match what was received, close what is done, warn of dates, start jobs; gives the workflows that are due."""
+        self._match()
+        with self.database.begin() as connection:
+            close_ready(connection, self.signer)
+            _warn(connection)
+        with reading(self.database) as connection:
+            free = rows_of(connection, sa.select(MODELS).where(MODELS.c.job.is_(None)))
+        for model in free:
+            with self.database.begin() as connection:
+                # Looked at again, since it is its version now that counts.
+                current = row_of(connection, sa.select(MODELS).where(MODELS.c.id == model["id"]))
+                assert current is not None
+                start_job(connection, current)
+        return self.due()
+
+    def _match(self) -> None:
+        chosen = sa.select(REQUESTS).where(REQUESTS.c.state == "received", REQUESTS.c.held.is_(False))
+        query = chosen.order_by(REQUESTS.c.due).limit(AT_ONCE).with_for_update(skip_locked=True)
+        with reading(self.database) as connection:
+            # Only a look: an empty round must not wait for those who write.
+            if connection.execute(chosen.with_only_columns(REQUESTS.c.id).limit(1)).first() is None:
+                return
+        with self.database.begin() as connection:
+            for request in rows_of(connection, query):
+                match(connection, request)
+
+    def due(self) -> list[tuple[str, str, int]]:
+        """Jobs whose workflow must be at work: the name of the workflow, the job and its attempt."""
+        with reading(self.database) as connection:
+            chosen = sa.select(JOBS.c.id, JOBS.c.state, JOBS.c.attempt).where(JOBS.c.state.in_(WORKFLOWS))
+            rows = connection.execute(chosen).all()
+        return [(WORKFLOWS[state], job, attempt) for job, state, attempt in rows]
+
+
+def check_own_ledger(connection: sa.Connection, signer: SigningKey) -> None:
+    """Raise where another key signed last: no request could be closed, and that should not show up days later."""
+    if not ledger.size_of(connection):
+        return
+    signers = [one.key_id for one in taken_apart(ledger.tree_head(connection)).signatures]
+    if signer.id not in signers:
+        raise SettingError(
+            f"The ledger in the database was last signed with key {signers[0][:16]}, but this desk's key is "
+            f"{signer.id[:16]}. Give the file of that key with --key."
+        )
+
+
+def _warn(connection: sa.Connection) -> None:
+    """One event for each request whose date comes near."""
+    for tenant in connection.execute(sa.select(TENANTS.c.id)).scalars().all():
+        limit = now() + policy_of(connection, tenant).warning
+        near = sa.and_(REQUESTS.c.tenant == tenant, REQUESTS.c.state.in_(OPEN), REQUESTS.c.due <= limit)
+        query = sa.select(REQUESTS.c.id, REQUESTS.c.due).where(near, REQUESTS.c.warned.is_(None)).limit(AT_ONCE)
+        for request, due in connection.execute(query).all():
+            connection.execute(REQUESTS.update().where(REQUESTS.c.id == request).values(warned=now()))
+            note(connection, tenant, "late" if due < now() else "due soon", request=request, due=due.isoformat())

@@ -1,0 +1,149 @@
+"""From ids to models: which registered trainings saw whom, told by keyed digests; and who must not be trained on."""
+
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+import sqlalchemy as sa
+
+from spotlessnet.core.errors import SettingError
+from spotlessnet.serve.database import (
+    MODEL_IDS,
+    MODELS,
+    REQUEST_IDS,
+    REQUESTS,
+    SUPPRESSIONS,
+    TARGETS,
+    VERSIONS,
+    row_of,
+    rows_of,
+)
+from spotlessnet.serve.sealing import Keys
+from spotlessnet.serve.trail import StateError, note, now
+
+KINDS = ("recorded", "forgettable")
+FEW = 500
+"""Digests in one statement: SQLite takes a limited number of values."""
+
+
+def register(
+    connection: sa.Connection,
+    keys: Keys,
+    tenant: str,
+    name: str,
+    kind: str,
+    settings: Mapping[str, Any],
+    found: Mapping[str, Any],
+    actor: str,
+) -> str:
+    """Write a training into the registry, with the keyed digest of every id that it saw.
+
+    **Arguments:**
+
+    - `found`: what the engine read from it: `ids` with how many examples each has, `network` (SHA-256), `folder`.
+    """
+    if kind not in KINDS:
+        raise SettingError(f"A model's kind must be {' or '.join(KINDS)}, but got {kind[:40]!r}.")
+    check_name(name)
+    if model_named(connection, tenant, name) is not None:
+        raise StateError(f"There is a model {name!r} already. Choose another name.")
+    model = str(uuid.uuid4())
+    at = now()
+    values = {"id": model, "tenant": tenant, "name": name, "kind": kind, "settings": dict(settings), "version": 0}
+    connection.execute(MODELS.insert().values(**values, created=at))
+    version = {"model": model, "number": 0, "folder": found["folder"], "network": found["network"]}
+    connection.execute(VERSIONS.insert().values(**version, published=at))
+    listed = [{"model": model, "id": keys.id_digest(tenant, one), "examples": n} for one, n in found["ids"]]
+    connection.execute(MODEL_IDS.insert(), listed)
+    note(connection, tenant, "model registered", actor=actor, model=name, people=len(listed), network=found["network"])
+    return model
+
+
+def check_name(name: str) -> None:
+    """Raise unless a name can be that of a model: it becomes the name of a folder."""
+    if not 1 <= len(name) <= 80 or not name.replace("-", "").replace("_", "").isalnum() or not name.isascii():
+        raise SettingError("A model's name must be 1 to 80 letters, digits, - and _, but is not. Choose another.")
+
+
+def model_named(connection: sa.Connection, tenant: str, name: str) -> dict[str, Any] | None:
+    """A model by its name."""
+    return row_of(connection, sa.select(MODELS).where(MODELS.c.tenant == tenant, MODELS.c.name == name))
+
+
+def lineage_of(connection: sa.Connection, model: str) -> list[dict[str, Any]]:
+    """All versions of a model, the first one first."""
+    return rows_of(connection, sa.select(VERSIONS).where(VERSIONS.c.model == model).order_by(VERSIONS.c.number))
+
+
+def match(connection: sa.Connection, request: Mapping[str, Any]) -> int:
+    """Find the models that saw the ids of a received request; gives how many. From now on nobody trains on them."""
+    name, tenant = request["id"], request["tenant"]
+    asked = sa.select(REQUEST_IDS.c.id).where(REQUEST_IDS.c.request == name)
+    query = (
+        sa.select(MODELS.c.id, MODELS.c.name, sa.func.count(), sa.func.sum(MODEL_IDS.c.examples))
+        .join(MODEL_IDS, MODEL_IDS.c.model == MODELS.c.id)
+        .where(MODELS.c.tenant == tenant, MODEL_IDS.c.id.in_(asked))
+        .group_by(MODELS.c.id, MODELS.c.name)
+    )
+    found = connection.execute(query).all()
+    suppress(connection, tenant, name)
+    told = [{"model": row[1], "people": row[2], "examples": int(row[3])} for row in found]
+    if found:
+        targets = [{"request": name, "model": row[0], "state": "matched"} for row in found]
+        connection.execute(TARGETS.insert(), targets)
+    connection.execute(REQUESTS.update().where(REQUESTS.c.id == name).values(state="matched"))
+    note(connection, tenant, "matched", request=name, models=told, asked=request["count"])
+    return len(found)
+
+
+def suppress(connection: sa.Connection, tenant: str, request: str) -> None:
+    """Put the ids of a request on the list that the next training reads."""
+    known = sa.select(SUPPRESSIONS.c.id).where(SUPPRESSIONS.c.tenant == tenant)
+    chosen = sa.select(REQUEST_IDS.c.id).where(REQUEST_IDS.c.request == request, REQUEST_IDS.c.id.not_in(known))
+    new = connection.execute(chosen).scalars().all()
+    if new:
+        connection.execute(SUPPRESSIONS.insert(), [{"tenant": tenant, "id": one, "since": now()} for one in new])
+
+
+def release(connection: sa.Connection, tenant: str, request: str) -> None:
+    """Take the ids of a cancelled request off that list, unless another request names them."""
+    other = (
+        sa.select(REQUEST_IDS.c.id)
+        .join(REQUESTS, REQUESTS.c.id == REQUEST_IDS.c.request)
+        .where(REQUESTS.c.tenant == tenant, REQUESTS.c.id != request, REQUESTS.c.state != "cancelled")
+    )
+    own = sa.select(REQUEST_IDS.c.id).where(REQUEST_IDS.c.request == request)
+    gone = SUPPRESSIONS.delete().where(SUPPRESSIONS.c.tenant == tenant, SUPPRESSIONS.c.id.in_(own))
+    connection.execute(gone.where(SUPPRESSIONS.c.id.not_in(other)))
+
+
+def suppressed(connection: sa.Connection, tenant: str) -> list[bytes]:
+    """The keyed digests of all ids that must not be trained on."""
+    query = sa.select(SUPPRESSIONS.c.id).where(SUPPRESSIONS.c.tenant == tenant).order_by(SUPPRESSIONS.c.id)
+    return list(connection.execute(query).scalars())
+
+
+def gone_from(connection: sa.Connection, tenant: str, model: str) -> list[bytes]:
+    """Suppressed ids that a model no longer holds: the rows of its recorded training are those without them."""
+    held = sa.select(MODEL_IDS.c.id).where(MODEL_IDS.c.model == model)
+    query = sa.select(SUPPRESSIONS.c.id).where(SUPPRESSIONS.c.tenant == tenant, SUPPRESSIONS.c.id.not_in(held))
+    return list(connection.execute(query).scalars())
+
+
+def held_of(connection: sa.Connection, model: str, job: str) -> set[bytes]:
+    """The ids that the requests of a job ask for and that its model holds."""
+    query = (
+        sa.select(MODEL_IDS.c.id)
+        .join(REQUEST_IDS, REQUEST_IDS.c.id == MODEL_IDS.c.id)
+        .join(TARGETS, sa.and_(TARGETS.c.request == REQUEST_IDS.c.request, TARGETS.c.model == MODEL_IDS.c.model))
+        .where(MODEL_IDS.c.model == model, TARGETS.c.job == job)
+    )
+    return set(connection.execute(query).scalars())
+
+
+def forget_ids(connection: sa.Connection, model: str, ids: set[bytes]) -> None:
+    """Note that a model no longer holds these ids: its new version was made without them."""
+    listed = sorted(ids)
+    for start in range(0, len(listed), FEW):
+        some = listed[start : start + FEW]
+        connection.execute(MODEL_IDS.delete().where(MODEL_IDS.c.model == model, MODEL_IDS.c.id.in_(some)))

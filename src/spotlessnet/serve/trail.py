@@ -1,0 +1,57 @@
+"""The trail of every action: who did what to which request, and when; no id of a person is ever in it."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from spotlessnet.core.errors import DataError
+from spotlessnet.serve.database import EVENTS, REQUESTS, TARGETS, rows_of
+
+STEPS = ("received", "matched", "planned", "scrubbed", "audited", "approved", "published", "destroyed", "closed")
+"""The way of a request, in order."""
+
+OPEN = STEPS[:-1]
+ENDED = ("closed", "cancelled")
+
+DESK = "desk"
+"""Who acts where no person did."""
+
+
+class StateError(DataError):
+    """What was asked for does not fit the state that a request or a job is in."""
+
+
+def now() -> datetime:
+    """The time, in UTC."""
+    return datetime.now(UTC)
+
+
+def note(
+    connection: sa.Connection,
+    tenant: str,
+    what: str,
+    *,
+    request: str | None = None,
+    job: str | None = None,
+    actor: str = DESK,
+    **detail: Any,
+) -> None:
+    """Write one event, in the transaction of what it tells of: both happen or neither."""
+    values = {"tenant": tenant, "request": request, "job": job, "at": now(), "actor": actor}
+    connection.execute(EVENTS.insert().values(**values, what=what, detail=detail))
+
+
+def events_of(connection: sa.Connection, tenant: str, request: str) -> list[dict[str, Any]]:
+    """The timeline of a request: its own events, and those of the jobs that served it."""
+    jobs = sa.select(TARGETS.c.job).where(TARGETS.c.request == request, TARGETS.c.job.is_not(None))
+    about = sa.or_(EVENTS.c.request == request, sa.and_(EVENTS.c.request.is_(None), EVENTS.c.job.in_(jobs)))
+    return rows_of(connection, sa.select(EVENTS).where(EVENTS.c.tenant == tenant, about).order_by(EVENTS.c.number))
+
+
+def advance(connection: sa.Connection, request: str) -> str:
+    """Set a request to the least advanced state of its models, and give that state."""
+    states = connection.execute(sa.select(TARGETS.c.state).where(TARGETS.c.request == request)).scalars().all()
+    least = min(states, key=STEPS.index, default="matched")
+    connection.execute(REQUESTS.update().where(REQUESTS.c.id == request).values(state=least))
+    return least

@@ -1,0 +1,84 @@
+"""For those who run the desk: is it well, how much is there to do, and what was asked of it; never an id."""
+
+import json
+import logging
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import PlainTextResponse
+
+from spotlessnet import __version__
+from spotlessnet.proof import ledger
+from spotlessnet.serve.api import OfDesk, ToRead
+from spotlessnet.serve.database import reading
+from spotlessnet.serve.looking import counts_of
+from spotlessnet.serve.trail import STEPS, now
+
+LOG = logging.getLogger("spotlessnet.serve")
+router = APIRouter(tags=["running it"])
+
+
+class Lines(logging.Formatter):
+    """One JSON object a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        told = {"at": now().isoformat(timespec="milliseconds"), "level": record.levelname.lower()}
+        told |= {"event": record.getMessage(), **getattr(record, "told", {})}
+        if record.exc_info and record.exc_info[0] is not None:
+            # The kind alone: the text of an error from elsewhere may repeat what it was given.
+            told["error"] = record.exc_info[0].__name__
+        return json.dumps(told)
+
+
+def start_log() -> None:
+    """Lines of JSON on stderr."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(Lines())
+    LOG.handlers[:] = [handler]
+    LOG.setLevel(logging.INFO)
+    LOG.propagate = False
+
+
+async def logged(request: Request, call: Callable[[Request], Awaitable[Response]]) -> Response:
+    """One line for a call: the endpoint's own path, not the one that was asked for, which may hold anything."""
+    began = time.perf_counter()
+    response = await call(request)
+    route = request.scope.get("route")
+    told: dict[str, Any] = {"method": request.method, "path": getattr(route, "path", "unknown")}
+    told |= {"status": response.status_code, "ms": round(1000 * (time.perf_counter() - began), 1)}
+    LOG.info("call", extra={"told": {**told, "tenant": getattr(request.state, "tenant", None)}})
+    return response
+
+
+@router.get("/health")
+def health() -> dict[str, str]:
+    """The process lives."""
+    return {"status": "ok", "version": __version__}
+
+
+@router.get("/ready")
+def ready(request: Request, desk: OfDesk, response: Response) -> dict[str, str]:
+    """The database answers and the rounds go on."""
+    with reading(desk.database) as connection:
+        ledger.size_of(connection)
+    if time.monotonic() - request.app.state.last_round > 60:
+        response.status_code = 503
+        return {"status": "the desk has made no round for a minute"}
+    return {"status": "ok"}
+
+
+@router.get("/metrics", response_class=PlainTextResponse)
+def metrics(desk: OfDesk, caller: ToRead) -> str:
+    """Counts of this tenant in Prometheus' text format."""
+    with reading(desk.database) as connection:
+        found = counts_of(connection, caller.tenant)
+        size = ledger.size_of(connection)
+    lines = ["# HELP spotless_requests Requests by state.", "# TYPE spotless_requests gauge"]
+    lines += [f'spotless_requests{{state="{state}"}} {found.get(state, 0)}' for state in (*STEPS, "cancelled")]
+    lines += ["# HELP spotless_requests_late Open requests past their date.", "# TYPE spotless_requests_late gauge"]
+    lines += [f"spotless_requests_late {found['late']}"]
+    lines += ["# HELP spotless_ledger_entries Entries of the ledger.", "# TYPE spotless_ledger_entries gauge"]
+    return "\n".join([*lines, f"spotless_ledger_entries {size}"]) + "\n"

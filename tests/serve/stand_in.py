@@ -1,0 +1,78 @@
+"""An engine that trains nothing: networks are files of names, so that a test of the desk takes milliseconds."""
+
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from spotlessnet.core.files import write_whole
+from spotlessnet.serve.engine import Work
+
+NETWORK = "network.json"
+
+
+def write_training(folder: Path, names: list[str]) -> Path:
+    """A training that saw these people."""
+    folder.mkdir(parents=True)
+    (folder / NETWORK).write_text(json.dumps(sorted(names)))
+    return folder
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+class StandIn:
+    """Forgets by leaving names out, and writes down every time that it did."""
+
+    def __init__(self, verdict: str = "forgotten") -> None:
+        self.verdict = verdict
+
+    def read(self, kind: str, settings: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+        names = Counter(json.loads((folder / NETWORK).read_text()))
+        return {"ids": sorted(names.items()), "network": digest(folder / NETWORK), "folder": str(folder)}
+
+    def plan(self, work: Work) -> dict[str, Any]:
+        return {
+            "method": work.method or "short-retrain",
+            "seconds": 1.0,
+            "retraining": 5.0,
+            "methods": {"retrain": 5.0},
+        }
+
+    def forget(self, work: Work, say: Callable[[str], None]) -> dict[str, Any]:
+        base, out = Path(work.base), Path(work.out)
+        say("plan    leave names out")
+        assert work.ids, "a job must have somebody to forget"
+        if not (out / NETWORK).exists():
+            out.mkdir(parents=True, exist_ok=True)
+            known = json.loads((base / NETWORK).read_text())
+            assert set(work.ids) <= set(known), "asked to forget whom the network does not know"
+            # Appended before the result: a second line of one folder is work that was done again after a crash.
+            with (out.parent / "log").open("a") as stream:
+                stream.write(out.name + "\n")
+            write_whole(out / NETWORK, json.dumps([one for one in known if one not in work.ids]).encode())
+        (out / "report.html").write_text("<!doctype html><title>report</title><p>what is left</p>")
+        network = digest(out / NETWORK)
+        return {
+            "verdict": self.verdict if work.seeds else None,
+            "reason": "nothing is left",
+            "method": work.method or "short-retrain",
+            "network": network,
+            "receipt": hashlib.sha256(network.encode()).hexdigest(),
+            "report": True,
+        }
+
+    def destroy(self, base: Path, out: Path, *, private: bool) -> list[str]:
+        assert (out / NETWORK).exists(), "nothing is destroyed before there is something new"
+        found = [base / NETWORK] if (base / NETWORK).exists() else []
+        for one in found:
+            os.unlink(one)
+        return [one.name for one in found]
+
+    def withdraw(self, base: Path, out: Path) -> None:
+        assert (base / NETWORK).exists()
+        (out / NETWORK).unlink(missing_ok=True)
