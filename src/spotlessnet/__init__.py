@@ -17,7 +17,7 @@ import importlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _PLACES = {
     # the nouns
@@ -42,12 +42,15 @@ _PLACES = {
     # training, and what it leaves for later requests
     "training.fit": ("fit",),
     "training.fit_many": ("fit_many",),
+    "training.many": ("Executor",),
     "precomputed.fold_models": ("train_fold_models",),
     "precomputed.precompute": ("precompute",),
     # forgettable by design
     "forgettable": ("Adaptation", "ForgettableModel", "fit_forgettable", "load_forgettable", "save_forgettable"),
     # one request, from the asking to the receipt
     "requests.unlearning": ("unlearn",),
+    "requests.recording": ("record",),
+    "requests.recorded": ("recorded",),
     "requests.audits": ("Audit",),
     "requests.serving": ("Unlearned",),
     # evidence
@@ -157,6 +160,8 @@ if TYPE_CHECKING:
     from spotlessnet.readouts import RelearnTime as RelearnTime
     from spotlessnet.report.page import page as page
     from spotlessnet.requests.audits import Audit as Audit
+    from spotlessnet.requests.recorded import recorded as recorded
+    from spotlessnet.requests.recording import record as record
     from spotlessnet.requests.serving import Unlearned as Unlearned
     from spotlessnet.requests.unlearning import unlearn as unlearn
     from spotlessnet.store.checkpoints import load_into as load_into
@@ -165,6 +170,7 @@ if TYPE_CHECKING:
     from spotlessnet.store.receipts import NoiseSeed as NoiseSeed
     from spotlessnet.training.fit import fit as fit
     from spotlessnet.training.fit_many import fit_many as fit_many
+    from spotlessnet.training.many import Executor as Executor
 
 _OLD = {
     "Memory": "Statistics",

@@ -17,7 +17,7 @@ from spotlessnet.datasets import load
 from spotlessnet.methods import NTK, Finetune, Fisher, GradientAscent, Newton, RandomLabels, ShortRetrain, Variational
 from spotlessnet.models.mlp import MLP
 from spotlessnet.operators.solvers import CG, Auto
-from spotlessnet.report.exports import as_csv, as_json_lines, as_model_card
+from spotlessnet.report.exports import as_csv, as_json_lines, as_model_card, as_verdict
 from spotlessnet.report.page import page
 from spotlessnet.training.fit import fit
 
@@ -89,13 +89,14 @@ def demo(out: Path, *, seeds: int = 8) -> tuple[AuditReport, Path]:
 
 
 def write_report(report: AuditReport, out: Path) -> Path:
-    """The page, the rows for a spreadsheet and for a program, and a section for a model card."""
+    """The page, the rows for a spreadsheet and for a program, a section for a model card, and the verdict as JSON."""
     files = {
         "rows.csv": as_csv(report.rows),
         "rows.jsonl": as_json_lines(report.rows),
         "model-card.md": as_model_card(report),
+        "verdict.json": as_verdict(report),
         "report.html": page(report),
     }
     for name, text in files.items():
-        write_whole(out / name, text.encode(), replace=True)
+        write_whole(out / name, text.encode(), replace=True, shared=True)
     return out / "report.html"

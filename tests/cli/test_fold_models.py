@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from safetensors import safe_open
@@ -10,14 +11,20 @@ from safetensors.torch import load_file, save_file
 
 import spotlessnet as sn
 from spotlessnet.precomputed import others
+from spotlessnet.precomputed.effect import as_text
+from spotlessnet.requests.effects import EFFECT, effects_beside
+from spotlessnet.requests.folder import Private
 from tests.cli.test_memories import ROWS, second, started, take_out
+from tests.cli.test_what_stays import ONE, told_in
 from tests.cli.workshop import BASE, RECIPE, spotless
 
 
 @pytest.fixture
 def served_in_any_case(monkeypatch):
     """With sixty rows fold models may take much back; these tests ask what a second request finds, not whether."""
-    monkeypatch.setattr(others, "FURTHEST_OWN", 100.0)
+    monkeypatch.setattr(others, "FURTHEST", 100.0)
+    monkeypatch.setattr(others, "FURTHEST_HELD", 100.0)
+    monkeypatch.setattr(others, "TAKEN", 100.0)
 
 
 def test_fold_models_are_found_by_content_when_rows_were_taken_out(here, served_in_any_case):
@@ -81,7 +88,7 @@ def test_fold_models_that_would_take_back_an_earlier_request_are_refused_in_writ
     path = here / "memory/fold-models.safetensors"
     fold_models = sn.read_fold_models(path)
     sn.write_fold_models(path, replace(fold_models, after_requests=True), replace=True)
-    monkeypatch.setattr(others, "FURTHEST_OWN", 1e-6)  # whatever moves the network may take an earlier request back
+    monkeypatch.setattr(others.Others, "moved", lambda *_: 1.1)  # further than is safe
     asked = ("scrub", *BASE, *RECIPE, "--fold-models", "memory/fold-models.safetensors", "--out", "run")
     ended = spotless(*asked)
     assert ended.code == 8
@@ -92,6 +99,27 @@ def test_fold_models_that_would_take_back_an_earlier_request_are_refused_in_writ
     assert told["subject"] == []
     assert told["predicate"]["about"]["retrain_now"] is True
     assert not Path(f"{path}.next").exists()
+
+
+def test_what_a_request_from_fold_models_did_holds_the_next_one(here, served_in_any_case, monkeypatch):
+    """It lies in `private` alone, is found beside the network that it left, and is not known once that was purged."""
+    assert spotless("precompute", *ROWS, *RECIPE, "--rank", "0", "--folds", "2", "--out", "memory").code == 0
+    asked = ("scrub", *BASE, *RECIPE, "--fold-models", "memory/fold-models.safetensors")
+    assert spotless(*asked, "--out", "first").code == 0
+    assert told_in(here / "first")["before"] == ""
+    Private(here / "first").keep_sealed(EFFECT, as_text(ONE, ""))
+    take_out(here, "person-1", "person-5", "person-7")
+    assert spotless("precompute", *second(ROWS), *RECIPE, "--rank", "0", "--folds", "2", "--out", "anew").code == 0
+    (here / "forget.csv").write_text("id\nperson-8\n")
+    watched = Mock(return_value=0.0)
+    monkeypatch.setattr(others.Others, "taken_back", watched)
+    again = second(asked, **{"memory/fold-models.safetensors": "anew/fold-models.safetensors"})
+    ended = spotless(*again, "--out", "second")
+    assert ended.code == 0, ended.err
+    assert [effect.raised for effect in watched.call_args.args[1]] == [2.0]
+    assert told_in(here / "second")["before"] == "../first"
+    assert spotless("purge", "first", "--now").code == 0
+    assert effects_beside(here / "second/scrubbed.safetensors") is None
 
 
 def test_a_request_from_fold_models_leaves_none_that_know_its_rows(here):

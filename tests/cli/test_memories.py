@@ -241,11 +241,11 @@ def test_half_of_an_unfinished_request_is_no_memory(here):
 
 def started(*arguments: str, pause: str = "") -> subprocess.Popen[str]:
     """The command in a process of its own, which stops before the function named `pause` is called."""
-    held = "import sys, time\nfrom spotlessnet.requests import lineage, serving\n"
+    held = "import os, sys, time\nfrom spotlessnet.requests import lineage, serving\n"
     if pause:
         owner, name = pause.split(".")
         held += (
-            f"kept = {owner}.{name}\ndef late(*a, **k):\n    print('here', flush=True)\n    time.sleep(60)\n"
+            f"kept = {owner}.{name}\ndef late(*a, **k):\n    os.write(1, b'here\\n')\n    time.sleep(60)\n"
             f"{owner}.{name} = late\n"
         )
     code = f"{held}from spotlessnet.cli import main\nsys.exit(main({list(arguments)!r}))\n"
@@ -330,9 +330,10 @@ def test_a_killed_request_can_be_resumed(here):
     assert json.loads((here / f"{STATISTICS}.next").read_text())["state"] == "done"
 
 
-def test_a_note_that_cannot_be_read_is_not_passed_over(here):
+@pytest.mark.parametrize("note", ["{}", '{"folder": "x", "state": {}, "statistics": 5}'])
+def test_a_note_that_cannot_be_read_is_not_passed_over(here, note):
     assert spotless("precompute", *ROWS, "--rank", "20", "--out", "memory").code == 0
-    (here / f"{STATISTICS}.next").write_text("{}")
+    (here / f"{STATISTICS}.next").write_text(note)
     ended = spotless("scrub", *BASE, "--method", "ntk", "--statistics", STATISTICS, "--out", "run")
     assert ended.code == 3
     assert "must say which request used the statistics, but cannot be read" in ended.err

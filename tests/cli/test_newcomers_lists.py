@@ -1,12 +1,14 @@
 """What a newcomer met: comments, headers and columns of lists, and an audit that must say what it found."""
 
 import json
+import re
 from importlib import import_module
 
 import pytest
 
+from spotlessnet.auditing.wording import NEXT
 from tests.cli.test_commands import report
-from tests.cli.workshop import BASE, QUICK, spotless
+from tests.cli.workshop import BASE, QUICK, RECIPE, spotless
 
 LIST = tuple("forget.txt" if word == "forget.csv" else word for word in BASE)
 
@@ -49,7 +51,8 @@ def test_a_list_without_a_header_is_read_whole(here):
 
 
 @pytest.mark.parametrize(
-    ("word", "code", "reason"), [("not forgotten", 1, "because"), (None, 6, "Nothing was retrained.")]
+    ("word", "code", "reason"),
+    [("not forgotten", 1, "because"), ("never saw the rows", 0, "because"), (None, 6, "Nothing was retrained.")],
 )
 def test_scrub_with_an_audit_says_what_it_found(here, monkeypatch, word, code, reason):
     monkeypatch.setattr(import_module("spotlessnet.auditing.run_audit"), "audit", lambda *a, **k: report(word))
@@ -57,11 +60,30 @@ def test_scrub_with_an_audit_says_what_it_found(here, monkeypatch, word, code, r
     assert ended.code == code
     assert ended.out.splitlines() == [
         f"{word or 'not judged'}: {reason}",
+        f"next: {NEXT[word or 'not judged']}",
         "run/scrubbed.safetensors",
         "run/receipt.json",
         "run/report.html",
     ]
     ended = spotless("scrub", *BASE, *QUICK, "--audit", "--json", "--out", "other")
     told = json.loads(ended.out)
+    assert told["next"] == NEXT[word or "not judged"]
     assert (told["verdict"], told["reason"], told["report"]) == (word or "not judged", reason, "other/report.html")
     assert spotless("verify", "run").code == 0
+
+
+def test_the_plan_tells_the_time_of_the_audit_too(here):
+    """The fault before: 0.05 s were promised, and half a minute was taken."""
+    asked = ("--test", "mydata.py:test", "--dry-run")
+    ended = spotless("scrub", *BASE, *RECIPE, *asked, "--audit", "--seeds", "5")
+    lines = ended.out.splitlines()
+    assert any(line.startswith("        15 trainings") for line in lines)
+    assert any(re.match(r"total   about .* s, at most .* s, beside reading and writing", line) for line in lines)
+    told = json.loads(spotless("audit", *BASE, *RECIPE, *asked, "--seeds", "5", "--json").out)
+    more = json.loads(spotless("audit", *BASE, *RECIPE, *asked, "--seeds", "10", "--shadow-attack", "--json").out)
+    assert 15 * told["retraining"] < told["audit_seconds"] <= told["audit_at_most"]
+    assert more["audit_seconds"] > more["retraining"] * (30 + 64)
+    alone = spotless("scrub", *BASE, *RECIPE, *asked).out
+    assert "total " not in alone
+    unknown = spotless("scrub", *BASE, "--method", "fisher", "--dry-run", "--audit").out
+    assert "no verdict" in unknown

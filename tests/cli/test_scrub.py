@@ -38,6 +38,11 @@ def test_the_command_of_the_readme_works_and_leaves_inputs_alone(here):
     assert sorted(p.name for p in (here / "run").iterdir()) == ["private", "receipt.json", "scrubbed.safetensors"]
     assert stat.S_IMODE((here / "run/private/salt").stat().st_mode) == 0o600
     assert stat.S_IMODE((here / "run/private").stat().st_mode) == 0o700
+    # A server that runs under another account must read the network: as the umask says, like any file.
+    (here / "plain").touch()
+    usual = stat.S_IMODE((here / "plain").stat().st_mode)
+    shared = ("scrubbed.safetensors", "receipt.json")
+    assert [stat.S_IMODE((here / "run" / name).stat().st_mode) for name in shared] == [usual] * 2
 
 
 def test_the_receipt_tells_what_was_run_and_names_nobody(here):
@@ -67,7 +72,8 @@ def test_five_lines_of_python_give_the_same_bytes(here):
     trained = sn.Trained.of(sn.load_into(model, sn.read_weights(here / "model.safetensors")))
     split = sn.ids(here / "forget.csv")(sn.Data.of((x, y), columns={"id": names}))
     scrubbed = sn.chain(sn.NTK(), sn.Fisher())(trained, split)
-    sn.write_weights(here / "mine.safetensors", trained.module(scrubbed.draw(torch.Generator().manual_seed(3))))
+    drawn, said = scrubbed.draw(torch.Generator().manual_seed(3)), {"format": "pt", "after_requests": "1"}
+    sn.write_weights(here / "mine.safetensors", trained.module(drawn), said)
     assert (here / "mine.safetensors").read_bytes() == (here / "run/scrubbed.safetensors").read_bytes()
 
 

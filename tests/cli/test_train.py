@@ -52,7 +52,10 @@ def rows_of(text: str) -> Any:
 
 def test_it_makes_short_retraining_the_default_and_says_what_is_wrong(here):
     (here / "mytrain.py").write_text(TRAIN + "\nnumber = 3\n")
-    assert "method  short-retrain" in spotless("scrub", *BASE, *KNOWN, "--dry-run").out
+    plan = spotless("scrub", *BASE, *KNOWN, "--test", "mydata.py:test", "--audit", "--dry-run").out
+    assert "method  short-retrain" in plan
+    [total] = [line for line in plan.splitlines() if line.startswith("total ")]
+    assert total.endswith("; in plain steps, and train may do far more")
     wrong = spotless("scrub", *BASE, "--init", "start.safetensors", "--train", "mytrain.py:number", "--dry-run")
     assert wrong.code != 0
     assert "must be a function `train(model, examples, seed)`, but is 3" in wrong.err

@@ -11,7 +11,7 @@ import torch
 
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import DataError
-from spotlessnet.core.id_lists import read_ids
+from spotlessnet.core.id_lists import listed_ids, read_ids
 from spotlessnet.core.split import ids, rows, some_of_class, where, whole_class
 
 LABELS = torch.tensor([0, 1, 2, 1, 0, 1])
@@ -147,6 +147,11 @@ def test_ids_from_files(tmp_path, data, name, content):
         ("a.json", b"[]", "names no id"),
         ("a.csv", b"name,age\nx,3\n", r"has the columns name, age, but none is 'id'\. Name the column"),
         ("a.csv", b'id\n"' + b"x" * 200_000 + b'"\n', r"is not a readable csv file"),
+        ("a.csv", b'id\n"10\n11\n', r"is not a readable csv file \(unexpected end of data\)"),
+        ("a.csv", b'id\n"10"1\n', r"is not a readable csv file"),
+        ("a.csv", b"id,a\n10\n", r"must have as many cells as its first, 2, but line 2 has 1\. Put an id that holds a"),
+        ("a.csv", b"a,id\n1,10\n1,11,12\n", "its first, 2, but line 3 has 3"),
+        ("a.csv", b"10\nDoe, Jane\n", "its first, 1, but line 2 has 2"),
         ("a.json", b"{", r"is not valid JSON \(JSONDecodeError\)\. Write a list of ids"),
         ("a.json", b"", "is not valid JSON"),
         ("a.json", b"[" * 200_000, "is not valid JSON"),
@@ -163,6 +168,14 @@ def test_ids_from_files(tmp_path, data, name, content):
         ("a.json", b"[" + b"1" * 10_000 + b"]", "is not valid JSON"),
         ("a.jsonl", b'"a"\n{"id": \n', "Line 2 of the forget list .* is not valid JSON"),
         ("a.jsonl", b"1\n2\n" + b"[" * 200_000, "Line 3 of the forget list .* is not valid JSON"),
+        ("a.csv", b'"id\n10"\n11\n', r"The first line of the forget list .* must be one line, .* Close it"),
+        ("a.csv", b'x,"id\n10"\n1,11\n', "must be one line"),
+        ("a.csv", b"id,id\n10,11\n", r"must have a name of its own, but 'id' stands twice\. Rename one"),
+        ("a.json", b'[{"id": 10, "id": 11}]', r"not valid JSON \(a name stands twice in one object\)"),
+        ("a.json", b'{"id": [10], "id": [11]}', "a name stands twice"),
+        ("a.jsonl", b'{"id": 10, "id": 11}\n', r"Line 1 .* is not valid JSON \(a name stands twice in one object\)"),
+        ("a.json", b'{"id": [10], "ids": [11]}', r"must hold one list, but holds 2: id, ids\. .* leave one"),
+        ("a.json", b'{"ids": [10], "people": [11]}', "must hold one list, but holds 2"),
         ("a.txt", b"caf\xe9\n", r"must be UTF-8 text, but byte 3 is not\. Save it as UTF-8"),
         ("a.xlsx", b"PK", r"must end in \.csv, \.json, \.jsonl or \.txt, but ends in '\.xlsx'"),
         ("a", b"1", "but ends in ''"),
@@ -172,6 +185,32 @@ def test_lists_that_cannot_be_read(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=message):
         read_ids(tmp_path / name)
+
+
+@pytest.mark.parametrize("head", ["people", "ID", "Person", "user_id", "User ID", "customer-id"])
+def test_a_word_that_heads_a_column_is_not_an_id(tmp_path, data, head):
+    (tmp_path / "a.csv").write_text(f"{head}\n10\n11\n")
+    assert ids(tmp_path / "a.csv")(data).forget.rows.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("first", ["1O", "person-999", "100", "nobody"])
+def test_a_misspelt_first_id_is_not_a_header(tmp_path, data, first):
+    """The fault before: a first line that no row has was skipped, and nobody was told."""
+    (tmp_path / "a.csv").write_text(f"{first}\n10\n11\n")
+    with pytest.raises(DataError, match=f"1 .*{first}"):
+        ids(tmp_path / "a.csv")(data)
+    split = ids(tmp_path / "a.csv", allow_missing=True)(data)
+    assert (split.request.missing, split.forget.rows.tolist()) == (1, [0, 1])
+
+
+@pytest.mark.parametrize("text", ["1_0", "\u0663", "\u00b2", "+1", "1.0", "9" * 5000])
+def test_a_row_number_is_written_in_plain_digits(tmp_path, text):
+    """Python reads more as numbers than people do."""
+    (tmp_path / "a.txt").write_text(f"3\n-1\n007\n{text}\n", encoding="utf-8")
+    with pytest.raises(DataError, match="must hold row numbers, but one is not a whole number in the digits 0 to 9"):
+        listed_ids(tmp_path / "a.txt", "row")
+    (tmp_path / "a.txt").write_text("3\n-1\n007\n")
+    assert listed_ids(tmp_path / "a.txt", "row") == ["3", "-1", "7"]
 
 
 def test_a_list_that_is_not_there(tmp_path):

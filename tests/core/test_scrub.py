@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+import spotlessnet as sn
 from spotlessnet.core.damping import DEFAULT_DAMPING, assume_anchor, ridge_of
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import DataError, NumericsError, SettingError
@@ -138,3 +139,15 @@ def test_an_unknown_start_is_said_only_where_it_matters():
     assert notes.assumed == []
     assume_anchor(Trained.of(model, weight_decay=0.1), notes)
     assert "pull to zero" in notes.assumed[0]
+
+
+def test_a_bare_module_is_taken_as_it_is():
+    """The fault before: `'Linear' object has no attribute 'weight_decay'`."""
+    trained, split = setting()
+    module = trained.module()
+    assert torch.equal(Push(by=2.0)(module, split).mean, torch.full((6,), 2.0))
+    scrubbed = sn.NTK()(module, split)
+    assert "the decay is not known" in scrubbed.diagnostics.assumed[0]
+    assert torch.equal(scrubbed.mean, sn.NTK()(Trained.of(module), split).mean)
+    kept = sn.WithinBudget(Push(noise=0.1), max_error_increase=0.5)(module, split)
+    assert not kept.is_noiseless

@@ -11,7 +11,11 @@ from spotlessnet.core.data import Data
 from spotlessnet.core.errors import DataError, MismatchError, NumericsError, SettingError
 from spotlessnet.core.loss import CrossEntropy, PerSample, SquaredError
 from spotlessnet.core.recipe import Recipe
+from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained, as_loss, logits_of
+from spotlessnet.methods import Fisher
+from spotlessnet.precomputed.fold_models import train_fold_models
+from spotlessnet.precomputed.precompute import precompute
 
 
 class Answer:
@@ -260,3 +264,16 @@ def test_training_mode_is_the_only_thing_that_wrapping_changes():
     trained.at(torch.zeros_like(trained.weights)).module()
     assert bytes_of(model) == before
     assert bytes_of(trained.model) == before
+
+
+def test_a_notebook_is_not_flooded_with_numbers():
+    network = Trained.of(nn.Linear(40, 30), recipe=Recipe(epochs=2, lr=0.1), init=nn.Linear(40, 30))
+    x, y = torch.randn(40, 40), torch.arange(40) % 30
+    data = Data.of((x, y))
+    made = [network, Fisher()(network, Split(data.select([0]), data.select(range(1, 40))))]
+    made += [precompute(network, data, rank=2), train_fold_models(network, data, folds=2)]
+    assert str(network) == (
+        "Trained(Linear, 1230 weights, loss='cross-entropy', weight_decay=0.0, known: init, recipe)"
+    )
+    assert all(len(repr(one)) < 200 and "tensor" not in repr(one) for one in made), made
+    assert repr(made[1]).startswith("Gaussian(1230 weights, noise Diagonal")

@@ -1,8 +1,9 @@
 """Kill a scrub at random moments and at every system call, in a process of its own.
 
-Run as `python -m tests.hostile.kill SEED COUNT [ENOSPC ...]`: how many random kills, and which errors to inject. The
-package is imported once; each run is a fork that calls the same entry point as the command. Prints one JSON line for
-each promise that was broken, and a last one with what was seen.
+Run as `python -m tests.hostile.kill SEED COUNT EVERY [ENOSPC ...]`: how many random kills, at which system calls (1 is
+every one, 5 every fifth), and which errors to inject. The package is imported once; each run is a fork that calls the
+same entry point as the command. Prints one JSON line for each promise that was broken, and a last one with what was
+seen.
 """
 
 import errno
@@ -125,9 +126,9 @@ def at_random(promises: Promises, draw: random.Random, count: int) -> Counter[st
     return seen
 
 
-def at_every_call(promises: Promises, name: str, action: Callable[[], None], wanted: set[int]) -> int:
-    """Let the first, second, third … call go wrong until none is left to."""
-    for n in range(1, 400):
+def at_every_call(promises: Promises, name: str, action: Callable[[], None], wanted: set[int], every: int) -> int:
+    """Let the first, second, third … call go wrong until none is left to; or some of them."""
+    for n in range(1, 400, every):
         code = ended(forked(at_call(n, action)))
         if code not in wanted | {0}:
             promises.broken += 1
@@ -139,7 +140,7 @@ def at_every_call(promises: Promises, name: str, action: Callable[[], None], wan
     raise AssertionError("the run never came to its end")
 
 
-def main(seed: int, count: int, *errors: str) -> int:
+def main(seed: int, count: int, every: int, *errors: str) -> int:
     """Everything; the exit code tells whether a promise was broken."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as place:
@@ -147,13 +148,13 @@ def main(seed: int, count: int, *errors: str) -> int:
         spotless(*ASKED[:-2], "--dry-run")  # imports, once for all children
         promises = Promises(Path.cwd())
         seen = at_random(promises, random.Random(seed), count)
-        calls = at_every_call(promises, "kill", die, {-signal.SIGKILL})
+        calls = at_every_call(promises, "kill", die, {-signal.SIGKILL}, every)
         for name in errors:
-            at_every_call(promises, name, partial(fail, getattr(errno, name)), {4})
+            at_every_call(promises, name, partial(fail, getattr(errno, name)), {4}, every)
         print(json.dumps({"broken": promises.broken, "calls": calls, "seen": seen}))
         os.chdir("/")
     return int(promises.broken > 0)
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:]))
+    sys.exit(main(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:]))

@@ -14,6 +14,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
+from spotlessnet.core.recipe import Recipe
 from tests.cli.workshop import RECIPE, spotless
 from tests.hostile.attacks import Evil, torch_saved
 from tests.hostile.meanings import rearrayed, resaved, retensored
@@ -74,7 +75,8 @@ def scrub(**flags: str | None) -> tuple[str, ...]:
 def targets(folder: Path) -> list[Target]:
     """All kinds; whatever they need beside the damaged file is made in `folder`, which is the current one."""
     state = load_file("model.safetensors")
-    return [*_checkpoints(state), *_lists(), *_data(folder), *_made_by_commands(folder), *_case_files()]
+    made = [*_made_by_commands(folder), *_recorded(state)]
+    return [*_checkpoints(state), *_lists(), *_data(folder), *made, *_case_files()]
 
 
 def _checkpoints(state: dict[str, torch.Tensor]) -> list[Target]:
@@ -194,6 +196,25 @@ def _made_by_commands(folder: Path) -> list[Target]:
             with_tutors,
             (damaged, reheaded, retensored, retensored),
         ),
+    ]
+
+
+def _recorded(state: dict[str, torch.Tensor]) -> list[Target]:
+    """A training as `sn.record` writes it."""
+    from spotlessnet.requests.case import made
+    from spotlessnet.requests.recording import record
+    from spotlessnet.store.checkpoints import load_into, read_weights
+
+    model = load_into(made("nets.py:build", "model"), read_weights("start.safetensors"))
+    recipe = Recipe(epochs=5, lr=0.05, batch_size=16)
+    with record("recorded", model, "mydata.py:train", build="nets.py:build", recipe=recipe):
+        model.load_state_dict(state)
+    words = ("scrub", "--quiet", "--training", "recorded", "--forget", "forget.csv", "--seed", "1", "--out", "run")
+    told, rows = (Path("recorded", name).read_bytes() for name in ("training.json", "rows.safetensors"))
+    return [
+        Target("training record", "recorded/training.json", told, (*words, "--dry-run"), (damaged, revalued, revalued)),
+        Target("training record, looked at", "recorded/training.json", told, ("inspect", "recorded"), (revalued,)),
+        Target("row digests", "recorded/rows.safetensors", rows, (*words, "--dry-run"), (damaged, retensored)),
     ]
 
 

@@ -86,15 +86,15 @@ def test_a_log_lets_a_run_go_on_where_it_stopped():
     assert pieces(400, 200, set()) == [range(400, 500), range(500, 600)]
 
 
-def test_kills_at_random_and_at_every_call_lose_nothing():
-    found = driven("kill", 0, 6)
+def test_kills_at_random_and_at_every_fifth_call_lose_nothing():
+    found = driven("kill", 0, 6, 5)
     assert found["broken"] == 0
     assert found["calls"] > 15
 
 
 @pytest.mark.slow
 def test_two_hundred_kills_and_every_kind_of_failing_call_lose_nothing():
-    found = driven("kill", 1, 200, "ENOSPC", "EIO", "EACCES")
+    found = driven("kill", 1, 200, 1, "ENOSPC", "EIO", "EACCES")
     assert found["broken"] == 0
     assert sum(found["seen"].values()) == 200
 
@@ -134,7 +134,7 @@ def test_a_million_ids_are_parsed_and_counted_in_ten_seconds(tmp_path):
 
 
 def test_the_recorded_run_kept_every_promise():
-    """`make fuzz` writes this file; nothing in it is typed by hand."""
+    """`make fuzz` writes this file. The commit of a run in parts, without history, was added by hand."""
     told = json.loads((Path(__file__).parents[2] / "results/fuzz.json").read_text())
     assert (told["inputs"], told["broken"]) == (100_000, 0)
     assert sum(told["exit_codes"].values()) == 100_000

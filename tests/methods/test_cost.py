@@ -14,6 +14,7 @@ import spotlessnet as sn
 from spotlessnet.core.scrub import METHODS, Chain, Scrub
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
+from spotlessnet.operators.cost import TRIAL, expected_products
 from spotlessnet.operators.solvers import CG, Dual, LowRank
 from spotlessnet.precomputed.precompute import precompute
 from spotlessnet.requests.planning import Estimate, estimate
@@ -189,3 +190,63 @@ def test_a_method_that_nobody_counted_is_said_to_be_so():
     assert math.isnan(estimate(trained, split, sn.chain(Stranger(), sn.Fisher())).seconds)
     assert "1.0 s" not in Estimate(0.5, 1.0, 2.0, 1.0, 2.0).lines()[0]
     assert "(25.0% of it)" in Estimate(0.5, 1.0, 2.0, 1.0, 2.0).lines()[0]
+
+
+def my_training(model, examples, seed):
+    return model
+
+
+def stepwise(model, examples, seed, epochs=20):
+    return model
+
+
+@pytest.mark.parametrize("scrub", [sn.Retrain(), sn.ShortRetrain(), sn.chain(sn.Retrain(), sn.Fisher())])
+def test_a_training_by_a_function_is_said_to_be_one_and_not_timed(scrub):
+    trained, split = problem()
+    found = estimate(replace(trained, recipe=None, trainer=my_training), split, scrub)
+    assert math.isnan(found.seconds)
+    line = found.lines()[0]
+    assert line.startswith(
+        "time    not known: it is one training by my_training, and nobody recorded how long that takes"
+    )
+    assert "; one epoch of plain steps takes " in line
+    found = estimate(replace(trained, recipe=None, trainer=stepwise), split, scrub)
+    assert found.seconds > 0
+    assert found.lines()[0].endswith("; in plain steps, and stepwise may do more")
+
+
+def test_a_method_that_does_not_train_by_the_function_is_timed_as_ever():
+    trained, split = problem()
+    line = estimate(replace(trained, recipe=None, trainer=my_training), split, sn.Fisher()).lines()[0]
+    assert "my_training" not in line
+    assert "about" in line
+
+
+@pytest.mark.parametrize("damping", [1.0, 0.1, 1e-3])
+def test_a_trial_on_a_few_rows_foresees_what_a_newton_step_takes(damping):
+    trained, split = problem()
+    newton = sn.Newton(damping=damping, dense_up_to=0, search=False)
+    guess = newton.foreseen(trained, split)
+    truth = counted(newton, trained, split)
+    assert truth / FACTOR <= guess.usual <= FACTOR * truth
+    assert truth <= guess.most == newton.cost(trained, split).most
+    assert sn.chain(newton, sn.Fisher()).foreseen(trained, split).usual > guess.usual
+    # Statistics and written-out matrices need no trial.
+    for other in (sn.Newton(), sn.Newton(statistics=statistics())):
+        assert other.foreseen(trained, split) == other.cost(trained, split)
+
+
+def test_a_trial_that_does_not_end_is_carried_on_at_its_pace():
+    trained, split = problem()
+    quick = expected_products(trained, split, CG(tolerance=1e-2), 1.0)
+    slow = expected_products(trained, split, CG(tolerance=1e-12), 1e-3)
+    assert TRIAL < slow <= 500
+    assert quick <= TRIAL
+    assert expected_products(trained, split, CG(tolerance=1e-12, max_iterations=7), 1e-3) == 7
+
+
+def test_a_short_retraining_is_planned_between_its_least_and_its_most():
+    trained, split = problem()
+    least, planned = sn.ShortRetrain().cost(trained, split), sn.ShortRetrain().foreseen(trained, split)
+    assert least.usual < planned.usual < planned.most == least.most
+    assert planned.usual**2 == pytest.approx(least.usual * least.most)

@@ -115,6 +115,19 @@ def test_images_unfolded_a_few_at_a_time_are_the_same(name):
             torch.testing.assert_close(fisher_diagonal(trained, data), whole)
 
 
+def test_squares_of_a_linear_layer_are_those_of_its_gradients_written_out():
+    draw = torch.Generator().manual_seed(0)
+    layer = layers.LinearLayer(nn.Linear(5, 3), "weight", "bias")
+    entered, returned = (torch.randn(*shape, generator=draw, dtype=float64) for shape in ((7, 5), (7, 4, 3)))
+    s = random_weights(7, 0)
+    found = layer.weight_squares(entered, returned, s)
+    assert found is not None
+    outer = torch.einsum("nro,ni->nroi", returned, entered)
+    torch.testing.assert_close(found, torch.einsum("n,nroi->oi", s, outer.square()))
+    # Over positions a gradient is a sum of outer products, whose square is not the sum of squares.
+    assert layer.weight_squares(entered.unsqueeze(1), returned.unsqueeze(2), s) is None
+
+
 def test_hooks_are_gone_afterwards():
     trained, data = problem("residual", 0)
     fisher_diagonal(trained, data)

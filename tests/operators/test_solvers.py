@@ -16,13 +16,25 @@ from spotlessnet.requests.methods import described, named, usual
         ({"solution": "primal", "max_iterations": 7}, CG(max_iterations=7)),
         ({"solution": "low rank", "rank": 20, "tolerance": 1e-3}, LowRank(1e-3, rank=20)),
         ({"tolerance": 1e-3, "precondition": 5}, Auto(1e-3, precondition=5)),
-        ({"solution": "dual", "rank": 20}, Dual()),  # as before: not looked at
+        ({"solution": "dual", "rank": 200}, Dual()),  # the usual number, as receipts of version 0.1 have it
     ],
 )
 def test_old_keywords_mean_a_solver_and_warn(old, solver):
     with pytest.warns(DeprecationWarning, match=r"`NTK\(.*=\.\.\.\)` is now called `solver="):
         method = sn.NTK(**old)
     assert method == sn.NTK(solver=solver)
+
+
+@pytest.mark.parametrize(
+    ("old", "kind"),
+    [({"rank": 5}, "auto"), ({"solution": "dual", "rank": 20}, "dual"), ({"solution": "primal", "rank": 5}, "cg")],
+)
+def test_an_old_keyword_that_the_solver_does_not_have_is_refused(old, kind):
+    """The fault before: `NTK(rank=5)` dropped the 5 without a word."""
+    with pytest.raises(
+        SettingError, match=rf"`rank` must go with a solver that has it \(low-rank\), but it is '{kind}'"
+    ):
+        sn.NTK(**old)
 
 
 def test_old_attributes_are_read_from_the_solver():

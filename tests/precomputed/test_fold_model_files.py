@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import DataError
@@ -53,6 +54,21 @@ def test_keys_that_do_not_belong_to_the_parts_are_refused(tmp_path: Path) -> Non
     )
     with pytest.raises(DataError, match="rows and parts do not belong together"):
         read_fold_models(tmp_path / "fold-models.safetensors")
+
+
+@pytest.mark.parametrize("name", ["weights", "origin", "scale", "lack"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_numbers_that_are_not_finite_are_refused(tmp_path: Path, name: str, value: float) -> None:
+    """A network has no distance from a NaN origin, so it passed for the network that they were trained beside."""
+    path = tmp_path / "fold-models.safetensors"
+    write_fold_models(path, FoldModels(WEIGHTS, KEYS, PART, origin=WEIGHTS[0].clone(), lack=0.1))
+    tensors = load_file(path)
+    tensors[name] = tensors[name].clone().fill_(value)
+    with safe_open(path, "pt") as opened:
+        header = opened.metadata()
+    save_file(tensors, path, header)
+    with pytest.raises(DataError, match=r"are damaged: not all of their numbers are finite\. Train them anew"):
+        read_fold_models(path)
 
 
 def test_tutors_that_knew_rows_by_their_number_are_refused(tmp_path: Path) -> None:

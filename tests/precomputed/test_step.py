@@ -61,7 +61,7 @@ def test_a_request_from_statistics_is_retraining_where_the_model_is_linear(seed,
 
 
 @given(st.integers(0, 10_000), st.integers(1, 8), st.integers(1, 8))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_two_requests_in_a_row_are_one_joint_request(seed, a, b):
     trained, data = problem(seed)
     statistics = precompute(trained, data, rank=trained.size, diagonal="exact")

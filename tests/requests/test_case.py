@@ -75,8 +75,8 @@ def test_what_is_missing_is_named_by_its_flag():
 
 
 def test_the_recipe_is_built_from_its_fields():
-    assert Case(epochs=3, lr=0.1, weight_decay=0.5).recipe() == Recipe(epochs=3, lr=0.1, weight_decay=0.5)
-    assert Case(weight_decay=0.5).recipe() is None
+    assert Case(epochs=3, lr=0.1, weight_decay=0.5).as_recipe() == Recipe(epochs=3, lr=0.1, weight_decay=0.5)
+    assert Case(weight_decay=0.5).as_recipe() is None
 
 
 CODE = """

@@ -91,7 +91,7 @@ def test_every_field_of_a_case_can_be_said():
 
     names = set(inspect.signature(sn.unlearn).parameters)
     held = {"recipe": {"epochs", "lr", "momentum", "batch_size", "schedule", "patience"}}
-    held |= {"ids": {"id_column"}, "trainer": {"train"}}
+    held |= {"ids": {"id_column"}, "trainer": {"train"}, "model": {"training", "accept_changes"}}  # `sn.recorded`
     covered = names | {one for holder in names & set(held) for one in held[holder]}
     assert {f.name for f in fields(Case)} - covered == {"allow_missing"}
 

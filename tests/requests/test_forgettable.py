@@ -1,14 +1,17 @@
 """Forgettable models trained, asked and verified without the command."""
 
+import os
 from pathlib import Path
 
 import pytest
 
+from spotlessnet.cli import main
 from spotlessnet.core.errors import DataError, NeedError, SettingError
-from spotlessnet.forgettable import load_forgettable
+from spotlessnet.forgettable import load_forgettable, save_forgettable
 from spotlessnet.requests.case import Case
-from spotlessnet.requests.forgettable import backbone_of, forget_listed, train_model
+from spotlessnet.requests.forgettable import as_kept, backbone_of, forget_listed, train_model
 from spotlessnet.requests.verifying import verify_request
+from spotlessnet.store.checkpoints import read_metadata, read_weights, to_bytes
 from tests.cli.test_forgettable import furnished
 from tests.cli.workshop import FORGET
 
@@ -43,3 +46,71 @@ def test_what_cannot_be_done_is_refused_before_anything_is_written(tmp_path, mon
         forget_listed("backbone.py:build", Path("nowhere"), Path("forget.csv"), Path("after"))
     assert not Path("model").exists()
     assert not Path("after").exists()
+
+
+def test_lists_name_the_whole_numbers_of_states_made_in_python(tmp_path, monkeypatch):
+    furnished(tmp_path, monkeypatch)
+    trained = train_model(asked(), ridge="0.1")
+    model = load_forgettable(trained.state, backbone_of("backbone.py:build"))
+    kept = model.examples
+    kept.ids[:] = list(range(len(kept.ids)))
+    kept.places = {i: [i] for i in range(len(kept.ids))}
+    save_forgettable(Path("numbers.safetensors"), model)
+    Path("rows.txt").write_text("17\n3\n")
+    served = forget_listed("backbone.py:build", Path("numbers.safetensors"), Path("rows.txt"), Path("after"))
+    assert (served.request.examples, served.request.left) == (2, 58)
+    assert as_kept(["1", "x"], [1, 2]) == [1, "x"]
+    with pytest.raises(DataError, match="1 ids of the list are both"):
+        as_kept(["1", "2"], [1, "1", 2])
+
+
+@pytest.mark.parametrize("at", [1, 2, 3, 4, 5, 6])
+def test_a_request_that_was_broken_off_is_served_in_the_same_folder(tmp_path, monkeypatch, at):
+    furnished(tmp_path, monkeypatch)
+    trained = train_model(asked(), ridge="0.1")
+    flush, count = os.fsync, 0
+
+    def killed(handle: int) -> None:
+        nonlocal count
+        count += 1
+        if count == 2 * at:
+            raise KeyboardInterrupt
+        flush(handle)
+
+    monkeypatch.setattr(os, "fsync", killed)
+    with pytest.raises(KeyboardInterrupt):
+        forget_listed("backbone.py:build", trained.state, Path("forget.csv"), Path("after"))
+    monkeypatch.setattr(os, "fsync", flush)
+    if not Path("after/receipt.json").exists():
+        # What a killed process leaves half-written holds rows.
+        Path("after/.spotless-999999999-x").write_bytes(b"rows")
+        Path("after/private").mkdir(exist_ok=True)
+        served = forget_listed("backbone.py:build", trained.state, Path("forget.csv"), Path("after"))
+        assert served.request.left == 57
+    assert not list(Path("after").rglob(".spotless-*"))
+    assert verify_request(Path("after"), Path("forget.csv"), "id").is_sealed
+    with pytest.raises(DataError, match="so a run was finished there, and nothing is ever overwritten"):
+        forget_listed("backbone.py:build", trained.state, Path("forget.csv"), Path("after"))
+
+
+def test_another_request_does_not_take_an_unfinished_folder(tmp_path, monkeypatch):
+    furnished(tmp_path, monkeypatch)
+    trained = train_model(asked(), ridge="0.1")
+    forget_listed("backbone.py:build", trained.state, Path("forget.csv"), Path("after"))
+    Path("after/receipt.json").unlink()
+    Path("other.csv").write_text("\n".join(Path("forget.csv").read_text().splitlines()[:2]) + "\n")
+    with pytest.raises(DataError, match="Another request began"):
+        forget_listed("backbone.py:build", trained.state, Path("other.csv"), Path("after"))
+
+
+def test_a_state_from_before_there_were_digests_is_read_and_said_to_be_one(tmp_path, monkeypatch, capsys):
+    furnished(tmp_path, monkeypatch)
+    state = train_model(asked(), ridge="0.1").state
+    about = read_metadata(state)
+    del about["digest"], about["lanes"]
+    Path("old.safetensors").write_bytes(to_bytes(read_weights(state), about))
+    given = ["forget", "--model", "backbone.py:build", "--forget", "forget.csv"]
+    assert main([*given, "--state", str(state), "--out", "one"]) == 0
+    assert "has no digest" not in capsys.readouterr().err
+    assert main([*given, "--state", "old.safetensors", "--out", "two"]) == 0
+    assert "the state has no digest" in capsys.readouterr().err

@@ -93,7 +93,7 @@ def test_an_audit_of_regression_says_before_the_work_what_it_compares():
     assert "audit   rows are compared by the loss of a row, for there are no classes" in said
     assert any("no attack and no matched controls: they need test rows" in line for line in said)
     assert done.report is not None
-    assert done.report.outcome in ("forgotten", "not forgotten", "inconclusive")
+    assert done.report.outcome in ("forgotten", "not forgotten", "inconclusive", "never saw the rows")
 
 
 @pytest.mark.parametrize("command", [("scrub", "--audit"), ("audit",)])
@@ -161,7 +161,7 @@ def test_what_a_short_retraining_took_lies_within_what_its_plan_said():
         # The plan also counts the look at the damage: 90 rows answered twice.
         assert shares[-1] <= most
         if tolerance:
-            assert usual == pytest.approx(shares[0], abs=0.1)
+            assert shares[0] - 0.1 <= usual <= most  # between one stage and all of them
         assert f"at most {most:.0%}" in str(done.plan) or f"({most:.0%})" in str(done.plan)
     assert shares[0] < shares[1]
 

@@ -34,6 +34,9 @@ CASES = {
     "resume": ("unlearn(resume=True)", "`out` does not name one"),
     "betas": ("sn.Recipe(betas='ab')", "`Recipe.betas` must be two numbers"),
     "letters as betas": ("sn.Recipe(betas=('a', 'b'))", r"`Recipe.betas\[0\]` must be in"),
+    "recipe of a record": ("sn.record('run', model, (x, y), recipe={})", "`recipe` must be a `sn.Recipe`"),
+    "seed of a record": ("sn.record('run', model, (x, y), seed='one')", "`seed` must be a whole number"),
+    "module of a record": ("sn.record('run', 'nets.py:build', (x, y))", "`model` must be a torch module"),
     "rate": ("sn.Recipe(lr='fast')", "`Recipe.lr` must be positive, but got fast"),
 }
 
@@ -49,6 +52,7 @@ def serve(*args, **kwargs):
 
 module.serve = serve
 x, y = torch.randn(30, 4), torch.arange(30) % 3
+model = torch.nn.Linear(4, 3)
 
 def unlearn(**odd):
     return sn.unlearn(torch.nn.Linear(4, 3), (x, y), **{"forget": [1], **odd})

@@ -2,7 +2,7 @@
 
 import copy
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.requests.audits import LEAST
 from spotlessnet.requests.case import Case
+from spotlessnet.requests.effects import held_later
 from spotlessnet.requests.methods import BEST, FALLBACK, TAUGHT, default
 from spotlessnet.store.receipts import verify
 from spotlessnet.store.schema import mistakes
@@ -352,3 +353,21 @@ def test_an_audit_comes_back_as_a_report(tmp_path):
     assert done.receipt["predicate"]["audit"]
     assert (tmp_path / "run/report.html").is_file()
     assert done.report.rerun_command.startswith("sn.unlearn(")
+
+
+def test_what_unlearn_gave_is_known_to_follow_a_request():
+    """Two requests in memory: what was precomputed for the first one's network must not make the second a first."""
+    torch.manual_seed(0)
+    x, y = torch.randn(24, 3), torch.arange(24) % 2
+    recipe = sn.Recipe(epochs=2, lr=0.1, batch_size=8)
+    start = nn.Linear(3, 2)
+    model = sn.fit(sn.Trained.of(start, recipe=recipe, init=start), sn.Data.of((x, y))).module()
+    done = sn.unlearn(model, (x, y), forget=[0], init=start, recipe=recipe, method="retrain", accept_damage=True)
+    for network, later in ((model, False), (done.model, True), (copy.deepcopy(done.model), True)):
+        trained, left = sn.Trained.of(network, recipe=recipe, init=start), sn.Data.of((x[1:], y[1:]))
+        fold_models = sn.train_fold_models(trained, left, folds=2)
+        assert fold_models.after_requests == later
+        assert sn.precompute(trained, left, rank=2, diagonal=None).after_requests == later
+        # Also where somebody says otherwise, as a file may.
+        first = replace(fold_models, after_requests=False)
+        assert held_later(first, None, trained.model).after_requests == later

@@ -4,14 +4,15 @@ import errno
 import os
 import random
 import signal
+import stat
 import subprocess
 import sys
 import time
 
 import pytest
 
-from spotlessnet.core.errors import DataError, ResourceError
-from spotlessnet.core.files import PENDING, sha256, sweep, write_whole
+from spotlessnet.core.errors import DataError, IntegrityError, ResourceError
+from spotlessnet.core.files import PENDING, Look, sha256, sweep, write_whole
 
 CALLS = ("open", "write", "fsync", "link", "replace", "close")
 
@@ -112,3 +113,33 @@ def test_sweep_leaves_files_of_living_processes(tmp_path):
     (tmp_path / f"{PENDING}999999999-abc").write_bytes(b"")
     assert sweep(tmp_path) == 1
     assert [path.name for path in tmp_path.iterdir()] == [f"{PENDING}{os.getppid()}-abc"]
+
+
+@pytest.mark.parametrize(
+    ("umask", "shared", "mode"), [(0o022, True, 0o644), (0o077, True, 0o600), (0o000, False, 0o600)]
+)
+def test_what_a_server_must_read_follows_the_umask_and_what_betrays_rows_does_not(tmp_path, umask, shared, mode):
+    before = os.umask(umask)
+    try:
+        write_whole(tmp_path / "file", b"content", shared=shared)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == mode
+
+
+def test_a_disk_that_fails_is_not_told_as_a_file_that_changed(tmp_path, monkeypatch):
+    file = tmp_path / "weights"
+    file.write_bytes(b"as read")
+    look = Look.at(file)
+    look.check_unchanged("--weights")
+
+    def fail(*_, **__):
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "open", fail)
+        with pytest.raises(OSError, match="Input/output error"):
+            look.check_unchanged("--weights")
+    file.unlink()
+    with pytest.raises(IntegrityError, match=r"--weights .* changed while it was read"):
+        look.check_unchanged("--weights")

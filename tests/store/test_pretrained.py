@@ -1,5 +1,6 @@
 """Hugging Face folders go in through the model's own loader and come out as `from_pretrained` expects."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -134,3 +135,123 @@ def test_the_command_reads_the_folder_of_a_tied_model(tmp_path, monkeypatch):
     scrubbed = sn.load_into(gpt2(), sn.read_weights("out/scrubbed.safetensors"))
     state = scrubbed.state_dict()
     assert torch.equal(state["lm_head.weight"], state["transformer.wte.weight"])
+
+
+@pytest.fixture
+def served(tmp_path, monkeypatch):
+    """A request whose weights came in the folder of a tied model, and the words of its command."""
+    monkeypatch.chdir(tmp_path)
+    save_pretrained(gpt2(), tmp_path / "start")
+    save_pretrained(moved(gpt2()), tmp_path / "run")
+    Path("nets.py").write_text(
+        "import torch, transformers\n"
+        "def build():\n"
+        "    c = transformers.GPT2Config(vocab_size=12, n_positions=8, n_embd=8, n_layer=1, n_head=2, bos_token_id=1,"
+        " eos_token_id=2)\n"
+        "    return transformers.GPT2LMHeadModel(c)\n"
+        "def train():\n"
+        "    x = torch.randint(12, (40, 6), generator=torch.Generator().manual_seed(0))\n"
+        "    return {'input_ids': x}, x\n"
+    )
+    Path("rows.csv").write_text("row\n1\n2\n")
+    Path("more.csv").write_text("row\n5\n")
+    words = (
+        "scrub", "--model", "nets.py:build", "--init", "start", "--data", "nets.py:train", "--loss", "next-token",
+        "--id-column", "row", "--epochs", "2", "--lr", "0.1", "--accept-damage",
+    )  # fmt: skip
+    ended = spotless(*words, "--weights", "run", "--forget", "rows.csv", "--out", "out")
+    assert ended.code == 0, ended.err
+    return words, ended
+
+
+def test_the_command_gives_back_a_folder_where_it_was_given_one(served):
+    _, ended = served
+    assert "out/pretrained" in ended.out
+    read = transformers.GPT2LMHeadModel.from_pretrained("out/pretrained")
+    assert_same(read, sn.load_into(gpt2(), sn.read_weights("out/scrubbed.safetensors")))
+    assert spotless("verify", "out").code == 0
+
+
+@pytest.mark.parametrize("change", ["other bytes", "one more", "one less", "a link", "gone"])
+def test_a_changed_folder_is_noticed(served, change):
+    folder = Path("out/pretrained")
+    config = folder / "config.json"
+    if change == "other bytes":
+        config.write_text(config.read_text().replace("12", "13", 1))
+    elif change == "one more":
+        (folder / "custom.py").write_text("print('hello')")
+    elif change == "one less":
+        config.unlink()
+    elif change == "a link":
+        config.rename("config.json")
+        config.symlink_to(Path("config.json").resolve())
+    else:
+        shutil.rmtree(folder)
+    ended = spotless("verify", "out")
+    assert ended.code == 7, ended.err
+    assert "pretrained" in ended.err
+
+
+def test_a_folder_of_which_the_receipt_does_not_speak_was_planted(served):
+    words, _ = served
+    ended = spotless(*words, "--weights", "out/scrubbed.safetensors", "--forget", "more.csv", "--out", "next")
+    assert "would be learnt again" in ended.err
+    sn.write_weights("plain.safetensors", moved(gpt2()))
+    ended = spotless(*words, "--weights", "plain.safetensors", "--forget", "rows.csv", "--out", "plain")
+    assert ended.code == 0, ended.err
+    assert not Path("plain/pretrained").exists()
+    shutil.copytree("out/pretrained", "plain/pretrained")
+    ended = spotless("verify", "plain")
+    assert ended.code == 7
+    assert "pretrained lies beside" in ended.err
+
+
+def test_the_next_request_knows_the_folder_for_what_a_request_left(served):
+    words, _ = served
+    ended = spotless(*words, "--weights", "out/pretrained", "--forget", "more.csv", "--out", "next")
+    assert ended.code != 0
+    assert "would be learnt again" in ended.err
+
+
+def test_a_run_that_was_killed_half_way_leaves_nothing_in_the_folder(served):
+    words, _ = served
+    again = (*words, "--weights", "run", "--forget", "rows.csv", "--out", "out", "--resume")
+    assert "served before" in spotless(*again).err
+    Path("out/receipt.json").unlink()
+    Path("out/pretrained/model.safetensors").write_bytes(b"half")
+    Path("out/pretrained/left.over").write_bytes(b"")
+    ended = spotless(*again)
+    assert ended.code == 0, ended.err
+    assert not Path("out/pretrained/left.over").exists()
+    assert spotless("verify", "out").code == 0
+
+
+def test_the_command_gives_back_adapters_alone(tmp_path, monkeypatch):
+    peft = pytest.importorskip("peft")
+    monkeypatch.chdir(tmp_path)
+    save_pretrained(lora(bert()), tmp_path / "start")
+    save_pretrained(moved(lora(bert())), tmp_path / "run")
+    Path("nets.py").write_text(
+        "import torch, transformers\n"
+        "def build():\n"
+        "    torch.manual_seed(0)\n"
+        "    c = transformers.BertConfig(vocab_size=20, hidden_size=8, num_hidden_layers=1, num_attention_heads=2,"
+        " intermediate_size=16, num_labels=3)\n"
+        "    return transformers.BertForSequenceClassification(c)\n"
+        "def train():\n"
+        "    x = torch.randint(3, 20, (40, 5), generator=torch.Generator().manual_seed(0))\n"
+        "    return {'input_ids': x}, torch.arange(40) % 3\n"
+    )
+    Path("rows.csv").write_text("row\n1\n2\n")
+    ended = spotless(
+        "scrub", "--model", "nets.py:build", "--weights", "run", "--init", "start", "--data", "nets.py:train",
+        "--forget", "rows.csv", "--id-column", "row", "--epochs", "2", "--lr", "0.1", "--accept-damage", "--out", "out",
+    )  # fmt: skip
+    assert ended.code == 0, ended.err
+    assert not Path("out/pretrained/model.safetensors").exists()
+    read = peft.PeftModel.from_pretrained(bert(), "out/pretrained")
+    kept = sn.read_weights("out/scrubbed.safetensors")
+    adapters = {name: value for name, value in read.state_dict().items() if "lora_" in name}
+    assert adapters
+    assert all(torch.equal(value, kept[name]) for name, value in adapters.items())
+    assert spotless("verify", "out").code == 0

@@ -44,7 +44,7 @@ class Linear(nn.Module):
         return {"logits": logits} if labels is None else {"loss": cross_entropy(logits, labels), "logits": logits}
 
 
-def test_hugging_face(tmp_path: Path):
+def test_hugging_face(tmp_path: Path, capsys):
     transformers = pytest.importorskip("transformers")
     pytest.importorskip("accelerate")
     try:
@@ -61,6 +61,7 @@ def test_hugging_face(tmp_path: Path):
     network = Trained.of(Linear(), init=Linear(), trainer=trainer)
     split = split_of(Data.of(({"values": x}, y)))
     found = Retrain(seed=4)(network, split)
+    assert capsys.readouterr().out == ""  # an audit would print dozens of such lines among its results
 
     arguments.seed, arguments.data_seed, arguments.save_strategy = 4, 4, "no"
     want = Linear().train()

@@ -8,7 +8,7 @@ import typer
 
 from spotlessnet.auditing.audit_report import AuditReport
 from spotlessnet.cli.common import AsJson, Asked, Console, Debug, Quiet, takes_case
-from spotlessnet.cli.scrubbing import EXIT_CODES, Seeds, Strong, planned
+from spotlessnet.cli.scrubbing import EXIT_CODES, Keep, Seeds, Strong, Workers, planned, verdict_lines
 from spotlessnet.core.errors import SettingError
 from spotlessnet.core.progress import quiet as no_bars
 from spotlessnet.requests.audits import Audit, audit_case, usual_fields, write_report
@@ -26,7 +26,19 @@ Features = Annotated[
 ]
 Ridge = Annotated[str | None, typer.Option("--ridge", help="Of a forgettable model: a share, or loo (unless said).")]
 
-OF_FORGETTABLE = {"model", "core", "data", "test", "forget", "id_column", "epochs", "lr", "keep_private", "out"}
+OF_FORGETTABLE = {
+    "model",
+    "core",
+    "data",
+    "test",
+    "forget",
+    "id_column",
+    "epochs",
+    "lr",
+    "recipe",
+    "keep_private",
+    "out",
+}
 """The fields of a case that say something of a forgettable model."""
 
 
@@ -35,6 +47,8 @@ def audit(
     asked: Asked,
     seeds: Seeds = 8,
     shadow_attack: Strong = False,
+    keep_trainings: Keep = None,
+    workers: Workers = "in turn",
     forgettable: Forgettable = False,
     features: Features = None,
     ridge: Ridge = None,
@@ -48,8 +62,9 @@ def audit(
     --data mydata.py:train --test mydata.py:test --forget forget.csv --epochs 30 --lr 0.05 --method ntk
     --out audit/[/bold]
 
-    Ends with 0 if forgotten, 1 if not, 6 if that cannot be told. Without --init, --epochs and --lr no network can be
-    retrained, and the word is always the last. Your own modules are imported, so their code runs.
+    Ends with 0 if forgotten, or if the method never saw the rows and no trace could be expected; with 1 if not
+    forgotten, 6 if that cannot be told. Without --init, --epochs and --lr no network can be retrained, and nothing is
+    judged, which ends with 6 too. Your own modules are imported, so their code runs.
 
     [bold]spotless audit --forgettable --model nets.py:backbone --core mydata.py:core --data mydata.py:train
     --forget forget.csv --epochs 20 --lr 0.05 --out audit/[/bold]
@@ -62,12 +77,15 @@ def audit(
         raise SettingError("--features and --ridge are of a forgettable model. Give --forgettable, or leave them out.")
     with no_bars() if quiet or json else nullcontext():
         if forgettable:
-            if shadow_attack:
-                raise SettingError("--shadow-attack is not for forgettable models. Leave it out.")
+            if shadow_attack or keep_trainings is not None or workers != "in turn":
+                raise SettingError(
+                    "--shadow-attack, --keep-trainings and --workers are not for forgettable models. Leave them out."
+                )
             return _forgettable(asked, seeds, features or "pooled", ridge or "loo", console)
+        how = Audit(seeds, shadow_attack, keep_trainings, workers)
         if asked.dry_run:
-            return planned(plan_of(case), console, audit=Audit(seeds, shadow_attack))
-        report, files = audit_case(case, Audit(seeds, shadow_attack), resume=asked.resume, say=console.say)
+            return planned(plan_of(case), console, audit=how)
+        report, files = audit_case(case, how, resume=asked.resume, say=console.say)
     return _told(report, files, console)
 
 
@@ -78,7 +96,8 @@ def _forgettable(asked: Asked, seeds: int, features: str, ridge: str, console: C
     if strange:
         raise SettingError(f"{', '.join(strange)} says nothing of a forgettable model. Leave it out.")
     # Without training on core rows the models of all seeds are one, and chance cannot be measured.
-    case.need("model", "core", "data", "forget", "epochs", *([] if asked.dry_run else ["out"]))
+    needed = [] if "epochs" in (case.recipe or {}) else ["epochs"]
+    case.need("model", "core", "data", "forget", *needed, *([] if asked.dry_run else ["out"]))
     if asked.dry_run:
         lines: list[str] = []
         audit_fits(case, features, ridge, seeds, say=lines.append, only_plan=True)
@@ -95,7 +114,7 @@ def _forgettable(asked: Asked, seeds: int, features: str, ridge: str, console: C
 
 
 def _told(report: AuditReport, files: list[Path], console: Console) -> int:
-    figures = {"verdict": report.outcome, "reason": report.reason}
+    figures = {"verdict": report.outcome, "reason": report.reason, "next": report.next_step}
     told = {"status": "done", **figures, "files": files, "rows": [vars(r) for r in report.rows]}
-    console.give(told, [f"{report.outcome}: {report.reason}", *map(str, files)])
+    console.give(told, [*verdict_lines(report.outcome, report.reason), *map(str, files)])
     return EXIT_CODES.get(report.outcome, 6)

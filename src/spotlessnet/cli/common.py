@@ -6,28 +6,35 @@ Flags come from the fields, so that commands and case files can never differ. Re
 import inspect
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
 from contextvars import ContextVar
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 from rich.console import Console as RichConsole
 from rich.table import Table
 
+from spotlessnet.cli.entry import printable as printable
 from spotlessnet.core.errors import SettingError
 from spotlessnet.requests.case import Case, as_flag, kinds
 from spotlessnet.store.receipts import plain
 
-DEBUG: ContextVar[bool] = ContextVar("debug", default=False)
-"""Whether tracebacks are wanted."""
+PAIRS = ("settings", "recipe")
+"""Fields that hold values by name."""
+
+PAIRS_SHOWN = {"--set": "damping=0.1", "--recipe": "optimizer=adamw"}
 
 GROUPS = {
     "the network": {
+        "training": "The folder that `sn.record` wrote; it says model, weights, data, init, loss and training.",
+        "accept_changes": "Go on where code or package versions have changed since the training was recorded.",
         "model": "The network: `package.module:build` or `file.py:build`, a module or what makes one.",
         "weights": "Its checkpoint: .safetensors, a folder of shards, or a .pt of plain tensors.",
-        "loss": "What was minimised: cross-entropy, next-token, squared-error, binary-cross-entropy or `file.py:name`.",
+        "loss": "What was minimised: cross-entropy, next-token, squared-error (½‖f − y‖², half the square), "
+        "binary-cross-entropy or `file.py:name`.",
         "init": "The weights at which training began.",
         "weight_decay": "The weight decay of training: λ of ½λ‖w − start‖² beside the mean loss.",
         "device": "Where to work: auto, cpu or cuda.",
@@ -62,6 +69,7 @@ GROUPS = {
         "batch_size": "Rows in a batch.",
         "schedule": "How the rate fell: constant, linear, cosine, one-cycle or step.",
         "patience": "Epochs after the first without a mistake.",
+        "recipe": "Any other setting of `sn.Recipe`, such as optimizer=adamw or warmup_ratio=0.1; may be repeated.",
     },
     "the run": {
         "out": "The folder for the result; must be new or empty.",
@@ -80,6 +88,21 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, print
 File = Annotated[
     Path | None, typer.Option("--case", help="A TOML file with the fields below; flags go before it.", metavar="FILE")
 ]
+
+
+RESULTS: ContextVar[TextIO | None] = ContextVar("results", default=None)
+"""Where results go while a person's own code may print."""
+
+
+@contextmanager
+def results_alone() -> Iterator[None]:
+    """Keep stdout for results: what a case's own code prints meanwhile, such as losses of each epoch, is talk."""
+    token = RESULTS.set(sys.stdout)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        RESULTS.reset(token)
 
 
 @dataclass(frozen=True)
@@ -102,32 +125,22 @@ class Console:
 
     def give(self, result: Mapping[str, Any], lines: Sequence[str] = ()) -> None:
         """The result: JSON where that was asked for, otherwise these lines."""
+        out = RESULTS.get() or sys.stdout
         if self.as_json:
-            print(json.dumps(plain({"schema": 1, **result}), ensure_ascii=False, sort_keys=True, allow_nan=False))
-        else:
-            for line in lines:
-                print(line)
-        sys.stdout.flush()
+            lines = [json.dumps(plain({"schema": 1, **result}), ensure_ascii=False, sort_keys=True, allow_nan=False)]
+        for line in lines:
+            print(line, file=out)
+        out.flush()
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """A table on stdout, unless JSON was asked for."""
         if self.as_json:
             return
-        console = RichConsole(file=sys.stdout, highlight=False)
+        console = RichConsole(file=RESULTS.get() or sys.stdout, highlight=False)
         made = Table(*columns, box=None, pad_edge=False)
         for row in rows:
             made.add_row(*(printable(cell).replace("[", "\\[") for cell in row))
         console.print(made)
-
-
-def printable(text: str) -> str:
-    r"""One line without control characters, whatever a file or its name put there.
-
-    >>> printable("a\x1b[31m\nb")
-    'a?[31m b'
-    """
-    joined = " ".join(text.splitlines())
-    return "".join(c if c.isprintable() else "?" for c in joined)
 
 
 @dataclass(frozen=True)
@@ -146,8 +159,10 @@ def takes_case(command: Callable[..., Any]) -> Callable[..., Any]:
 
     def wrapped(file: Path | None, resume: bool, dry_run: bool, **given: Any) -> Any:
         rest = {p.name: given.pop(p.name) for p in own}
-        given["settings"] = _settings(given["settings"])
-        return command(Asked(Case.of(given, file), resume, dry_run), **rest)
+        for name in PAIRS:
+            given[name] = pairs(given[name], as_flag(name))
+        with results_alone():
+            return command(Asked(Case.of(given, file), resume, dry_run), **rest)
 
     shared = [_parameter("file", File, None), *_case_parameters(), _parameter("resume", Resume, False)]
     parameters = [*shared, _parameter("dry_run", DryRun, False), *own]
@@ -162,11 +177,13 @@ def _case_parameters() -> list[inspect.Parameter]:
     known = kinds()
     made = []
     for f in fields(Case):
-        kind: Any = list[str] if f.name == "settings" else known[f.name][0]
+        kind: Any = list[str] if f.name in PAIRS else known[f.name][0]
         panel, about = panels[f.name]
         text = about + ("" if f.default in (None, False) else f" Unless said: {f.default}.")
         names = (as_flag(f.name), "-o") if f.name == "out" else (as_flag(f.name),)
-        metavar = {"settings": "NAME=VALUE", "forget": "LIST"}.get(f.name, None if kind is bool else f.name.upper())
+        metavar = {**dict.fromkeys(PAIRS, "NAME=VALUE"), "forget": "LIST"}.get(
+            f.name, None if kind is bool else f.name.upper()
+        )
         option = typer.Option(*names, help=text, metavar=metavar, rich_help_panel=panel)
         made.append(_parameter(f.name, Annotated[kind | None, option], None))
     return made
@@ -176,13 +193,14 @@ def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def _settings(given: list[str] | None) -> dict[str, str] | None:
+def pairs(given: list[str] | None, flag: str) -> dict[str, str] | None:
+    """What a flag that may be repeated says: values by name."""
     if not given:
         return None
     settings = {}
     for one in given:
         name, equals, value = one.partition("=")
         if not (name and equals):
-            raise SettingError(f"--set must be NAME=VALUE, such as damping=0.1, but got {one[:60]!r}.")
+            raise SettingError(f"{flag} must be NAME=VALUE, such as {PAIRS_SHOWN[flag]}, but got {one[:60]!r}.")
         settings[name.strip()] = value.strip()
     return settings

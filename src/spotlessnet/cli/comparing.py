@@ -33,7 +33,7 @@ def compare(
     Your own modules are imported, so their code runs.
     """
     from spotlessnet.auditing.summary import summarise
-    from spotlessnet.report.page import number
+    from spotlessnet.report.number import number
 
     console = Console(json, quiet)
     with no_bars() if quiet or json else nullcontext():

@@ -13,17 +13,17 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from functools import cache
 from typing import Annotated, Any
 
-import torch
 import typer
 
 from spotlessnet import __version__
-from spotlessnet.cli.common import DEBUG, printable
 from spotlessnet.core.deprecated import GOES, arguments_now
-from spotlessnet.core.errors import SpotlessError
-from spotlessnet.requests.case import raised_by_own
+
+DEBUG: ContextVar[bool] = ContextVar("debug", default=False)
+"""Whether tracebacks are wanted."""
 
 WORDS = {
     2: "usage",
@@ -40,8 +40,12 @@ WORDS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and give its exit code; nothing is raised."""
     given = sys.argv[1:] if arguments is None else list(arguments)
+    if given == ["--version"]:
+        print(__version__)
+        return 0
     token = DEBUG.set("--debug" in given)
     try:
+        _sign_of_life(given)
         with warnings.catch_warnings():
             if not DEBUG.get():
                 warnings.simplefilter("ignore")
@@ -53,6 +57,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _told(130)
     finally:
         DEBUG.reset(token)
+
+
+def _sign_of_life(given: list[str]) -> None:
+    """Say at once that something happens: torch takes seconds to load. Nothing where it is loaded already."""
+    # Nothing of torch is imported above, so that this comes first.
+    if "torch" in sys.modules or {"-q", "--quiet"} & {*given}:
+        return
+    print(printable(" ".join(["spotless", *given[:1]]))[:40] + ": loading torch", file=sys.stderr, flush=True)
+
+
+def printable(text: str) -> str:
+    r"""One line without control characters, whatever a file or its name put there.
+
+    >>> printable("a\x1b[31m\nb")
+    'a?[31m b'
+    """
+    joined = " ".join(text.splitlines())
+    return "".join(c if c.isprintable() else "?" for c in joined)
 
 
 def _version(wanted: bool) -> bool:
@@ -75,25 +97,8 @@ def about(
     """
 
 
-@cache
-def application() -> typer.Typer:
-    """All commands, in the order in which a person meets them."""
-    # Late: whatever fails while they are imported ends with its exit code and one line, as all else does.
-    from spotlessnet.cli import (
-        auditing,
-        comparing,
-        demonstrating,
-        forgettable,
-        inspecting,
-        listing,
-        precomputing,
-        purging,
-        reproducing,
-        scrubbing,
-        verifying,
-    )
-
-    app = typer.Typer(
+def _without_commands() -> typer.Typer:
+    return typer.Typer(
         name="spotless",
         help="Make a trained network forget, and prove what is left.",
         no_args_is_help=True,
@@ -102,6 +107,33 @@ def application() -> typer.Typer:
         rich_markup_mode="rich",
         context_settings={"help_option_names": ["--help", "-h"]},
     )
+
+
+@cache
+def application() -> typer.Typer:
+    """All commands, in the order in which a person meets them.
+
+    They are imported late: whatever fails on the way ends with its exit code and one line, as all else does.
+    """
+    from spotlessnet.cli import (
+        auditing,
+        comparing,
+        completing,
+        demonstrating,
+        forgettable,
+        inspecting,
+        listing,
+        precomputing,
+        purging,
+        replaying,
+        reproducing,
+        scrubbing,
+        serving,
+        signing,
+        verifying,
+    )
+
+    app = _without_commands()
     app.callback()(about)
     commands: dict[str, Callable[..., Any]] = {
         "demo": demonstrating.demo,
@@ -115,7 +147,13 @@ def application() -> typer.Typer:
         "list": listing.list_,
         "inspect": inspecting.inspect,
         "verify": verifying.verify,
+        "sign": signing.sign,
+        "keys": signing.keys,
+        "replay": replaying.replay,
         "purge": purging.purge,
+        "serve": serving.serve,
+        "request": serving.request,
+        "completion": completing.completion,
     }
     for name, command in commands.items():
         app.command(name)(command)
@@ -154,10 +192,10 @@ def _run(given: list[str]) -> int:
 
 def _meaning(error: Exception) -> tuple[int, str]:
     """Exit code and line for anything that can come up."""
-    if isinstance(error, SpotlessError):
-        return error.exit_code, str(error)
-    # Typer may carry a copy of click with classes of its own, so these are told by their names.
+    # By their names: torch may not be loaded yet, and typer may carry a copy of click with classes of its own.
     kinds = {base.__name__ for base in type(error).__mro__}
+    if "SpotlessError" in kinds:
+        return error.exit_code, str(error)  # type: ignore[attr-defined]  # every such class has one
     if "NoArgsIsHelpError" in kinds:
         return 2, "no command was given. `spotless --help` shows them."
     if "ClickException" in kinds:
@@ -166,7 +204,7 @@ def _meaning(error: Exception) -> tuple[int, str]:
         return int(getattr(error, "exit_code", 0)), ""
     if "Abort" in kinds:
         return 130, ""
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "not enough memory" in str(error):
+    if kinds & {"MemoryError", "OutOfMemoryError"} or "not enough memory" in str(error):
         return 4, "the memory of this machine did not suffice. Take a smaller batch or another method (see --dry-run)."
     if isinstance(error, BrokenPipeError):
         # Whoever read stdout has left; Python must not complain about that when it flushes at the end.
@@ -174,9 +212,9 @@ def _meaning(error: Exception) -> tuple[int, str]:
         return 0, ""
     if isinstance(error, OSError):
         return 4, f"{error.filename or 'the system'}: {error.strerror or error}. Check disk and permissions."
-    if (where := raised_by_own(error)) is not None:
+    if (where := _raised_by_own(error)) is not None:
         return 3, f"{where}: {type(error).__name__}: {error}. This is code that the case names; --debug shows where."
-    if isinstance(error, torch.linalg.LinAlgError):  # type: ignore[attr-defined]  # missing from the stubs
+    if kinds & {"LinAlgError", "_LinAlgError"}:
         return (
             5,
             f"a matrix could not be taken apart: {str(error)[:200]} Check weights, memory and data, or add damping.",
@@ -186,7 +224,20 @@ def _meaning(error: Exception) -> tuple[int, str]:
     return 70, f"{type(error).__name__}: {error}. This is a mistake of spotless; --debug shows where."
 
 
+def _raised_by_own(error: Exception) -> str | None:
+    """Where in a person's own code an error came up; before a case was read there is no such code."""
+    case = sys.modules.get("spotlessnet.requests.case")
+    return None if case is None else case.raised_by_own(error)
+
+
+def _hush() -> None:
+    """No bar may stand where an error is told: an exception keeps the loops that it left alive."""
+    if (progress := sys.modules.get("spotlessnet.core.progress")) is not None:
+        progress.hush()
+
+
 def _told(code: int) -> int:
+    _hush()
     # Typer turns an interrupt into a mere code, so this is said in one place for all the ways it comes.
     if code == 130:
         print(
@@ -197,6 +248,7 @@ def _told(code: int) -> int:
 
 
 def _failed(code: int, text: str, error: Exception) -> int:
+    _hush()
     if DEBUG.get() and code:
         traceback.print_exception(error)
     if text:

@@ -1,12 +1,13 @@
 """`spotless train --forgettable` and `spotless forget`: a model that people can leave, exactly and at once."""
 
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from spotlessnet.cli.common import AsJson, Console, Debug, Out, Quiet
+from spotlessnet.cli.common import AsJson, Console, Debug, Out, Quiet, pairs, results_alone
 from spotlessnet.core.errors import NeedError
 from spotlessnet.core.progress import quiet as no_bars
 from spotlessnet.requests.case import Case
@@ -20,15 +21,26 @@ IdColumn = Annotated[str, typer.Option("--id-column", help="The column of ids; `
 Features = Annotated[str, typer.Option("--features", help="pooled, tangent or linearised.")]
 Ridge = Annotated[str, typer.Option("--ridge", help="A share of the mean diagonal, or loo (leave-one-out).")]
 Epochs = Annotated[
-    int, typer.Option("--epochs", help="Passes over the core rows; 0 takes the backbone as it is.", min=0)
+    int | None, typer.Option("--epochs", help="Passes over the core rows; 0 takes the backbone as it is.", min=0)
 ]
-LearningRate = Annotated[float, typer.Option("--lr", help="Learning rate on the core rows.")]
+LearningRate = Annotated[
+    float | None, typer.Option("--lr", help=f"Learning rate on the core rows. Unless said: {LEARNING_RATE}.")
+]
+Recipe = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--recipe",
+        metavar="NAME=VALUE",
+        help="Any other setting of the training on core rows, such as optimizer=adamw; may be repeated.",
+    ),
+]
 Wanted = Annotated[bool, typer.Option("--forgettable", help="Train a model that user rows can leave again.")]
 Seed = Annotated[int, typer.Option("--seed", help="Of the training on core rows.", min=0)]
 State = Annotated[Path, typer.Option("--state", help=f"The {STATE} that training or the last request wrote.")]
 Forget = Annotated[Path, typer.Option("--forget", help="The list of ids that must go: .csv, .json, .jsonl or .txt.")]
 
 
+@results_alone()
 def train(
     model: Model,
     core: Core,
@@ -38,8 +50,9 @@ def train(
     id_column: IdColumn = "id",
     features: Features = "pooled",
     ridge: Ridge = "loo",
-    epochs: Epochs = 0,
-    lr: LearningRate = LEARNING_RATE,
+    epochs: Epochs = None,
+    lr: LearningRate = None,
+    recipe: Recipe = None,
     seed: Seed = 0,
     json: AsJson = False,
     quiet: Quiet = False,
@@ -57,11 +70,13 @@ def train(
             "`spotless train` trains forgettable models only. Give --forgettable, or train as you always do."
         )
     case = Case(model=model, core=core, data=data, id_column=id_column, epochs=epochs, lr=lr, out=out)
+    case = replace(case, recipe=pairs(recipe, "--recipe"))
     with no_bars() if quiet or json else nullcontext():
         served = train_model(case, features=features, ridge=ridge, seed=seed)
     return _told(served, Console(json, quiet))
 
 
+@results_alone()
 def forget(
     model: Model,
     state: State,
@@ -83,6 +98,8 @@ def forget(
 
 
 def _told(served: Served, console: Console) -> int:
+    if served.unsealed:
+        console.say("note    the state has no digest, as older ones have none; compare it with the receipt beside it")
     if served.copies:
         console.say(
             f"note    {served.copies} rows that stay are copies of rows that go; what they teach stays with them"

@@ -10,7 +10,9 @@ from spotlessnet.cli.common import AsJson, Console, Debug, Quiet, printable
 SHOWN = 40
 """Tensors that are listed one by one."""
 
-Thing = Annotated[Path, typer.Argument(help="A checkpoint, statistics, a receipt, or the folder of a request.")]
+Thing = Annotated[
+    Path, typer.Argument(help="A checkpoint, statistics, a receipt, or the folder of a request or a training.")
+]
 
 
 MADE = {"memory": "statistics", "statistics": "statistics", "fold models": "fold_models"}
@@ -18,20 +20,36 @@ MADE = {"memory": "statistics", "statistics": "statistics", "fold models": "fold
 
 
 def inspect(path: Thing, json: AsJson = False, quiet: Quiet = False, debug: Debug = False) -> int:
-    """Say what is in a checkpoint, statistics or a receipt; nothing in it is run.
+    """Say what is in a checkpoint, statistics, a receipt or a recorded training; nothing in it is run.
 
     [bold]spotless inspect model.safetensors[/bold]
     """
     console = Console(json, quiet)
     if path.is_dir() and (path / "receipt.json").is_file():
         path = path / "receipt.json"
-    found = _receipt(path) if path.suffix == ".json" else _tensors(path)
+    if path.is_dir() and (path / "training.json").is_file():
+        path = path / "training.json"
+    found = _record(path) if path.name == "training.json" else _other(path)
     lines = [f"{name:12} {printable(str(value))}" for name, value in found.items() if not isinstance(value, list)]
     lines += [
         f"  {printable(str(one))}" for value in found.values() if isinstance(value, list) for one in value[:SHOWN]
     ]
     console.give(found, lines)
     return 0
+
+
+def _other(path: Path) -> dict[str, Any]:
+    return _receipt(path) if path.suffix == ".json" else _tensors(path)
+
+
+def _record(path: Path) -> dict[str, Any]:
+    from spotlessnet.store.training_record import SOURCES, read_record, read_rows
+
+    record = read_record(path.parent)
+    named = {name: source.spec for name in SOURCES if (source := getattr(record, name)) is not None}
+    told = {name: getattr(record, name) for name in ("recipe", "seed", "id_column", "device", "packages", "requests")}
+    record.check_files(path.parent)
+    return {"kind": "training", **named, **told, "rows": len(read_rows(path.parent).keys)}
 
 
 def _receipt(path: Path) -> dict[str, Any]:

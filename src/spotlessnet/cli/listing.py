@@ -28,18 +28,24 @@ def list_(what: What = "all", json: AsJson = False, quiet: Quiet = False, debug:
     }
     found = {kind: makers[kind]() for kind in KINDS if what in (kind, "all")}
     for kind, entries in found.items():
+        needs = ["needs"] if any("needs" in one for one in entries.values()) else []
         rows = [
-            [name, one["about"], ", ".join(f"{k}={v}" for k, v in one["settings"].items())]
+            [
+                name,
+                one["about"],
+                *(", ".join(one[column]) for column in needs),
+                ", ".join(f"{k}={v}" for k, v in one["settings"].items()),
+            ]
             for name, one in entries.items()
         ]
-        console.table([kind, "what it does", "settings"], rows)
+        console.table([kind, "what it does", *needs, "settings"], rows)
     console.give(found)
     return 0
 
 
 def methods() -> dict[str, Any]:
-    """Every method with its settings and what they are unless said."""
-    from spotlessnet.core.scrub import METHODS
+    """Every method with its settings and what they are unless said; what to try first comes first."""
+    from spotlessnet.methods.catalogue import ranked
     from spotlessnet.requests.methods import usual, wraps
 
     return {
@@ -51,7 +57,7 @@ def methods() -> dict[str, Any]:
             "reads": list(entry.reads),
             "guarantee": entry.guarantee,
         }
-        for entry in METHODS.entries()
+        for entry in ranked()
         # A budget is asked for by flags of its own, not by a name.
         if not wraps(entry.thing)
     }

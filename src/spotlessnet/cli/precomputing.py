@@ -6,8 +6,10 @@ from typing import Annotated
 import typer
 
 from spotlessnet.cli.common import AsJson, Asked, Console, Debug, Quiet, takes_case
+from spotlessnet.cli.scrubbing import Keep, Workers
 from spotlessnet.core.progress import quiet as no_bars
 from spotlessnet.requests.precomputing import precomputation_of
+from spotlessnet.training.many import Executor
 
 Rank = Annotated[int, typer.Option("--rank", help="Directions of curvature to keep; 0 keeps none.", min=0)]
 Parts = Annotated[
@@ -36,6 +38,8 @@ def precompute(
     folds: Parts = 0,
     repeats: Divisions = 1,
     after_requests: After = False,
+    keep_trainings: Keep = None,
+    workers: Workers = "in turn",
     json: AsJson = False,
     quiet: Quiet = False,
     debug: Debug = False,
@@ -48,11 +52,18 @@ def precompute(
     Your own modules are imported, so their code runs.
     """
     console = Console(json, quiet)
+    executor = Executor(keep_trainings, workers, console.say)
     with no_bars() if quiet or json else nullcontext():
         if not asked.dry_run:
             asked.case.need("out")
         found = precomputation_of(
-            asked.case, rank=rank, diagonal=diagonal, folds=folds, repeats=repeats, after_requests=after_requests
+            asked.case,
+            rank=rank,
+            diagonal=diagonal,
+            folds=folds,
+            repeats=repeats,
+            after_requests=after_requests,
+            executor=executor,
         )
         console.say(str(found))
         if asked.dry_run:

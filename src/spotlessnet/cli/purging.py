@@ -7,17 +7,21 @@ import typer
 
 from spotlessnet.cli.common import AsJson, Console, Debug, Quiet
 
-Folders = Annotated[list[Path], typer.Argument(help="Folders that requests wrote.")]
+Folders = Annotated[list[Path], typer.Argument(help="Folders that requests wrote, or of --keep-trainings.")]
 Now = Annotated[bool, typer.Option("--now", help="Destroy it today, whenever it is due.")]
 
 
 def purge(folders: Folders, now: Now = False, json: AsJson = False, quiet: Quiet = False, debug: Debug = False) -> int:
-    """Destroy the folder `private` of requests once its date has come.
+    """Destroy the folder `private` of requests once its date has come, and an audit's report and rows beside it.
 
     [bold]spotless purge run/[/bold]
 
     It holds the salt that opens a receipt's commitments: afterwards nobody can check the receipt against a list, nor
-    check its seal. Files are overwritten once and unlinked; copies elsewhere are not reached.
+    check its seal. Receipt, verdict, model card and network stay. Files are overwritten once and unlinked; copies
+    elsewhere are not reached.
+    A folder of --keep-trainings is destroyed at once; where a request's audit kept networks, that is said.
+    A recorded training (`sn.record`) is destroyed once it has served a request, which wrote the next one; one that a
+    request wrote goes with its `private`, network included.
     """
     # Late, so that the list of commands does not wait for it.
     from spotlessnet.requests.purging import purge_request

@@ -2,23 +2,39 @@
 
 from contextlib import nullcontext
 from math import isfinite
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from spotlessnet.auditing.verdict import NEVER_SAW
+from spotlessnet.auditing.wording import NEXT
 from spotlessnet.cli.common import AsJson, Asked, Console, Debug, Quiet, takes_case
+from spotlessnet.core.errors import SettingError
 from spotlessnet.core.progress import quiet as no_bars
-from spotlessnet.requests.audits import REPORT, Audit, audit_plan
-from spotlessnet.requests.folder import SCRUBBED
+from spotlessnet.requests.audits import REPORT, Audit, audit_plan, audit_seconds
+from spotlessnet.requests.folder import PRETRAINED, SCRUBBED
 from spotlessnet.requests.planning import Plan, plan_of
+from spotlessnet.requests.recorded import lineages_of
 from spotlessnet.requests.serving import Unlearned, serve
 
-EXIT_CODES = {"forgotten": 0, "not forgotten": 1, "inconclusive": 6}
+EXIT_CODES = {"forgotten": 0, "not forgotten": 1, "inconclusive": 6, NEVER_SAW: 0}
 """What the audit's word means to a script; no word at all is inconclusive too."""
 
 Audited = Annotated[bool, typer.Option("--audit", help="Measure what is left, and put it in the receipt and a report.")]
 Seeds = Annotated[int, typer.Option("--seeds", help="Pairs of trainings that an audit looks at.", min=5, max=1000)]
 Strong = Annotated[bool, typer.Option("--shadow-attack", help="Also attack shadow networks scrubbed the same way.")]
+
+Keep = Annotated[
+    Path | None,
+    typer.Option(
+        "--keep-trainings",
+        help="Keep each finished training in this folder, so that an interrupted run goes on. They know the rows: "
+        "`spotless purge` destroys them.",
+        metavar="FOLDER",
+    ),
+]
+Workers = Annotated[str, typer.Option("--workers", help="Train networks in turn, or over a cluster: ray.")]
 
 
 @takes_case
@@ -27,6 +43,8 @@ def scrub(
     audit: Audited = False,
     seeds: Seeds = 8,
     shadow_attack: Strong = False,
+    keep_trainings: Keep = None,
+    workers: Workers = "in turn",
     json: AsJson = False,
     quiet: Quiet = False,
     debug: Debug = False,
@@ -44,11 +62,14 @@ def scrub(
     The folder `private` in --out is for you alone: with it the receipt can be checked against your list.
     """
     console = Console(json, quiet)
+    how = Audit(seeds, shadow_attack, keep_trainings, workers) if audit else None
+    if how is None and (keep_trainings is not None or workers != "in turn"):
+        raise SettingError("--keep-trainings and --workers are for the networks of an audit. Give --audit as well.")
     with no_bars() if quiet or json else nullcontext():
         if asked.dry_run:
-            return planned(plan_of(asked.case), console, audit=Audit(seeds, shadow_attack) if audit else None)
+            lineages_of(asked.case)  # a record that served a request is refused here too
+            return planned(plan_of(asked.case), console, audit=how)
         asked.case.need("out", "model", "weights", "data", "forget")
-        how = Audit(seeds, shadow_attack) if audit else None
         served = serve(asked.case, resume=asked.resume, audit=how, say=console.say)
     return _told(served, console, audited=audit)
 
@@ -59,8 +80,16 @@ def planned(plan: Plan, console: Console, *, audit: Audit | None = None) -> int:
     cost = {"seconds": plan.cost.seconds, "at_most": plan.cost.at_most, "retraining": retraining}
     bytes_ = {"memory": plan.cost.memory, "available": plan.cost.available}
     lines = [*plan.lines(), *([] if audit is None else audit_plan(plan, audit))]
+    if audit is not None:
+        usual, most = audit_seconds(plan, audit)
+        cost |= {"audit_seconds": usual if isfinite(usual) else None, "audit_at_most": most if isfinite(most) else None}
     console.give({"status": "planned", "plan": lines, **cost, **bytes_}, lines)
     return 0
+
+
+def verdict_lines(word: str, reason: str) -> list[str]:
+    """The verdict, why, and what to do now."""
+    return [f"{word}: {reason}", f"next: {NEXT[word]}"]
 
 
 def _told(served: Unlearned, console: Console, *, audited: bool) -> int:
@@ -92,11 +121,15 @@ def _told(served: Unlearned, console: Console, *, audited: bool) -> int:
         "receipt": served.receipt,
     }
     lines = [str(served.folder / SCRUBBED), str(served.folder / "receipt.json")]
+    if (served.folder / PRETRAINED).is_dir():
+        told["pretrained"] = served.folder / PRETRAINED
+        lines.insert(1, str(served.folder / PRETRAINED))
     if verdict is None:
         console.give(told, lines)
         return 6 if audited else 0
     word = verdict["verdict"]
     reason = verdict.get("reason", "")
     page = served.folder / REPORT[0]
-    console.give({**told, "verdict": word, "reason": reason, "report": page}, [f"{word}: {reason}", *lines, str(page)])
+    told |= {"verdict": word, "reason": reason, "next": NEXT[word], "report": page}
+    console.give(told, [*verdict_lines(word, reason), *lines, str(page)])
     return EXIT_CODES.get(word, 6)

@@ -10,6 +10,8 @@ import errno
 import hashlib
 import json
 import os
+import secrets
+import shutil
 import stat
 import uuid
 from collections.abc import Iterator, Mapping
@@ -25,11 +27,16 @@ PENDING = ".spotless-"
 """How the name of a file that is still being written begins."""
 
 
-def write_whole(path: Path, content: bytes, *, replace: bool = False) -> str:
+def write_whole(path: Path, content: bytes, *, replace: bool = False, shared: bool = False) -> str:
     """Write `content` to `path` so that no crash leaves half of it, and give its SHA-256.
 
     The bytes go to a file of their own in the same folder, are flushed, read back and compared, and only then
     renamed; the folder is flushed too. An existing file is refused unless `replace` says so.
+
+    **Arguments:**
+
+    - `shared`: others may read it as far as the umask lets them, such as the server that runs a network. Otherwise
+      it is for its owner alone: it holds or betrays rows.
     """
     path = Path(path)
     if path.exists() and not replace:
@@ -38,7 +45,7 @@ def write_whole(path: Path, content: bytes, *, replace: bool = False) -> str:
     digest = hashlib.sha256(content).hexdigest()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _write_and_flush(pending, content)
+        _write_and_flush(pending, content, 0o666 if shared else 0o600)
         if sha256(pending) != digest:
             raise ResourceError(f"{path} did not read back as written. The disk may be failing; nothing was changed.")
         if not replace:
@@ -61,6 +68,41 @@ def write_whole(path: Path, content: bytes, *, replace: bool = False) -> str:
     return digest
 
 
+def write_folder(path: Path, files: Mapping[str, bytes]) -> None:
+    """Write a folder of files so that it is there with all of them or not at all; an existing one must be empty.
+
+    As one file is: in a folder of its own beside its place, flushed, read back, and renamed only then.
+    """
+    check_free(path)
+    pending = path.parent / f"{PENDING}{os.getpid()}-{uuid.uuid4().hex}"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        sweep(path.parent)
+        pending.mkdir(mode=0o700)
+        for name, content in files.items():
+            write_whole(pending / name, content)
+        os.replace(pending, path)
+        _flush_folder(path.parent)
+    except OSError as e:
+        if isinstance(e, ResourceError):
+            raise
+        check_free(path)  # another writer may have come first
+        raise ResourceError(
+            f"{path} could not be written ({e.strerror or e}). Free space or choose a folder you may write to; "
+            "nothing half-written was left."
+        ) from e
+    finally:
+        shutil.rmtree(pending, ignore_errors=True)
+
+
+def check_free(path: Path) -> None:
+    """Raise unless a folder may be written at `path`: there is none, or it is empty."""
+    if path.is_symlink() or (path.exists() and not path.is_dir()):
+        raise DataError(f"{path} must be a folder that is new or empty, but is a file or a link. Choose another one.")
+    if path.is_dir() and any(path.iterdir()):
+        raise DataError(f"{path} holds files already, and nothing is ever overwritten. Choose another folder.")
+
+
 def _exists(path: Path) -> DataError:
     return DataError(
         f"{path} exists already, and nothing is overwritten unasked. Choose another output, or in Python give "
@@ -68,8 +110,8 @@ def _exists(path: Path) -> DataError:
     )
 
 
-def _write_and_flush(path: Path, content: bytes) -> None:
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+def _write_and_flush(path: Path, content: bytes, mode: int) -> None:
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         view = memoryview(content)
         while view:
@@ -97,13 +139,51 @@ def _remove_quietly(path: Path) -> None:
 
 def sweep(folder: Path) -> int:
     """Remove files that a killed run left half-written in `folder`; those of a living process stay."""
-    swept = 0
-    for leftover in folder.glob(f"{PENDING}*"):
-        owner = leftover.name.removeprefix(PENDING).split("-")[0]
-        if not (owner.isdigit() and _is_alive(int(owner))):
+    found = _leftovers(folder)
+    for leftover in found:
+        # Of a folder that was being written, nothing was ever seen under its own name.
+        if leftover.is_dir() and not leftover.is_symlink():
+            shutil.rmtree(leftover, ignore_errors=True)
+        else:
             _remove_quietly(leftover)
-            swept += 1
-    return swept
+    return len(found)
+
+
+def overwrite_leftovers(folder: Path) -> list[str]:
+    """As `sweep`, but random bytes go over them first; gives their names."""
+    found = _leftovers(folder)
+    for leftover in found:
+        is_folder = leftover.is_dir() and not leftover.is_symlink()
+        for path in leftover.iterdir() if is_folder else [leftover]:
+            # A run that was killed between link and unlink left a second name of a file that is to stay.
+            if path.lstat().st_nlink > 1:
+                path.unlink()
+            else:
+                overwrite(path)
+        if is_folder:
+            leftover.rmdir()
+    return [leftover.name for leftover in found]
+
+
+def _leftovers(folder: Path) -> list[Path]:
+    """Pending files and folders whose process is gone."""
+    found = []
+    for path in sorted(folder.glob(f"{PENDING}*")):
+        owner = path.name.removeprefix(PENDING).split("-")[0]
+        if not (owner.isdigit() and _is_alive(int(owner))):
+            found.append(path)
+    return found
+
+
+def overwrite(path: Path) -> None:
+    """Put random bytes over a plain file and unlink it; a link is unlinked, and where it leads is left alone."""
+    if not path.is_symlink() and path.is_file():
+        with path.open("r+b", buffering=0) as stream:
+            left = path.stat().st_size
+            while left > 0:
+                left -= stream.write(secrets.token_bytes(min(left, 1 << 20))) or 0
+            os.fsync(stream.fileno())
+    path.unlink()
 
 
 def _is_alive(pid: int) -> bool:
@@ -125,6 +205,19 @@ def sha256(path: Path) -> str:
         while piece := stream.read(1 << 20):
             digest.update(piece)
     return digest.hexdigest()
+
+
+def folder_sha256(path: Path) -> str:
+    """One SHA-256 for a folder of plain files, the same as `sha256sum * | sha256sum` gives inside it.
+
+    Links and folders in it are refused: what they lead to could change, and the digest would not.
+    """
+    lines = []
+    for file in sorted(path.iterdir(), key=lambda one: one.name.encode()):
+        if file.is_symlink() or not file.is_file():
+            raise DataError(f"{path} must hold plain files alone, but {file.name[:60]!r} is none. Remove it.")
+        lines.append(f"{sha256(file)}  {file.name}\n")
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 KINDS = {
@@ -253,8 +346,8 @@ class Look:
         """Raise if it is not what it was: what was read in between may have been something else."""
         try:
             same = Look.at(self.path) == self
-        except OSError:
-            same = False
+        except (FileNotFoundError, NotADirectoryError):
+            same = False  # any other trouble is the machine's, and says nothing of the file
         if not same:
             raise IntegrityError(
                 f"{flag} {self.path} changed while it was read, so nobody could say what was used. Nothing "

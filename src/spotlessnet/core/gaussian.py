@@ -7,7 +7,7 @@ those with structure are in `covariance`.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -84,6 +84,55 @@ class Diagnostics(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self.record())
+
+
+@dataclass
+class Notes:
+    """What a scrub measures on the way, what it assumes, and which promise that costs.
+
+    Handed to `shift` and `spread`; comes back as `Gaussian.diagnostics`.
+
+    **Arguments:**
+
+    - `buffers`: those of the shifted network, said by a method that trained them; the others are estimated anew.
+    """
+
+    assumed: list[str] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+    buffers: Mapping[str, Tensor] | None = None
+    measured: dict[type[Measured], Measured] = field(default_factory=dict)
+    others: dict[str, Any] = field(default_factory=dict)
+
+    def measure(self, kind: type[M], **values: Any) -> M:
+        """Record what was measured in the type that a method has for it: `notes.measure(NTKFacts, damping=0.1)`."""
+        found = replace(self.of(kind), **values)
+        self.measured[kind] = found
+        return found
+
+    def of(self, kind: type[M]) -> M:
+        """What was measured so far in this type; nothing but `None` if nothing was."""
+        found = self.measured.get(kind)
+        return found if isinstance(found, kind) else kind()
+
+    def fact(self, **values: Any) -> None:
+        """Record numbers by name: for a method that has no type of its own for them."""
+        self.others.update(values)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Everything measured so far, as receipts have it."""
+        every = self.diagnostics().record()
+        return {name: value for name, value in every.items() if name not in ("assumed", "lost")}
+
+    def assume(self, what: str, lost: str) -> None:
+        """Record, once, a stand-in for something that was not given, and the guarantee that goes with it."""
+        if what not in self.assumed:
+            self.assumed.append(what)
+            self.lost.append(lost)
+
+    def diagnostics(self) -> Diagnostics:
+        """Everything, no longer to be changed."""
+        return Diagnostics(tuple(self.assumed), tuple(self.lost), tuple(self.measured.values()), dict(self.others))
 
 
 class Covariance(ABC):
@@ -270,6 +319,12 @@ class Gaussian(metaclass=AcceptsOldNames):
                 f"A mean of {self.mean.numel()} weights does not fit a covariance over {self.covariance.size}."
             )
         check_finite("The scrubbed weights", self.mean, "Raise the damping, or lower the step.")
+
+    def __repr__(self) -> str:
+        # Weights by the thousand tell nobody anything.
+        noise = "no noise" if self.is_noiseless else f"noise {type(self.covariance).__name__}"
+        assumed = "".join(f", assumed: {text}" for text in self.diagnostics.assumed)
+        return f"Gaussian({self.mean.numel()} weights, {noise}{assumed})"
 
     @property
     def is_noiseless(self) -> bool:

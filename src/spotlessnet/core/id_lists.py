@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,14 @@ SHOWN = 5
 LONGEST = 40 * 2**20
 """Bytes of a forget list, a million ids of the usual length; a parsed list takes twenty times as much memory."""
 
+# fmt: off
+HEADERS = {
+    "id", "identifier", "uuid", "guid", "key", "row", "name", "username", "userid", "person", "people", "user",
+    "customer", "client", "member", "patient", "subject", "email", "mail",
+}
+# fmt: on
+"""Words, also with an s, that head a csv file's only column; after any other a misspelt first id would go unnoticed."""
+
 
 @dataclass(frozen=True)
 class Listing:
@@ -26,17 +35,23 @@ class Listing:
 
     - `comments`: lines that were skipped.
     - `may_have_header`: the first id may be the name of a csv file's only column; the data tell.
+    - `column`: the column of ids that was asked for.
     """
 
     ids: list[str]
     comments: int = 0
     may_have_header: bool = False
+    column: str = "id"
 
     def without_header(self, known: set[str]) -> list[str]:
-        """The ids, less a first line that no row has while rows have others of the list."""
+        """The ids, less a first line that heads a column and that no row has while rows have others of the list."""
         first, rest = self.ids[:1], self.ids[1:]
         is_header = self.may_have_header and first and first[0] not in known and any(name in known for name in rest)
-        return rest if is_header else self.ids
+        return rest if is_header and self._is_head(first[0]) else self.ids
+
+    def _is_head(self, text: str) -> bool:
+        parts = [part.removesuffix("s") for part in re.split("[ _-]", text.lower())]
+        return text.lower() == self.column.lower() or (len(parts) <= 2 and HEADERS.issuperset(parts))
 
 
 def read_ids(path: Path, column: str = "id") -> list[str]:
@@ -44,12 +59,34 @@ def read_ids(path: Path, column: str = "id") -> list[str]:
     return read_list(path, column).ids
 
 
+def listed_ids(path: Path, column: str) -> list[str]:
+    """The ids of a list in the one spelling that a receipt commits to; row numbers as plain numbers."""
+    listed = read_ids(path, column)
+    if column != "row":
+        return listed
+    try:
+        return [str(_row_number(text)) for text in listed]
+    except ValueError as e:
+        raise DataError(
+            f"With --id-column row the list {path} must hold row numbers, but one is not a whole number in the digits "
+            "0 to 9."
+        ) from e
+
+
+def _row_number(text: str) -> int:
+    """Digits alone: Python also reads `1_0` as ten and digits of other scripts, which nobody may have meant."""
+    if not re.fullmatch("-?[0-9]+", text):
+        raise ValueError("not a row number")
+    return int(text)
+
+
 def read_list(path: Path, column: str = "id") -> Listing:
     """A csv, json, jsonl or txt file of ids.
 
     Text: one id a line; a line that begins with `#` is a comment, and anywhere else `#` is part of the id. Csv: the
-    named column, or the only one; the name of that one is not an id. Json: a list of
-    ids or of objects with that name. Space around an id does not count.
+    named column, or the only one; each line has as many cells as the first. Where the only one has another name, that
+    is one of `HEADERS` (`people`, `user_id`), or it is an id. Json: a list of ids or of objects with that name, one
+    list in one file. Space around an id does not count.
     """
     if not path.exists():
         raise DataError(f"There is no forget list at {path}. Give the path of a csv, json, jsonl or txt file.")
@@ -77,14 +114,13 @@ def _read_text(text: str, path: Path, column: str) -> Listing:
 
 
 def _read_csv(text: str, path: Path, column: str) -> Listing:
-    table = csv.reader(io.StringIO(text, newline=""))  # a quoted id may hold a line's end
+    # A quoted id may hold a line's end. Strict: a quote that is never closed would swallow all ids after it.
+    table = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         header = [cell.strip() for cell in next(table, [])]
-        if column in header:
-            place = header.index(column)
-            return Listing([row[place].strip() for row in table if len(row) > place])
-        if len(header) <= 1:
-            return Listing(header + [row[0].strip() for row in table if row], may_have_header=bool(header))
+        _check_header(header, path)
+        if column in header or len(header) <= 1:
+            return _one_column(table, header, path, column)
     except csv.Error as e:
         raise DataError(f"The forget list {path} is not a readable csv file ({e}).") from e
     raise DataError(
@@ -93,12 +129,50 @@ def _read_csv(text: str, path: Path, column: str) -> Listing:
     )
 
 
+def _check_header(header: list[str], path: Path) -> None:
+    if any("\n" in cell or "\r" in cell for cell in header):
+        raise DataError(
+            f"The first line of the forget list {path} must be one line, but a quote in it is closed on a later one: "
+            "ids would be taken for a column's name. Close it."
+        )
+    twice = [name for name in header if name and header.count(name) > 1]
+    if twice:
+        raise DataError(
+            f"Each column of the forget list {path} must have a name of its own, but {twice[0][:40]!r} stands twice. "
+            "Rename one."
+        )
+
+
+def _one_column(table: Any, header: list[str], path: Path, column: str) -> Listing:
+    """The column of that name, or the only one."""
+    is_named = column in header
+    width = max(1, len(header))
+    place = header.index(column) if is_named else 0
+    found = []
+    for row in table:
+        # With more cells or fewer, nobody knows in which of them the id stands.
+        if len(row) != width and row:
+            raise DataError(
+                f"Each line of the forget list {path} must have as many cells as its first, {width}, but line "
+                f"{table.line_num} has {len(row)}. Put an id that holds a comma into quotes."
+            )
+        found += [row[place].strip()] if row else []
+    listed = found if is_named else header + found
+    return Listing(listed, may_have_header=bool(header) and not is_named, column=column)
+
+
 def _read_json(text: str, path: Path, column: str) -> Listing:
     try:
-        listed = json.loads(text)
+        listed = json.loads(text, object_pairs_hook=_each_once)
     except (ValueError, RecursionError) as e:
-        raise DataError(f"The forget list {path} is not valid JSON ({type(e).__name__}). Write a list of ids.") from e
+        raise DataError(f"The forget list {path} is not valid JSON ({_why(e)}). Write a list of ids.") from e
     if isinstance(listed, dict):
+        lists = [name for name, value in listed.items() if isinstance(value, list)]
+        if len(lists) > 1:
+            raise DataError(
+                f"The forget list {path} must hold one list, but holds {len(lists)}: {', '.join(lists)[:60]}. Nobody "
+                "knows which was meant; leave one."
+            )
         listed = listed.get(column, listed.get("ids"))
     if not isinstance(listed, list):
         raise DataError(f"The forget list {path} must hold a JSON list of ids, or an object with a list {column!r}.")
@@ -110,10 +184,21 @@ def _read_json_lines(text: str, path: Path, column: str) -> Listing:
     for number, line in enumerate(text.splitlines(), start=1):
         if line.strip():
             try:
-                entries.append(json.loads(line))
+                entries.append(json.loads(line, object_pairs_hook=_each_once))
             except (ValueError, RecursionError) as e:
-                raise DataError(f"Line {number} of the forget list {path} is not valid JSON.") from e
+                raise DataError(f"Line {number} of the forget list {path} is not valid JSON ({_why(e)}).") from e
     return Listing(_from_json(entries, path, column))
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name stands twice in one object")
+    return found
+
+
+def _why(error: Exception) -> str:
+    return str(error) if type(error) is ValueError and "stands twice" in str(error) else type(error).__name__
 
 
 def _from_json(entries: list[Any], path: Path, column: str) -> list[str]:

@@ -224,7 +224,10 @@ def _softmax_root(outputs: Float[Tensor, "N C"]) -> Float[Tensor, "N C R"]:
 
 @dataclass(frozen=True)
 class SquaredError(Loss):
-    r"""$\tfrac12\|f - y\|^2$; its output Hessian is the identity. Class numbers become one-hot targets."""
+    r"""$\tfrac12\|f - y\|^2$; its output Hessian is the identity. Class numbers become one-hot targets.
+
+    **Half** the square, summed over outputs: half of what `nn.MSELoss(reduction="sum")` gives for one row.
+    """
 
     name: ClassVar[str] = "squared error"
 

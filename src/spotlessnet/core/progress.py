@@ -1,13 +1,14 @@
-"""What running work shows and takes: a bar on the terminal after two seconds, its wall time, its memory."""
+"""What running work shows and takes: a sign of how far it is, its wall time, its memory."""
 
+import atexit
 import math
 import os
-import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sized
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
@@ -21,8 +22,11 @@ from spotlessnet.core.errors import check_positive
 
 T = TypeVar("T")
 
-PATIENCE = 2.0
-"""Seconds before a bar appears."""
+PATIENCE = 0.5
+"""Seconds before a loop shows itself."""
+
+BEAT = 0.1
+"""Seconds between two looks at how far it is."""
 
 _quiet: ContextVar[bool] = ContextVar("quiet", default=False)
 _busy: ContextVar[bool] = ContextVar("busy", default=False)
@@ -52,7 +56,7 @@ ALIVE = 4
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """No bars inside this block."""
+    """Nothing is shown inside this block."""
     token = _quiet.set(True)
     try:
         yield
@@ -61,45 +65,111 @@ def quiet() -> Iterator[None]:
 
 
 def track(items: Iterable[T], label: str, total: int | None = None) -> Iterator[T]:
-    """The same items, with a bar on stderr if they take long and someone is looking.
+    """The same items, with a sign of how far they are if they take long: a bar on a terminal, lines elsewhere.
 
-    Only the outermost loop shows a bar: one line that moves says more than three.
+    Only the outermost loop shows itself: one line that moves says more than three.
 
     >>> list(track([1, 2, 3], "counting"))
     [1, 2, 3]
     """
-    if _quiet.get() or _busy.get() or not sys.stderr.isatty():
-        yield from items
-        return
-    # Only someone who looks needs rich; computing machines often do not have it.
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
     if total is None and isinstance(items, Sized):
         total = len(items)
-    token = _busy.set(True)
-    began = time.monotonic()
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-        transient=True,
-    )
-    task = bar.add_task(label, total=total)
-    shown = False
-    try:
+    with _shown(label, total) as running:
         for item in items:
             yield item
-            bar.advance(task)
-            if not shown and time.monotonic() - began > PATIENCE:
-                bar.start()
-                shown = True
+            running.done += 1
+
+
+def working(label: str) -> AbstractContextManager[Any]:
+    """A block that shows itself as `track` does, for work that has no steps to count."""
+    return _shown(label, None)
+
+
+@dataclass(eq=False)
+class Running:
+    """What is being done, and how far it is; `core.display` shows it."""
+
+    label: str
+    total: int | None
+    done: int = 0
+    began: float = field(default_factory=time.monotonic)
+    shown: bool = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it ended meanwhile."""
+        return self not in _running
+
+
+_running: list[Running] = []
+"""What is shown or will be: one thing at most in a process."""
+
+_watching = threading.Lock()
+"""Held by the thread that watches, one in a process."""
+
+
+@contextmanager
+def _shown(label: str, total: int | None) -> Iterator[Running]:
+    running = Running(label, total)
+    if _quiet.get() or _busy.get() or _running:
+        yield running
+        return
+    token = _busy.set(True)
+    _running.append(running)
+    if not _watching.locked() and _watching.acquire(blocking=False):
+        # A thread, because a single step may take minutes; one for all loops, because most of them take none.
+        threading.Thread(target=_watch, daemon=True).start()
+    try:
+        yield running
     finally:
-        if shown:
-            bar.stop()
+        hush(running)
         _busy.reset(token)
+
+
+def hush(running: Running | None = None) -> None:
+    """Take away what is shown of this loop, or whatever is shown."""
+    for one in [one for one in _running if running in (None, one)]:
+        _running.remove(one)
+        if one.shown:
+            from spotlessnet.core import display
+
+            display.end(one)
+
+
+def _watch() -> None:
+    while True:
+        time.sleep(BEAT)
+        for one in list(_running):
+            if time.monotonic() - one.began > PATIENCE:
+                from spotlessnet.core import display  # only who waits needs it, and rich, which it imports
+
+                one.shown = True
+                display.show(one)
+
+
+def _after_fork() -> None:
+    """A child has none of its parent's threads, and shows nothing of what its parent does."""
+    global _watching
+    _watching = threading.Lock()
+    _running.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+atexit.register(hush)
+
+
+def seconds_in_words(value: float) -> str:
+    """For people.
+
+    >>> seconds_in_words(0.123), seconds_in_words(61), seconds_in_words(600), seconds_in_words(9000)
+    ('0.12 s', '61 s', '10 min', '2.5 h')
+    """
+    if value < 1:
+        return f"{value:.2g} s"
+    if value < 120:
+        return f"{value:.0f} s"
+    return f"{value / 60:.0f} min" if value < 7200 else f"{value / 3600:.1f} h"
 
 
 class Meter:
@@ -270,11 +340,15 @@ NOTHING = Footprint(0.0, 0.0)
 
 
 class Made(TorchDispatchMode):
-    """Adds up the bytes of all that is made within the block; views and what is written in place make nothing."""
+    """Adds up the bytes of all that is made within the block; views and what is written in place make nothing.
+
+    `flat` are the weights that meet a single vector: of linear layers, where one row passes and has no positions.
+    """
 
     total = 0
     widest = 0
     convolved = 0
+    flat = 0
 
     @property
     def footprint(self) -> Footprint:
@@ -283,6 +357,8 @@ class Made(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
+        if func._schema.name in ("aten::mm", "aten::addmm") and args[-2].shape[0] == 1:
+            self.flat += args[-1].numel()
         # Returns that share memory with an argument say so.
         if not any(one.alias_info for one in func._schema.returns):
             for one in tree_leaves(made):

@@ -33,6 +33,7 @@ class Entry(Generic[T]):
     - `needs`: what must be given for it to work, such as `"init"` or `"recipe"`.
     - `reads`: what it reads where that is given, such as `"statistics"`.
     - `guarantee`: what may be said of its answer; empty where nothing may.
+    - `never_sees_forgotten`: of a method that is given the forgotten rows and never reads them.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Entry(Generic[T]):
     needs: tuple[str, ...] = ()
     reads: tuple[str, ...] = ()
     guarantee: str = ""
+    never_sees_forgotten: bool = False
 
     @property
     def python_name(self) -> str:
@@ -86,12 +88,14 @@ class Registry(Generic[T]):
         reads: Sequence[str] = (),
         summary: str = "",
         guarantee: str = "",
+        never_sees_forgotten: bool = False,
     ) -> Callable[[Thing], Thing]:
         """A decorator that enters a class or function and gives it back as it is."""
 
         def enter(thing: Thing) -> Thing:
             said = summary or first_line(thing)
-            entry: Entry[Any] = Entry(name, thing, said, paper, tuple(needs), tuple(reads), guarantee)
+            given = (tuple(needs), tuple(reads), guarantee, never_sees_forgotten)
+            entry: Entry[Any] = Entry(name, thing, said, paper, *given)
             known = self._entries.get(name)
             # The same file may be run twice (a reload, a notebook cell); two files may not claim one name.
             if known is not None and known.place != entry.place:

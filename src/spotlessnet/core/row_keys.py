@@ -44,10 +44,11 @@ class RowKeys:
     def of(data: Data, salt: bytes | None = None) -> "RowKeys":
         """The keys of all rows, under a new salt unless one is given."""
         salt = secrets.token_bytes(SALT) if salt is None else salt
-        return RowKeys._from(salt, keyed_digests(data, salt))
+        return RowKeys.from_digests(salt, keyed_digests(data, salt))
 
     @staticmethod
-    def _from(salt: bytes, listed: list[bytes]) -> "RowKeys":
+    def from_digests(salt: bytes, listed: list[bytes]) -> "RowKeys":
+        """Keys that were made under this salt, in whatever order they come."""
         together = bytearray(b"".join(sorted(listed)))
         flat = torch.frombuffer(together, dtype=torch.uint8) if together else torch.empty(0, dtype=torch.uint8)
         return RowKeys(salt, flat.reshape(-1, WIDTH).clone())
@@ -83,7 +84,7 @@ class RowKeys:
         """The keys that stay when these rows go; all of them must be here."""
         left = Counter(self.listed)
         left.subtract(keyed_digests(data, self.salt))
-        return RowKeys._from(self.salt, list(left.elements()))
+        return RowKeys.from_digests(self.salt, list(left.elements()))
 
     def find(self, data: Data) -> Int64[Tensor, " n"]:
         """Where each row's key stands, or -1; copies of a row stand at the first of them."""

@@ -3,23 +3,22 @@
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from spotlessnet.core.buffers import reestimated
 from spotlessnet.core.deprecated import AcceptsOldNames
 from spotlessnet.core.errors import DataError, NeedError, SettingError
-from spotlessnet.core.gaussian import Covariance, Diagnostics, Gaussian, Measured, NoNoise
+from spotlessnet.core.gaussian import Covariance, Gaussian, NoNoise
+from spotlessnet.core.gaussian import Notes as Notes
 from spotlessnet.core.progress import NOTHING, Footprint, Made, budget
 from spotlessnet.core.registry import Entry, Registry
 from spotlessnet.core.split import Split
-from spotlessnet.core.trained import Buffers, Trained
-
-M = TypeVar("M", bound=Measured)
+from spotlessnet.core.trained import Trained, as_trained
 
 BACK_AND_FORTH = 3
 """A gradient in units of an answer, where the counter sees neither: once through the network, and twice back."""
@@ -77,6 +76,7 @@ class Sizes:
     - `bytes`: of one weight.
     - `row`: what a row takes on its way through the network.
     - `room`: bytes that pieces of work are cut to.
+    - `flat`: weights of linear layers that are fed one vector a row: squares of their gradients are never written out.
     """
 
     n: int
@@ -88,6 +88,7 @@ class Sizes:
     bytes: int
     row: Footprint = NOTHING
     room: float = math.inf
+    flat: int = 0
 
     @staticmethod
     def of(trained: Trained, split: Split) -> "Sizes":
@@ -105,9 +106,9 @@ class Sizes:
         gradient = counted if counted > answer else BACK_AND_FORTH * answer
         n = 0 if split.kept is None else len(split.kept)
         size = trained.weights.element_size()
-        return Sizes(
-            n, len(split.forget), trained.size, C, answer, gradient, size, made.footprint, budget(trained.device)
-        )
+        room = budget(trained.device)
+        k = len(split.forget)
+        return Sizes(n, k, trained.size, C, answer, gradient, size, made.footprint, room, made.flat)
 
     @property
     def columns(self) -> int:
@@ -115,72 +116,26 @@ class Sizes:
         return max(1, self.C - 1)
 
     def diagonal(self, kind: str = "exact") -> float:
-        """FLOPs of one row's Fisher diagonal."""
-        return self.answer + self.gradient * (self.columns if kind == "exact" else 1)
+        """FLOPs of one row's Fisher diagonal: an answer, and for each column a way back to all layers."""
+        columns = self.columns if kind == "exact" else 1
+        back = max(self.gradient - self.answer - 2.0 * self.flat, self.answer)
+        return self.answer + columns * back + 2.0 * self.flat
 
     def diagonals(self, rows: float, kind: str = "exact") -> Work:
         """The Fisher diagonal of so many rows: every gradient is written out, squared and added."""
         columns = self.columns if kind == "exact" else 1
         # For every column as much comes back to the layers as a pass makes.
         passing = min(min(rows, 64) * self.row.graph * (1 + columns), self.room)
-        held = passing + 3.0 * min(64 * columns * self.P, AT_ONCE) * self.bytes
+        written = self.P - self.flat
+        held = passing + 3.0 * min(64 * columns * written, AT_ONCE) * self.bytes
         # Each entry is touched three times: made, squared, added; so is each pixel's copy for one of nine taps.
-        touched = 3 * rows * columns * (self.P * self.bytes + 9 * self.row.convolved)
+        touched = 3 * rows * columns * (written * self.bytes + 9 * self.row.convolved)
         return Work.sure(rows * self.diagonal(kind), held, touched)
 
 
 def gradients(trained: Trained, split: Split, count: float) -> Work:
     """The work of so many loss gradients of one row, which is all that most methods do."""
     return Work.sure(count * Sizes.of(trained, split).gradient)
-
-
-@dataclass
-class Notes:
-    """What a scrub measures on the way, what it assumes, and which promise that costs.
-
-    Handed to `shift` and `spread`; comes back as `Gaussian.diagnostics`.
-
-    **Arguments:**
-
-    - `buffers`: those of the shifted network, said by a method that trained them; the others are estimated anew.
-    """
-
-    assumed: list[str] = field(default_factory=list)
-    lost: list[str] = field(default_factory=list)
-    buffers: Buffers | None = None
-    measured: dict[type[Measured], Measured] = field(default_factory=dict)
-    others: dict[str, Any] = field(default_factory=dict)
-
-    def measure(self, kind: type[M], **values: Any) -> M:
-        """Record what was measured in the type that a method has for it: `notes.measure(NTKFacts, damping=0.1)`."""
-        found = replace(self.of(kind), **values)
-        self.measured[kind] = found
-        return found
-
-    def of(self, kind: type[M]) -> M:
-        """What was measured so far in this type; nothing but `None` if nothing was."""
-        found = self.measured.get(kind)
-        return found if isinstance(found, kind) else kind()
-
-    def fact(self, **values: Any) -> None:
-        """Record numbers by name: for a method that has no type of its own for them."""
-        self.others.update(values)
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """Everything measured so far, as receipts have it."""
-        every = self.diagnostics().record()
-        return {name: value for name, value in every.items() if name not in ("assumed", "lost")}
-
-    def assume(self, what: str, lost: str) -> None:
-        """Record, once, a stand-in for something that was not given, and the guarantee that goes with it."""
-        if what not in self.assumed:
-            self.assumed.append(what)
-            self.lost.append(lost)
-
-    def diagnostics(self) -> Diagnostics:
-        """Everything, no longer to be changed."""
-        return Diagnostics(tuple(self.assumed), tuple(self.lost), tuple(self.measured.values()), dict(self.others))
 
 
 class Scrub(metaclass=AcceptsOldNames):
@@ -204,6 +159,10 @@ class Scrub(metaclass=AcceptsOldNames):
     def cost(self, trained: Trained, split: Split) -> Work:
         """Operations and bytes that a request takes, by count. Not known unless a method says so: a plan shows that."""
         return Work.unknown()
+
+    def foreseen(self, trained: Trained, split: Split) -> Work:
+        """`cost` as a plan has it: where counts depend on what is met on the way, a few rows may be tried first."""
+        return self.cost(trained, split)
 
     @property
     def is_noisy(self) -> bool:
@@ -240,9 +199,9 @@ class Scrub(metaclass=AcceptsOldNames):
         own = vars(self).get("seed")
         return replace(self, seed=own + by) if isinstance(own, int) else self  # type: ignore[type-var]  # a dataclass
 
-    def __call__(self, trained: Trained, split: Split) -> Gaussian:
-        """The distribution of the scrubbed weights, `N(h(w), Σ)`."""
-        notes = Notes()
+    def __call__(self, trained: Trained | nn.Module, split: Split) -> Gaussian:
+        """The distribution of the scrubbed weights, `N(h(w), Σ)`; a bare module is taken as `Trained.of(module)`."""
+        trained, notes = as_trained(trained), Notes()
         if not len(split.forget):
             # Nothing to forget: the very same bytes come back, without noise.
             return Gaussian(trained.weights.clone(), NoNoise.at(trained.weights), notes.diagnostics())
@@ -354,6 +313,9 @@ class Chain(Scrub):
 
     def cost(self, trained: Trained, split: Split) -> Work:
         return sum((link.cost(trained, split) for link in self.links), Work(0, 0))
+
+    def foreseen(self, trained: Trained, split: Split) -> Work:
+        return sum((link.foreseen(trained, split) for link in self.links), Work(0, 0))
 
     def check_needs(self, trained: Trained, split: Split) -> None:
         for link in self.links:

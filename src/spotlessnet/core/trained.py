@@ -58,6 +58,14 @@ class Trained(metaclass=AcceptsOldNames):
     decay = OldName("weight_decay")
     start = OldName("init")
 
+    def __repr__(self) -> str:
+        # Weights by the thousand tell nobody anything.
+        known = [name for name in ("init", "recipe", "trainer") if getattr(self, name) is not None]
+        return (
+            f"Trained({type(self.model).__name__}, {self.size} weights, loss={self.loss.name!r}, "
+            f"weight_decay={self.weight_decay}, known: {', '.join(known) or 'neither init nor recipe'})"
+        )
+
     @staticmethod
     @accepts_old_names(decay="weight_decay", start="init")
     def of(
@@ -73,8 +81,8 @@ class Trained(metaclass=AcceptsOldNames):
 
         **Arguments:**
 
-        - `loss`: what was minimised, per sample; softmax cross-entropy unless said. `"squared-error"` and
-          `"binary-cross-entropy"` are known by name.
+        - `loss`: what was minimised, per sample; softmax cross-entropy unless said. `"squared-error"`, which is
+          **half** the square, ½‖f − y‖², and `"binary-cross-entropy"` are known by name.
         - `weight_decay`: weight of `½‖w − start‖²` beside the mean loss; taken from the recipe if that is given.
         - `init`: where training began, which the decay pulls to: a state dict, a module or a flat vector.
         - `recipe`: how it was trained, if retraining and relearning shall be defined. Where `init` has other BatchNorm
@@ -328,6 +336,11 @@ def unwrapped(model: nn.Module) -> nn.Module:
     if hasattr(model, "_orig_mod"):
         return unwrapped(model._orig_mod)  # type: ignore[arg-type]  # torch.compile keeps the module there
     return unwrapped(model.module) if isinstance(model, parallel) else model
+
+
+def as_trained(given: Trained | nn.Module) -> Trained:
+    """A bare module as a network of which nothing else is known: cross-entropy, no recipe."""
+    return Trained.of(given) if isinstance(given, nn.Module) else given
 
 
 def _flat(tensors: Any) -> Float[Tensor, " P"]:

@@ -11,6 +11,7 @@ from torch.utils.data import Dataset
 
 from spotlessnet.core.adapters import MapStyle
 from spotlessnet.core.data import Data
+from spotlessnet.core.errors import SettingError
 from spotlessnet.core.source import Inputs
 
 
@@ -73,6 +74,28 @@ class Trainer(Protocol):
     """
 
     def __call__(self, model: nn.Module, examples: Examples, seed: int, /) -> nn.Module: ...
+
+
+@runtime_checkable
+class Recorder(Protocol):
+    """Whoever must know when a training begins and ends."""
+
+    def begin(self) -> None:
+        """Called before the first step, with the network where its training begins."""
+        ...
+
+    def end(self) -> None:
+        """Called after the last one."""
+        ...
+
+
+def check_from_the_start(step: int) -> None:
+    """Raise where a training goes on from a checkpoint: where it began cannot be seen any more."""
+    if step:
+        raise SettingError(
+            f"A recorded training must be seen from its first step, but this one goes on at step {step}. Train from "
+            "the start."
+        )
 
 
 def epochs_of(trainer: Trainer) -> int | None:

@@ -69,7 +69,7 @@ def make(results: Path, page: Path) -> list[str]:
     missing = [name for name in EXPERIMENTS if name not in shown]
     if missing:
         text.append("## Not run at full size\n\n" + "".join(f"- `{name}`\n" for name in missing))
-    write_whole(page, ("\n".join(text).rstrip() + "\n").encode(), replace=True)
+    write_whole(page, ("\n".join(text).rstrip() + "\n").encode(), replace=True, shared=True)
     return shown
 
 

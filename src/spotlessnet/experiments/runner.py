@@ -84,7 +84,7 @@ def reproduce(experiment: Any, settings: Any, place: Path, data: Path | None = N
     """Measure what is not in the folder yet, then write the table and draw."""
     rows = experiment.run(settings, place, data)
     # Rows are safe on disk by now, so that a figure that fails costs no measurement.
-    write_whole(place / "rows.csv", as_csv(rows).encode(), replace=True)
+    write_whole(place / "rows.csv", as_csv(rows).encode(), replace=True, shared=True)
     return Reproduced(rows, [place / "rows.csv", *experiment.draw(place)])
 
 

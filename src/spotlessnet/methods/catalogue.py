@@ -21,6 +21,12 @@ CLASSES = 10
 
 COLUMNS = ("method", "command", "paper", "needs", "cost", "guarantee")
 
+FIRST = ("short-retrain", "retrain", "out-of-fold-distillation", "ntk", "newton", "fisher")
+"""What to try first comes first; baselines and published methods for comparison follow by name."""
+
+BY_FLAG = {"within-budget": "--max-nats"}
+"""What the command asks for by a flag of its own, not by a name."""
+
 CAPTION = (
     f"Cost: FLOPs counted by the plan as a share of one retraining, for a network of {WIDTH}–{WIDTH}–{CLASSES} units, "
     f"{EXAMPLES:,} examples, {EPOCHS} epochs, a forget set of {FORGOTTEN}, default settings, nothing precomputed. "
@@ -29,9 +35,14 @@ CAPTION = (
 """What the column of costs was counted on."""
 
 
+def ranked(first: tuple[str, ...] = FIRST) -> list[Entry[type[Scrub]]]:
+    """Every registered method: those to try `first`, then the others by their names."""
+    return sorted(METHODS.entries(), key=lambda entry: _rank(entry.name, first))
+
+
 def table(first: tuple[str, ...] = ()) -> str:
-    """Every registered method in one row, those named `first` before the others, which come by their names."""
-    entries = sorted(METHODS.entries(), key=lambda entry: (entry.name not in first, _rank(entry.name, first)))
+    """Every registered method in one row, in that order."""
+    entries = ranked(first)
     trained, split = reference_request()
     retraining = METHODS.find("retrain")().cost(trained, split).usual
     return markdown_table(COLUMNS, [_row(entry, trained, split, retraining) for entry in entries])
@@ -53,7 +64,7 @@ def _rank(name: str, first: tuple[str, ...]) -> tuple[int, str]:
 def _row(entry: Entry[type[Scrub]], trained: Trained, split: Split, retraining: float) -> list[str]:
     return [
         f"`{entry.python_name}`",
-        f"`{entry.name}`",
+        f"`{BY_FLAG.get(entry.name, entry.name)}`",
         short_paper(entry.paper),
         ", ".join(entry.needs),
         _cost(entry, trained, split, retraining),

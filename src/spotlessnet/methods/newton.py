@@ -28,14 +28,15 @@ from spotlessnet.core.scrub import METHODS, Notes, Scrub, Sizes, Work
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.operators.best_noise import best_noise
-from spotlessnet.operators.cost import EIGEN, PRODUCT, noise, products
-from spotlessnet.operators.dense import eigenbasis, symmetric_exp, undo_and_redo
+from spotlessnet.operators.cost import EIGEN, PRODUCT, expected_products, noise, products
+from spotlessnet.operators.dense import divide, eigenbasis, symmetric_exp, undo_and_redo
 from spotlessnet.operators.fisher import fisher_diagonal
 from spotlessnet.operators.gauss_newton import GaussNewton
 from spotlessnet.operators.gradient import gradient
 from spotlessnet.operators.hessian import Hessian, dense_hessian
 from spotlessnet.operators.kronecker import kronecker
 from spotlessnet.operators.line_search import backtrack
+from spotlessnet.operators.linear_response import EXPECTED_ITERATIONS
 from spotlessnet.operators.solve import conjugate_gradient
 from spotlessnet.operators.solvers import CG, solver_of
 from spotlessnet.precomputed.statistics import Statistics
@@ -152,7 +153,13 @@ class Newton(Scrub):
     def is_noisy(self) -> bool:
         return self.strength > 0
 
-    def cost(self, trained: Trained, split: Split) -> Work:
+    def foreseen(self, trained: Trained, split: Split) -> Work:
+        if self.statistics is not None or self.time is not None or trained.size <= self.dense_up_to:
+            return self.cost(trained, split)
+        ridge = ridge_of(trained, self.damping, Notes())
+        return self.cost(trained, split, expected_products(trained, split, self.solver, ridge))
+
+    def cost(self, trained: Trained, split: Split, expected: float = EXPECTED_ITERATIONS) -> Work:
         sizes = Sizes.of(trained, split)
         if self.statistics is not None:
             noisy = Work.sure(sizes.k * sizes.diagonal()) if self.is_noisy else Work(0, 0)
@@ -164,7 +171,7 @@ class Newton(Scrub):
         elif self.dense_up_to >= sizes.P:
             step = written + Work.sure(2 * EIGEN * cube)
         else:
-            step = products(sizes, sizes.n, self.solver.max_iterations)
+            step = products(sizes, sizes.n, self.solver.max_iterations, expected)
         search = Work.sure(2 * sizes.answer * sizes.n if self.search and self.time is None else 0)
         noisy = Work(0, 0)
         if self.is_noisy:
@@ -228,7 +235,7 @@ class Newton(Scrub):
     ) -> Float[Tensor, " P"]:
         """`B⁻¹ b`."""
         if trained.size <= self.dense_up_to:
-            return _divide(b.double(), self._dense(trained, split, ridge, notes)[1]).to(b.dtype)
+            return divide(b.double(), self._dense(trained, split, ridge, notes)[1]).to(b.dtype)
         n, retain = len(split.retain), split.retain
         exact = self.curvature == "hessian"
         B = Hessian(trained, retain, ridge=n * ridge) if exact else GaussNewton(trained, retain, ridge=n * ridge)
@@ -268,7 +275,7 @@ class Newton(Scrub):
         t = self._duration(trained, split, notes)
         A, B = self._dense(trained, split, ridge, notes)
         # How far w still is from the optimum on D, and from that on D_r.
-        d, d_r = _divide(g, A), _divide(g_r, B)
+        d, d_r = divide(g, A), divide(g_r, B)
         if not self.clamp:
             _check_rounding(A, B, t, torch.finfo(trained.dtype).eps)
         step = undo_and_redo(A, B, t, clamp=self.clamp) @ d + symmetric_exp(B, -t) @ (d_r - d) - d_r
@@ -387,14 +394,3 @@ def _check_reach(trained: Trained, step: Float[Tensor, " P"], d_r: Float[Tensor,
             f"but leads {length:.3g} away: the training was no gradient flow on this quadratic. Use `clamp=True`, a "
             "shorter `time`, or leave `time` out."
         )
-
-
-def _divide(v: Float[Tensor, " P"], matrix: Float[Tensor, "P P"]) -> Float[Tensor, " P"]:
-    """`matrix⁻¹ v`, refusing one that is not positive definite."""
-    values, vectors = eigenbasis(matrix)
-    if float(values[0]) <= 0:
-        raise NumericsError(
-            f"The curvature must be positive definite, but its least eigenvalue is {float(values[0]):.3g}. "
-            "Raise `Newton.damping`."
-        )
-    return vectors @ ((vectors.T @ v) / values)

@@ -19,6 +19,7 @@ from spotlessnet.training.fit import UNCOUPLED, train
     paper="the reference of every paper",
     needs=("retained data", "init", "recipe"),
     guarantee="exact: the forgotten examples never touch the weights",
+    never_sees_forgotten=True,
 )
 @dataclass(frozen=True)
 class Retrain(Scrub):
@@ -46,8 +47,15 @@ class Retrain(Scrub):
         # Without a recipe the method itself refuses and says what to give.
         return gradients(trained, split, (trained.epochs or 0) * len(split.retain))
 
+    def check_needs(self, trained: Trained, split: Split) -> None:
+        super().check_needs(trained, split)
+        self._begin(trained)
+
+    def _begin(self, trained: Trained) -> Trained:
+        return trained.begin("Retraining", instead="Finetune")
+
     def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
-        begun = trained.begin("Retraining", instead="Finetune")
+        begun = self._begin(trained)
         if trained.trainer is not None and self.coupled:
             notes.assume(
                 UNCOUPLED.format(name=name_of(trained.trainer)),

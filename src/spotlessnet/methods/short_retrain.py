@@ -1,5 +1,6 @@
 """Short retraining: from the start again, in a fraction of the epochs. The default where start and recipe are known."""
 
+import math
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -39,6 +40,7 @@ class ShortRetrainFacts(Measured):
     paper="this package",
     needs=("retained data", "init", "recipe"),
     guarantee="the forgotten examples never touch the weights; when to stop is read off the original network",
+    never_sees_forgotten=True,
 )
 @dataclass(frozen=True)
 class ShortRetrain(Scrub):
@@ -91,8 +93,20 @@ class ShortRetrain(Scrub):
             (stages * stage * sizes.gradient + (stages + 1) * sizes.answer) * n,
         )
 
+    def check_needs(self, trained: Trained, split: Split) -> None:
+        super().check_needs(trained, split)
+        self._begin(trained)
+
+    def _begin(self, trained: Trained) -> Trained:
+        return trained.begin("A short retraining", instead="chain(NTK(), Finetune(epochs=3))")
+
+    def foreseen(self, trained: Trained, split: Split) -> Work:
+        """Nobody knows beforehand whether one stage will do or all are needed: the middle, as a factor."""
+        work = self.cost(trained, split)
+        return replace(work, usual=math.sqrt(work.usual * work.most))
+
     def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
-        begun = trained.begin("A short retraining", instead="chain(NTK(), Finetune(epochs=3))")
+        begun = self._begin(trained)
         full = trained.epochs
         if full is None:
             return self._in_full(begun, split, notes)

@@ -16,7 +16,7 @@ from spotlessnet.core.deprecated import OldName
 from spotlessnet.core.errors import check_positive
 from spotlessnet.core.gaussian import Covariance, Diagonal, Measured
 from spotlessnet.core.progress import track
-from spotlessnet.core.scrub import METHODS, Notes, Scrub, Work, gradients
+from spotlessnet.core.scrub import METHODS, Notes, Scrub, Sizes, Work
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.operators.noisy import NoisyNetwork
@@ -39,6 +39,9 @@ NEARLY_ALL = 0.99
 
 NOISY = 4
 """Gradients that one row takes: two mirror images, each with a mean and a variance to carry there and back."""
+
+SIDES, LAYERED = 2, 3
+"""Mirror images of a row that are on their way together, and what each makes in units of a plain pass."""
 
 
 @dataclass(frozen=True)
@@ -104,8 +107,13 @@ class Variational(Scrub):
         n = len(split.retain)
         # The last batch of a sweep is smaller; a quarter more batches look at the answer.
         batch = n / math.ceil(n / self.batch_size)
-        held = Work.sure(0.0, HELD * trained.size * trained.weights.element_size())
-        return gradients(trained, split, (1 + AVERAGED) * NOISY * self.steps * batch) + held
+        batches = (1 + AVERAGED) * self.steps
+        sizes = Sizes.of(trained, split)
+        vectors = HELD * sizes.P * sizes.bytes
+        # Both mirror images are on their way together; every layer's answer comes with its variance and its noise.
+        passing = min(n, self.batch_size) * SIDES * LAYERED * sizes.row.graph
+        # Each vector is gone through about once for every batch.
+        return Work.sure(batches * batch * NOISY * sizes.gradient, vectors + passing, batches * vectors)
 
     def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
         return trained.weights

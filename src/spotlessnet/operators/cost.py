@@ -1,12 +1,18 @@
 """What curvature costs, by count: products, directions, kernels and noise, in floating-point operations and bytes."""
 
+import math
+
 from torch import nn
 
-from spotlessnet.core.data import Data
+from spotlessnet.core.data import Data, evenly
 from spotlessnet.core.progress import budget
 from spotlessnet.core.scrub import Sizes, Work
+from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
+from spotlessnet.operators.gauss_newton import GaussNewton
+from spotlessnet.operators.gradient import gradient
 from spotlessnet.operators.linear_response import EXPECTED_ITERATIONS, chosen
+from spotlessnet.operators.solve import conjugate_gradient
 from spotlessnet.operators.solvers import CG, Dual, LowRank, Solver
 
 PRODUCT = 2
@@ -24,6 +30,9 @@ TRIES = 3
 NEWTON_STEPS = 4
 """Steps that the exact linearised problem usually takes, the first of them solved roughly; 50 at most."""
 
+TRIED, LEAST_TRIED, TRIAL = 32, 8, 20
+"""Rows of a trial solve, at most and at least, and its products: little beside the solve itself."""
+
 SOLVER = 20.0
 """Vectors of all weights that conjugate gradients and what looks at their answer hold, copies in float64 among them."""
 
@@ -39,11 +48,40 @@ def exact_cost(solver: Solver, sizes: Sizes, rows: int) -> Work:
     return Work(usual, 50 * step * (1 + solver.product_limit))
 
 
-def products(sizes: Sizes, rows: int, most: int) -> Work:
+def products(sizes: Sizes, rows: int, most: int, expected: float = EXPECTED_ITERATIONS) -> Work:
     """Conjugate gradients; the true residual is looked at once more every fifty products, and at the end."""
-    usual = min(EXPECTED_ITERATIONS, most)
+    usual = min(expected, most)
     each = PRODUCT * rows * sizes.gradient
     return Work((1 + 1.02 * usual) * each, (2 + 1.1 * most) * each, SOLVER * sizes.P * sizes.bytes)
+
+
+def expected_products(trained: Trained, split: Split, solver: CG, ridge: float) -> float:
+    """Products that conjugate gradients will take, from a trial on a few rows: a mean over them has about the spread of
+    curvatures that the mean over all has.
+
+    Where the trial does not come to its end, the rest is taken to go on at its pace.
+
+    **Arguments:**
+
+    - `ridge`: beside the mean over rows.
+    """
+    rows = max(LEAST_TRIED, min(TRIED, len(split.retain) // TRIED))
+    few = split.retain.select(evenly(len(split.retain), rows))
+    b = gradient(trained, split.forget.select(evenly(len(split.forget), rows)))
+    solved = conjugate_gradient(
+        GaussNewton(trained, few, ridge=len(few) * ridge),
+        b,
+        tolerance=solver.tolerance,
+        max_iterations=min(solver.max_iterations, TRIAL),
+        on_failure="return",
+        label="planning",
+    )
+    left = float(solved.residual)
+    if bool(solved.converged) or not solved.iterations:
+        return solved.iterations
+    if not 0 < left < 1:
+        return solver.max_iterations
+    return min(solver.max_iterations, solved.iterations * math.log(solver.tolerance) / math.log(left))
 
 
 def directions(sizes: Sizes, rows: int, rank: int) -> float:

@@ -89,3 +89,14 @@ def undo_and_redo(
 def _finite(matrix: Float[Tensor, "n n"], time: float) -> Float[Tensor, "n n"]:
     check_finite(f"The exponential over a time of {time:g}", matrix, "Shorten the time, or use `clamp=True`.")
     return matrix
+
+
+def divide(v: Float[Tensor, " P"], matrix: Float[Tensor, "P P"]) -> Float[Tensor, " P"]:
+    """`matrix⁻¹ v`, refusing one that is not positive definite."""
+    values, vectors = eigenbasis(matrix)
+    if float(values[0]) <= 0:
+        raise NumericsError(
+            f"The curvature must be positive definite, but its least eigenvalue is {float(values[0]):.3g}. "
+            "Raise `Newton.damping`."
+        )
+    return vectors @ ((vectors.T @ v) / values)

@@ -142,6 +142,10 @@ def _add_squares(layer: Layer, entered: Tensor, returned: Tensor, s: Tensor, int
     if layer.weight is None:
         return
     weight = into[layer.weight]
+    squares = layer.weight_squares(entered, returned, s)
+    if squares is not None:
+        weight.add_(squares)
+        return
     most = max(1, AT_ONCE.get(weight.device.type, 2**22) // weight.numel())  # pairs of a row and a column
     columns = min(most, returned.shape[1])
     for i, r in itertools.product(range(0, len(s), most // columns), range(0, returned.shape[1], columns)):

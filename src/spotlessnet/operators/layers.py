@@ -42,6 +42,12 @@ class Layer(ABC):
     ) -> Float[Tensor, "n R *w"]:
         """One gradient of a piece of the weight per sample and per column of what came back."""
 
+    def weight_squares(
+        self, entered: Float[Tensor, "n *a"], returned: Float[Tensor, "n R *b"], s: Float[Tensor, " n"]
+    ) -> Float[Tensor, "*w"] | None:
+        """`Σ s g²` over samples and columns, where no gradient need be written out for it; `None` elsewhere."""
+        return None
+
     @abstractmethod
     def bias_rows(self, returned: Float[Tensor, "n R *b"]) -> Float[Tensor, "n R *w"]:
         """One gradient of the bias per sample and column."""
@@ -61,6 +67,14 @@ class LinearLayer(Layer):
         G = returned.reshape(*returned.shape[:2], -1, returned.shape[-1]).transpose(2, 3)
         rows = torch.bmm(G.reshape(len(G), -1, G.shape[-1]), A)
         return rows.reshape(*G.shape[:3], A.shape[-1])
+
+    def weight_squares(
+        self, entered: Float[Tensor, "n *a"], returned: Float[Tensor, "n R *b"], s: Float[Tensor, " n"]
+    ) -> Float[Tensor, "*w"] | None:
+        if entered.ndim != 2:
+            return None  # a sum over positions, and its square is not the sum of theirs
+        # The gradient is an outer product, so its squares are the outer product of squares.
+        return (s.unsqueeze(1) * returned.square().sum(dim=1)).T @ entered.square()
 
     def bias_rows(self, returned: Float[Tensor, "n R *b"]) -> Float[Tensor, "n R *w"]:
         return returned.reshape(*returned.shape[:2], -1, returned.shape[-1]).sum(dim=2)

@@ -110,12 +110,11 @@ class LowRank(Solver):
 def solver_of(usual: Solver, old: Mapping[str, Any]) -> Solver:
     """The solver that settings of version 0.1 mean: `solution`, `rank`, `precondition`, `tolerance`, `max_iterations`.
 
-    There they stood side by side, and those that the solution did not have were not looked at.
+    There they stood side by side, and those that the solution did not have were not looked at. Such a one is refused
+    now, unless it is what it always was: whoever gave it meant something by it.
     """
     given = dict(old)
     word = given.pop("solution", None)
-    # The kind first: which settings it has decides which of the others count.
-    base = made(Solver, usual, word, {})
+    base = made(Solver, usual, word, given)
     kept = {name: getattr(usual, name) for name in vars(base) if name not in given and hasattr(usual, name)}
-    own = {name: value for name, value in {**kept, **given}.items() if name in vars(base)}
-    return replace(base, **own)
+    return replace(base, **kept)

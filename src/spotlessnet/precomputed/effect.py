@@ -13,6 +13,9 @@ from spotlessnet.core.trained import Trained
 NOISE = 0.05
 """A smaller rise of the mean loss, in nats, is none: there is nothing to take back. Of other losses, this share."""
 
+FEW = 4 * NOISE
+"""A rise of the rows that carry it, in the same unit, that counts even where most rows of a request hide it."""
+
 LARGEST = 2**53
 """Rows of a request at most."""
 
@@ -52,9 +55,11 @@ class Effect:
             for network in (before, after)
         )
         unit = 1.0 if before.loss.is_classification else float(loss.mean().abs())
-        if not float((loss - lost).mean()) > NOISE * unit:
-            return None
         d = (loss - lost).clamp(min=0)
+        # Two wrong labels among many ordinary rows hardly move the mean, and are what was to be forgotten.
+        rises = float((loss - lost).mean()) > NOISE * unit or float(d.square().sum()) > FEW * unit * float(d.sum())
+        if not rises:
+            return None
         raised, size = float(d.square().sum() / d.sum()), float(d.sum().square() / d.square().sum())
         loss_after = max(float((d * loss).sum() / d.sum()), raised)
         return Effect(max(1, round(size)), raised, loss_after)

@@ -47,6 +47,8 @@ def read_fold_models(path: str | Path) -> FoldModels:
         raise DataError(
             f"{path} must hold fold models, but does not say so. `spotless precompute --folds 2` writes them."
         )
+    if not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
+        raise DataError(f"The fold models in {path} are damaged: not all of their numbers are finite. Train them anew.")
     weights, part, scale, keys = (tensors[name] for name in ("weights", "part", "scale", "keys"))
     origin = tensors["origin"]
     lack = tensors.get("lack")

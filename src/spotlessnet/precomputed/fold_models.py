@@ -14,8 +14,11 @@ from spotlessnet.core.deprecated import accepts_old_names
 from spotlessnet.core.errors import MismatchError, NeedError, NumericsError, SettingError, check_positive
 from spotlessnet.core.row_keys import RowKeys
 from spotlessnet.core.trained import Trained, buffers_of
+from spotlessnet.precomputed.effect import Effect
+from spotlessnet.store.checkpoints import is_following
 from spotlessnet.training.batches import mixed
 from spotlessnet.training.fit import train
+from spotlessnet.training.many import Executor, Finished, Task, network_of, tensors_of
 
 WATCHED = 256
 """Rows on which it is seen how far answers are from the network's own."""
@@ -48,6 +51,7 @@ class FoldModels:
       where it was not measured.
     - `after_requests`: whether the network served a request before, which this one must not take back.
     - `buffers`: of each fold model, stacked, where training moves them (BatchNorm's running statistics).
+    - `effects`: what earlier requests did to their rows, where that is still known. Never written to a file.
     """
 
     weights: Float[Tensor, "K P"]
@@ -58,6 +62,11 @@ class FoldModels:
     lack: float | None = None
     after_requests: bool = False
     buffers: Mapping[str, Tensor] | None = field(default=None, repr=False)
+    effects: tuple[Effect, ...] | None = None
+
+    def __repr__(self) -> str:
+        models, weights = self.weights.shape
+        return f"FoldModels({models} models of {weights} weights, {len(self.keys)} examples)"
 
     def fold(self, network: Trained, k: int) -> Trained:
         """One fold model, as a network of this kind."""
@@ -151,6 +160,7 @@ def train_fold_models(
     seed: int = 0,
     salt: bytes | None = None,
     after_requests: bool = False,
+    executor: Executor | None = None,
 ) -> FoldModels:
     r"""Train fold models by the network's own recipe from its start, each without one of `parts` parts of the rows.
 
@@ -161,25 +171,30 @@ def train_fold_models(
 
     on `held`, rows that nobody was trained on, with $z_{(1)}$ and $z_{(2)}$ the two largest logits; 1 without them.
     `salt` is that of the keys; a new one unless given. `after_requests`: the network has served requests already,
-    which the next one must not take back.
+    which the next one must not take back; what `unlearn` gave is known to have. `executor`: how they are trained, in
+    turn unless said; see `Executor`.
     """
     begun = begin_fold_models(network, data, folds)
     check_positive("divisions", repeats)
     keys = RowKeys.of(data, salt)
     drawn = []
-    made = []
     place = keys.find(data)
     for d in range(repeats):
         draw = torch.Generator().manual_seed(seed if not d else mixed(seed, d, "division"))
         drawn.append(_together(torch.randperm(len(data), generator=draw) % folds + d * folds, place))
-        for k in range(d * folds, (d + 1) * folds):
-            others = data.select((drawn[d] != k).nonzero().squeeze(1))
-            made.append(_train(begun, others, seed + k, f"fold model {k + 1} of {folds * repeats}"))
+    count = folds * repeats
+    tasks = [
+        FoldTraining((begun,), (seed + k,), (drawn[k // folds] != k)[None], False, f"fold model {k + 1} of {count}")
+        for k in range(count)
+    ]
+    found = (executor or Executor()).run(tasks, data, "training fold models")
+    made = [network_of(begun, one) for one in found]
     W = torch.stack([one.weights for one in made])
     part = torch.zeros(repeats, len(data), dtype=torch.long)
     part[:, place] = torch.stack(drawn)
     buffers = _stacked(made) if made[0].statistics_moved else None
-    plain = FoldModels(W, keys, part, origin=network.weights.clone(), after_requests=after_requests, buffers=buffers)
+    later = after_requests or is_following(network.model)
+    plain = FoldModels(W, keys, part, origin=network.weights.clone(), after_requests=later, buffers=buffers)
     scale = 1.0 if held is None else _scale(plain, network, held)
     scaled = replace(plain, scale=scale)
     return replace(scaled, lack=scaled.lacking(network, data.select(evenly(len(data), WATCHED))))
@@ -203,14 +218,22 @@ def off_by(answers: Float[Tensor, "n C"], others: Float[Tensor, "n C"]) -> float
     return float((answers.softmax(dim=1) - others.softmax(dim=1)).abs().sum(dim=1).mean())
 
 
-def _train(begun: Trained, data: Data, seed: int, label: str) -> Trained:
+@dataclass(frozen=True, eq=False)
+class FoldTraining(Task):
     """One fold model. A recipe that just holds for all rows may break on a part of them, so another order is tried."""
-    for attempt in range(ATTEMPTS - 1):
-        try:
-            return train(begun, data, seed=seed if not attempt else mixed(seed, attempt, "again"), label=label)
-        except NumericsError as error:
-            warnings.warn(f"The training of {label} broke and begins again in another order. {error}", stacklevel=3)
-    return train(begun, data, seed=mixed(seed, ATTEMPTS - 1, "again"), label=label)
+
+    def run(self, data: Data) -> Finished:
+        """Train, in up to `ATTEMPTS` orders."""
+        [begun], [seed] = self.begun, self.seeds
+        rows = self.rows(data)
+        for attempt in range(ATTEMPTS - 1):
+            again = mixed(seed, attempt, "again") if attempt else seed
+            try:
+                return tensors_of(train(begun, rows, seed=again, label=self.label))
+            except NumericsError as error:
+                text = f"The training of {self.label} broke and begins again in another order. {error}"
+                warnings.warn(text, stacklevel=3)
+        return tensors_of(train(begun, rows, seed=mixed(seed, ATTEMPTS - 1, "again"), label=self.label))
 
 
 def _scale(fold_models: FoldModels, network: Trained, held: Data) -> float:

@@ -34,9 +34,9 @@ TAKEN = 0.5
 FURTHEST = 0.25
 """How far margins may rise, in nats, where it is not. Small: a request that was damped much did little."""
 
-FURTHEST_OWN = 0.75
-"""The same for rows with their own labels, of a step that holds all these rows to what the network says. Chosen on
-seeds 0 to 2 of four settings of `benchmarks/sequences.py`."""
+FURTHEST_HELD = 0.75
+"""The same for rows with their own labels that a step holds to what the network says. Chosen on seeds 0 to 2 of four
+settings of `benchmarks/sequences.py`."""
 
 LEAST_LEFT = 0.75
 """For losses without classes: the share of a stand-in's residual that must be left."""
@@ -77,15 +77,15 @@ class Others:
     limit: float = FURTHEST
 
     @staticmethod
-    def with_own_labels(trained: Trained, retain: Data) -> "Others":
-        """The same rows with the labels that they have: they stand in for ordinary rows.
+    def with_own_labels(trained: Trained, rows: Data, limit: float | None = None) -> "Others":
+        """Rows with the labels that they have: they stand in for ordinary rows.
 
-        A step that holds retained rows to their labels lowers the loss of ordinary rows that are gone just so, which
-        rows with labels of others do not show.
+        A step that holds retained rows to what the network says moves ordinary rows that are gone too, which rows with
+        labels of others do not show.
         """
-        rows = retain.select(evenly(len(retain), WATCHED))
+        rows = rows.select(evenly(len(rows), WATCHED))
         labels = (rows.labels().cpu(),)
-        return Others(trained, rows, labels, _losses(trained, rows, labels), FURTHEST_OWN)
+        return Others(trained, rows, labels, _losses(trained, rows, labels), FURTHEST if limit is None else limit)
 
     @staticmethod
     def of(trained: Trained, retain: Data, seed: int = 0) -> "Others":

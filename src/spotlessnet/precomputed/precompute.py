@@ -14,6 +14,7 @@ from spotlessnet.operators.kronecker import kronecker as kronecker_curvature
 from spotlessnet.operators.low_rank import LowRank, low_rank
 from spotlessnet.precomputed.statistics import Statistics
 from spotlessnet.precomputed.written import Written
+from spotlessnet.store.checkpoints import is_following
 
 
 def precompute(
@@ -41,6 +42,7 @@ def precompute(
     - `coreset`: remember the keys of this many retained rows for later fine-tuning.
     - `salt`: of the keys by which rows are known again; a new one unless given.
     - `after_requests`: the network has served requests already; later ones are then held from taking those back.
+      What `unlearn` gave is known to have.
     """
     written = Written(rank, diagonal, kronecker, sample, coreset, seed)
     written.check()
@@ -74,7 +76,7 @@ def precompute(
         kronecker=K,
         coreset=RowKeys.of(data.select(chosen), keys.salt).digests if coreset else None,
         trained_on=N,
-        after_requests=after_requests,
+        after_requests=after_requests or is_following(trained.model),
         written=written,
     )
 

@@ -63,6 +63,10 @@ class Statistics:
     effects: tuple[Effect, ...] | None = field(default=None, repr=False)
     written: Written = field(default_factory=Written)
 
+    def __repr__(self) -> str:
+        rank = 0 if self.values is None else len(self.values)
+        return f"Statistics({self.count} examples, {self.weights.numel()} weights, {rank} directions of curvature)"
+
     @property
     def count(self) -> int:
         """$N$, how many rows the sums hold."""

@@ -13,7 +13,7 @@ from torch.distributions import Normal, StudentT
 
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import DataError, NeedError, check_choice, check_positive
-from spotlessnet.core.intervals import auc_interval
+from spotlessnet.core.intervals import Interval, auc_interval
 from spotlessnet.core.readout import READOUTS, Ideal, Reading, Readout
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
@@ -95,6 +95,23 @@ def _density(phi: Float[Tensor, "S T"], mask: Bool[Tensor, "S T"], spread: Sprea
     return StudentT(freedom, mean, ((1 + 1 / n) * (prior * pooled + squares) / freedom).sqrt())
 
 
+def tail_auc(
+    outside: Float[Tensor, "S T"], seen: Float[Tensor, " T"], forgotten: int, *, prior: float = 4.0
+) -> Interval:
+    """Area under the curve of `LiRA` where scores are known already, with its limits.
+
+    **Arguments:**
+
+    - `outside`: of networks trained without any of the rows.
+    - `seen`: of the network under test; the first `forgotten` of them are those of $D_f$.
+    - `prior`: how many observations the pooled variance is worth.
+    """
+    density = _density(outside, torch.ones_like(outside, dtype=torch.bool), "student", prior)
+    # All rows have the same degrees of freedom, so the standardised margin orders them as the tail does.
+    z = (seen - density.loc) / density.scale
+    return auc_interval(z[:forgotten], z[forgotten:])
+
+
 @READOUTS.register(
     "lira",
     paper="Carlini, Chien, Nasr, Song, Terzis and Tramèr (2022), Membership Inference Attacks From First Principles",
@@ -136,9 +153,5 @@ class LiRA(Readout):
     def __call__(self, network: Trained, split: Split) -> Reading:
         others = split.tests if self.others is None else self.others
         outside = torch.cat([scores_of(self.references, rows) for rows in (split.forget, others)], dim=1)
-        everyone = torch.ones_like(outside, dtype=torch.bool)
-        density = _density(outside, everyone, "student", self.prior)
         seen = torch.cat([scores(network, rows) for rows in (split.forget, others)]).cpu()
-        # All rows have the same degrees of freedom, so the standardised margin orders them as the tail does.
-        z = (seen - density.loc) / density.scale
-        return Reading(*auc_interval(z[: len(split.forget)], z[len(split.forget) :]))
+        return Reading(*tail_auc(outside, seen, len(split.forget), prior=self.prior))

@@ -1,26 +1,37 @@
 """The audit of a request: the method as asked for, over several trainings, and the files that tell of it."""
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
 from functools import cache
+from math import isfinite
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from spotlessnet.auditing.audit_report import AuditReport
-from spotlessnet.auditing.battery import left_out
+from spotlessnet.auditing.battery import RELEARN_CAP, left_out
 from spotlessnet.core.errors import SettingError, shown
+from spotlessnet.core.progress import seconds_in_words, working
 from spotlessnet.core.trained import Trained
 from spotlessnet.readouts.scores import IN_WORDS, kind_of, scores
 from spotlessnet.requests.case import Case, as_flag, inputs_of
-from spotlessnet.requests.folder import Folder
+from spotlessnet.requests.folder import PRETRAINED, SCRUBBED, TELLING, Folder
 from spotlessnet.requests.loading import OF_ONE_REQUEST, neutral
 from spotlessnet.requests.methods import for_other_networks
 from spotlessnet.requests.planning import Plan, plan_of
+from spotlessnet.requests.recorded import fields_of
+from spotlessnet.training.many import Executor
 
 VERDICT = "verdict.json"
 REPORT = ("report.html", "rows.jsonl", "rows.csv", "model-card.md", VERDICT)
 """The files that an audit writes; a receipt with a verdict binds them all."""
+
+SHADOWS = 64
+"""Networks that the shadow attack trains and scrubs (`u_lira`)."""
+
+WATCHED, FIGURES, RELEARN_USUAL = 2, 4, 5
+"""Trainings whose way is watched; scrubs for the figures; epochs in which a network usually relearns."""
 
 LEAST = 5
 """Pairs of trainings below which the equivalence test gives no verdict."""
@@ -34,10 +45,15 @@ class Audit:
 
     - `seeds`: pairs of trainings to look at; 5 at least, for fewer give no verdict. More are surer and take longer.
     - `shadow_attack`: also attack shadow networks that were scrubbed the same way.
+    - `keep_trainings`: a folder for each finished training, so that an interrupted audit goes on with the rest. They
+      know the forgotten rows: `spotless purge` destroys them.
+    - `workers`: `"ray"` trains over a Ray cluster; in turn unless said.
     """
 
     seeds: int = 8
     shadow_attack: bool = False
+    keep_trainings: str | PathLike[str] | None = None
+    workers: str = "in turn"
 
     def __post_init__(self) -> None:
         if isinstance(self.seeds, bool) or not isinstance(self.seeds, int) or self.seeds < LEAST:
@@ -45,6 +61,11 @@ class Audit:
                 f"`Audit.seeds` must be a whole number of at least {LEAST}, but got {shown(self.seeds)}. Fewer "
                 "pairs of trainings give no verdict."
             )
+        self.executor()  # refuses what it does not know
+
+    def executor(self, say: Callable[[str], None] = lambda line: None) -> Executor:
+        """How the networks are trained."""
+        return Executor(self.keep_trainings, self.workers, say)
 
 
 def audit_plan(plan: Plan, settings: Audit | None = None) -> list[str]:
@@ -61,14 +82,49 @@ def audit_plan(plan: Plan, settings: Audit | None = None) -> list[str]:
         lines.append(f"        {left_out(kind)}")
     if not trained.can_retrain:
         return [*lines, "        no verdict: it takes init and a recipe or trainer, to train networks without the rows"]
+    executor = (settings or Audit()).executor()
+    executor.check(trained)
     alone = "" if trained.trainer is None and trained.recipe is not None else ", one by one"
-    lines.append(f"        {3 * seeds} trainings{alone}: {seeds} with the rows, {2 * seeds} without")
+    over = " over Ray" if executor.workers == "ray" else ""
+    lines.append(f"        {3 * seeds} trainings{alone}{over}: {seeds} with the rows, {2 * seeds} without")
+    if executor.folder is not None:
+        lines.append(f"        each finished one is kept in {executor.folder} until `spotless purge` destroys it")
+    lines += _time_of_audit(plan, settings or Audit())
     if split.test is None:
         lines.append("        no attack and no matched controls: they need test rows, which nobody trained on")
     return lines
 
 
-def audited(plan: Plan, delivered: Trained | None, settings: Audit) -> AuditReport:
+def audit_seconds(plan: Plan, settings: Audit) -> tuple[float, float]:
+    """Seconds that the audit of a plan takes as a rule and at most; NaN where nobody knows what a training takes.
+
+    Each pair is trained and scrubbed, and its networks relearn; one pair is trained once more to be watched, and the
+    method is tried a few times for the figures.
+    """
+    cost, seeds = plan.cost, settings.seeds
+    shadows = SHADOWS if settings.shadow_attack else 0
+    trainings = (3 * seeds + WATCHED + shadows) * cost.retraining
+    scrubs, relearnt = seeds + FIGURES + shadows, 3 * seeds * cost.epoch
+    usual = trainings + scrubs * cost.seconds + RELEARN_USUAL * relearnt
+    return usual, trainings + scrubs * cost.at_most + RELEARN_CAP * relearnt
+
+
+def _time_of_audit(plan: Plan, settings: Audit) -> list[str]:
+    usual, most = audit_seconds(plan, settings)
+    if not isfinite(usual):
+        return ["        time not known: nobody has counted what one training or the method takes"]
+    both = seconds_in_words(usual + plan.cost.seconds), seconds_in_words(most + plan.cost.at_most)
+    # A trainer of somebody else sets up, logs and evaluates: on small data that takes longer than its steps.
+    own = f"; in plain steps, and {plan.cost.by} may do far more" if plan.cost.by else ""
+    return [
+        f"        about {seconds_in_words(usual)}, at most {seconds_in_words(most)}{own}",
+        f"total   about {both[0]}, at most {both[1]}, beside reading and writing{own}",
+    ]
+
+
+def audited(
+    plan: Plan, delivered: Trained | None, settings: Audit, say: Callable[[str], None] = lambda line: None
+) -> AuditReport:
     """The report on a plan, over several trainings where start and recipe are known."""
     from spotlessnet.auditing.run_audit import audit as measure
 
@@ -83,6 +139,7 @@ def audited(plan: Plan, delivered: Trained | None, settings: Audit) -> AuditRepo
         rerun_command=rerun_command(opened.case),
         shadow_attack=settings.shadow_attack,
         delivered=delivered,
+        executor=settings.executor(say),
     )
 
 
@@ -103,8 +160,28 @@ def audit_case(
     for line in [*plan.lines(), *audit_plan(plan, settings)]:
         say(line)
     with folder.claimed(), plan.within_memory():
-        report = audited(plan, None, settings)
+        if settings.keep_trainings is not None:
+            folder.private.keep_trainings(Path(settings.keep_trainings))
+        report = audited(plan, None, settings, say)
         return report, [case.out / name for name in write_report(case.out, report, replace=resume)]
+
+
+def with_header(report: AuditReport, known: Mapping[str, Any], subjects: Mapping[str, str]) -> AuditReport:
+    """The report with what ties it to its request: the receipt's id of the request, and digests of both networks.
+
+    **Arguments:**
+
+    - `known`: what the receipt says of the request and of its inputs.
+    - `subjects`: SHA-256 of what the request wrote, by name.
+    """
+    given = known["inputs"].get("weights", {})
+    digest = given.get("digest", {}).get("sha256")
+    original = f"SHA-256 {digest}" if digest else f"commitment {given.get('commitment', 'unknown')}"
+    networks = {
+        f"new network, {name}": f"SHA-256 {subjects[name]}" for name in (SCRUBBED, PRETRAINED) if name in subjects
+    }
+    header = {"request": known["identity"], **report.header, "original network": original, **networks}
+    return replace(report, header=header)
 
 
 def rerun_command(case: Case, command: str = "audit") -> str:
@@ -117,9 +194,14 @@ def rerun_command(case: Case, command: str = "audit") -> str:
     if case.objects:
         return "sn.unlearn(model, data, forget=..., audit=True), with the same objects"
     words = []
-    for name, value in case.given().items():
-        if name == "settings":
-            words += [f"--set {key}={one}" for key, one in value.items()]
+    said = case.given()
+    if case.training is not None:
+        # What the record says need not be said again.
+        known = fields_of(case.training, {"accept_changes": True})
+        said = {name: value for name, value in said.items() if str(value) != str(known.get(name))}
+    for name, value in said.items():
+        if name in ("settings", "recipe"):
+            words += [f"{as_flag(name)} {key}={_without_names(key, one)}" for key, one in value.items()]
         elif name in OF_ONE_REQUEST:
             words.append(f"{as_flag(name)} {name.upper()}")
         elif value is True:
@@ -131,7 +213,7 @@ def rerun_command(case: Case, command: str = "audit") -> str:
 
 def _without_names(name: str, value: Any) -> Any:
     """A value fit to be shown: files by what they are for, modules and data sets by their own names."""
-    if name in ("weights", "init"):
+    if name in ("training", "weights", "init"):
         return neutral(name, Path(value))
     place, colon, inside = value.rpartition(":") if isinstance(value, str) else ("", "", "")
     if colon and place.endswith(".py"):
@@ -150,11 +232,17 @@ def usual_fields() -> dict[str, object]:
 def write_report(folder: Path, report: AuditReport, *, replace: bool) -> dict[str, str]:
     """The report for people, the rows and the verdict for programs, the section for a model card; their SHA-256."""
     from spotlessnet.core.files import write_whole
+
+    with working("writing the report"):
+        texts = _texts(report)
+    return {
+        name: write_whole(folder / name, text.encode(), replace=replace, shared=name not in TELLING)
+        for name, text in zip(REPORT, texts, strict=True)
+    }
+
+
+def _texts(report: AuditReport) -> tuple[str, ...]:
     from spotlessnet.report.exports import as_csv, as_json_lines, as_model_card, as_verdict
     from spotlessnet.report.page import page
 
-    texts = (page(report), as_json_lines(report.rows), as_csv(report.rows), as_model_card(report), as_verdict(report))
-    return {
-        name: write_whole(folder / name, text.encode(), replace=replace)
-        for name, text in zip(REPORT, texts, strict=True)
-    }
+    return page(report), as_json_lines(report.rows), as_csv(report.rows), as_model_card(report), as_verdict(report)

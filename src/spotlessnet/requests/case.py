@@ -1,6 +1,7 @@
 """`Case`: a person's own request as one value, from Python, from flags or from a TOML file, checked before any work."""
 
 import difflib
+import hashlib
 import importlib
 import importlib.util
 import os
@@ -36,6 +37,7 @@ from spotlessnet.core.split import Cohort
 from spotlessnet.core.trained import Trained
 from spotlessnet.precomputed.fold_models import FoldModels
 from spotlessnet.precomputed.statistics import Statistics
+from spotlessnet.training.over_ray import CASE
 
 LARGEST = 2**16
 """Bytes; a longer case file is refused before it is read."""
@@ -50,6 +52,7 @@ PLAIN = (str, int, float, bool, Path, Mapping)
 """Types of a value that a flag or a line of a case file can give; any other is an object of a Python program."""
 
 RECIPE = ("epochs", "lr", "momentum", "batch_size", "schedule", "patience")
+"""Settings of a recipe that have a flag of their own; the table `recipe` takes these and all others."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,9 @@ class Case:
     batch_size: int | None = None
     schedule: str | None = None
     patience: int | None = None
+    recipe: Mapping[str, Any] | None = None
+    training: Path | None = None
+    accept_changes: bool | None = False
     seed: int | None = None
     device: str | None = "auto"
     memory_limit: float | None = None
@@ -101,6 +107,13 @@ class Case:
         """A case from a file, with whatever flags were given put over it."""
         values = {} if file is None else read_case(file)
         values |= {name: value for name, value in flags.items() if value is not None}
+        if values.get("training") is not None:
+            from spotlessnet.requests.recorded import fields_of
+
+            known = fields_of(values["training"], values)
+            values = {**known, **values}
+            if "settings" in known:
+                values["settings"] = {**known["settings"], **(values.get("settings") or {})}
         if isinstance(values.get("method"), str):
             values["method"] = methods_now(values["method"])
         if values.get("settings") is not None:
@@ -133,7 +146,7 @@ class Case:
                 raise DataError(f"There is no file {path} for {as_flag(name)}. Check the path.")
         if self.schedule is not None:
             check_choice("schedule", self.schedule, typing.get_args(Schedule))
-        self.recipe()
+        self.as_recipe()
 
     def need(self, *names: str) -> None:
         """Raise unless these fields were given."""
@@ -144,9 +157,12 @@ class Case:
                 "case file."
             )
 
-    def recipe(self) -> Recipe | None:
-        """How the network was trained, if that was said."""
-        given = {name: getattr(self, name) for name in RECIPE if getattr(self, name) is not None}
+    def as_recipe(self) -> Recipe | None:
+        """How the network was trained, if that was said; but for `augment`, which must be imported first."""
+        own = ("weight_decay", *RECIPE) if self.recipe else RECIPE
+        given = {name: getattr(self, name) for name in own if getattr(self, name) is not None}
+        if self.recipe:
+            given = self._with_table(given)
         if not given:
             return None
         lacking = [name for name in ("epochs", "lr") if name not in given]
@@ -154,14 +170,30 @@ class Case:
             raise NeedError(
                 f"A recipe needs at least epochs and lr, but {' and '.join(map(as_flag, lacking))} was not given."
             )
-        return Recipe(weight_decay=self.weight_decay or 0.0, **given)
+        return Recipe(**{"weight_decay": self.weight_decay or 0.0, **given})
+
+    def _with_table(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The settings that have flags of their own, and those of the table `recipe`."""
+        from spotlessnet.requests.recipes import AUGMENT, typed_settings
+
+        assert self.recipe is not None
+        table = typed_settings(self.recipe)
+        twice = sorted(table.keys() & given.keys())
+        if twice:
+            raise SettingError(f"{as_flag(twice[0])} was given, and --recipe {twice[0]} too. Give it once.")
+        return {**given, **{name: value for name, value in table.items() if name != AUGMENT}}
+
+    @property
+    def augment(self) -> str | None:
+        """The name of the transform of batches that the table `recipe` gives."""
+        return None if self.recipe is None else self.recipe.get("augment")
 
     @property
     def knows_history(self) -> bool:
         """Whether it was said where training began and how it went, so that it can be done again."""
         if isinstance(self.model, Trained):
             return self.model.can_retrain
-        return self.init is not None and (self.train is not None or self.recipe() is not None)
+        return self.init is not None and (self.train is not None or self.as_recipe() is not None)
 
     @property
     def objects(self) -> tuple[str, ...]:
@@ -191,9 +223,9 @@ def called(case: Case, name: str) -> str:
 
 def inputs_of(case: Case) -> dict[str, Path]:
     """Every file and folder that a case reads, by the field that names it."""
-    files = ("weights", "forget", "init", "reference", "statistics", "fold_models")
+    files = ("training", "weights", "forget", "init", "reference", "statistics", "fold_models")
     named = {name: getattr(case, name) for name in files}
-    for name in ("model", "data", "test", "validation", "core", "loss", "train"):
+    for name in ("model", "data", "test", "validation", "core", "loss", "train", "augment"):
         spec = getattr(case, name)
         if isinstance(spec, str):
             place = spec if spec.endswith(".npz") else spec.rpartition(":")[0]
@@ -293,7 +325,8 @@ def _module(place: str, what: str) -> types.ModuleType:
     with _searching(path.resolve().parent if is_file else Path.cwd()), _blamed(place, what):
         if not is_file:
             return importlib.import_module(place)
-        name = f"spotless_case_{path.stem}_{abs(hash(path.resolve()))}"
+        # The same name in every process: kept trainings and workers know its classes by it.
+        name = f"{CASE}{path.stem}_{hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:16]}"
         spec = importlib.util.spec_from_file_location(name, path)
         if spec is None or spec.loader is None:
             raise DataError(f"{place} cannot be imported.")

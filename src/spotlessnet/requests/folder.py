@@ -3,12 +3,13 @@
 Its folder `private` holds what can open the receipt's commitments, says when that is due to go, and is destroyed whole.
 """
 
+import hmac
 import json
 import os
 import secrets
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,35 +17,33 @@ from typing import Any
 
 from spotlessnet.core.data import Data, keyed_digests
 from spotlessnet.core.errors import DamageError, DataError, IntegrityError, ResourceError
-from spotlessnet.core.files import opened, read_whole, sha256, sweep, write_whole
-from spotlessnet.precomputed.effect import Effect, as_text, from_text
-from spotlessnet.precomputed.statistics import Statistics
-from spotlessnet.store.receipts import as_json, identity_of, loads_once, plain, read_receipt, verify
+from spotlessnet.core.files import opened, overwrite, overwrite_leftovers, read_whole, sha256, sweep, write_whole
+from spotlessnet.store.checkpoints import AFTER, SINGLE, read_metadata
+from spotlessnet.store.receipts import as_json, digest_of, identity_of, keyed, loads_once, plain, read_receipt, verify
 
 RECEIPT = "receipt.json"
-SCRUBBED = "scrubbed.safetensors"
-PRIVATE, SALT, REQUEST, DUE = "private", "salt", "request.json", "destroy-after"
-EFFECT, ROWS = "effect.json", "rows.json"
-FIRST, UNKNOWN = "", "?"
-"""Instead of the folder of the request before: there was none, or it is not known."""
+BUNDLE = "receipt.bundle.json"
+"""Stands beside the receipt once it is signed."""
 
-MOST = 1000
-"""Requests that are followed back: each is looked at anew by every later one."""
+SCRUBBED, PRETRAINED = "scrubbed.safetensors", "pretrained"
+PRIVATE, SALT, REQUEST, DUE = "private", "salt", "request.json", "destroy-after"
+ROWS = "rows.json"
+TRAININGS = "kept-trainings"
 
 DIAGNOSTICS = "diagnostics.json"
 """What was measured with all digits, after the name of the receipt that has it coarsely: `receipt-diagnostics.json`."""
+
+TELLING = ("report.html", "rows.jsonl", "rows.csv")
+"""Beside the receipt, and with all digits what networks say of forgotten rows: for the owner alone, until the purge."""
 
 PURGED = "purged.json"
 """Stands beside the receipt once the private material is gone."""
 
 SALT_BYTES = 32
-LONGEST_DATE = 2**8
-LONGEST_REQUEST = 2**28  # it names every row
-LONGEST_NOTE = 2**20
+LONGEST_DATE, LONGEST_NOTE, LONGEST_REQUEST = 2**8, 2**20, 2**28  # the last names every row
 """Bytes of what `private` and `purged.json` may hold: others may have put a pipe or gigabytes there."""
 
 LOOK = "Look into who changed the folder."
-
 DAYS = 90
 """How long the private material is kept unless a person says otherwise."""
 
@@ -142,46 +141,23 @@ class Private:
         known = set(gone)
         copies = sum(digest in known for digest in keyed_digests(retain, self.salt))
         told = {"digests": sorted(digest.hex() for digest in gone), "copies": copies}
-        write_whole(self.path / ROWS, json.dumps(told).encode() + b"\n", replace=True)
+        self.keep_sealed(ROWS, json.dumps(told))
 
-    def keep_effect(self, old: Statistics | None, given: Path | Statistics | None, new: Statistics) -> None:
-        """Keep what a request did to its rows, which helps to guess labels, so it stays in here.
+    def keep_trainings(self, folder: Path) -> None:
+        """Note where an audit keeps its networks, which know the rows: whoever purges this is told of them."""
+        place = os.path.relpath(folder.resolve(), self.out.resolve())
+        write_whole(self.path / TRAININGS, os.fsencode(place), replace=True)
 
-        **Arguments:**
+    def keep_sealed(self, name: str, text: str) -> None:
+        """Keep a line of text with a seal that only this request's salt makes."""
+        write_whole(self.path / name, f"{text}\n{keyed(self.salt, name, text)}\n".encode(), replace=True)
 
-        - `old`, `given`: the statistics that it was served from, and as they were given: beside their file it is told
-          what the request before did.
-        - `new`: those that it leaves.
-        """
-        if old is None or new.effects is None:
-            (self.path / EFFECT).unlink(missing_ok=True)  # of a run that was killed, when more was known
-            return
-        effect = new.effects[-1] if len(new.effects) > len(old.effects or ()) else None
-        before = UNKNOWN if old.after_requests else FIRST
-        if old.after_requests and isinstance(given, Path):
-            before = os.path.relpath(given.resolve().parent, self.out.resolve())
-        write_whole(self.path / EFFECT, as_text(effect, before).encode() + b"\n", replace=True)
-
-    def effects(self) -> tuple[Effect, ...] | None:
-        """What this request and those before it did, each told in its own folder.
-
-        `None` where one of them is gone, due or damaged.
-        """
-        found: list[Effect] = []
-        at = self
-        for _ in range(MOST):
-            try:
-                told = from_text(read_whole(at.path / EFFECT, "effect", LONGEST_NOTE).decode(), datetime.now(UTC))
-            except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
-                return None
-            if told is None:
-                return None
-            effect, before = told
-            found += [] if effect is None else [effect]
-            if before == FIRST:
-                return tuple(reversed(found))
-            at = Private(Path(os.path.normpath(at.out / before)))
-        return None
+    def sealed(self, name: str, longest: int) -> str:
+        """What `keep_sealed` kept; a `ValueError` where it was damaged, or another request wrote it."""
+        text, seal = read_whole(self.path / name, "note", longest).decode().splitlines()
+        if not hmac.compare_digest(seal.encode(), keyed(self.salt, name, text).encode()):
+            raise ValueError("the seal of the request does not fit")
+        return text
 
     def _diagnostics(self, receipt: str) -> Path:
         return self.path / f"{Path(receipt).stem}-{DIAGNOSTICS}"
@@ -194,36 +170,47 @@ class Private:
         self.check_purged()
         return True
 
-    def check_purged(self) -> None:
-        """Raise unless `purged.json` is such as `destroy` writes, beside this very receipt."""
+    def check_purged(self) -> list[str]:
+        """What `purged.json` says is gone; raise unless it is such as `note_purged` writes, for this receipt."""
         path = self.out / PURGED
         try:
             told = loads_once(read_whole(path, "note", LONGEST_NOTE))
             is_one = told.keys() == {"purged", "files", "reach", "receipt"}
             is_one = is_one and datetime.fromisoformat(told["purged"]).tzinfo is not None
-            is_one = is_one and isinstance(told["files"], list)
+            is_one = is_one and isinstance(told["files"], list) and all(isinstance(name, str) for name in told["files"])
         except (OSError, ValueError, TypeError, AttributeError, RecursionError) as e:
             raise IntegrityError(f"{path} is not what `spotless purge` writes ({type(e).__name__}). {LOOK}") from e
         if not is_one:
             raise IntegrityError(f"{path} is not what `spotless purge` writes: parts are missing or others. {LOOK}")
         if told["receipt"] != self._receipt_digest():
             raise IntegrityError(f"{path} was written for another receipt than the one beside it. {LOOK}")
+        return list(told["files"])
+
+    def note_purged(self, names: list[str], now: datetime) -> None:
+        """Write down what was destroyed, after what was before; nothing new leaves the note alone."""
+        before: list[str] = []
+        with suppress(IntegrityError):
+            before = self.check_purged()
+        new = [name for name in names if name not in before]
+        if new or not before:
+            told = {"purged": now.isoformat(timespec="seconds"), "files": before + new}
+            told |= {"reach": NOT_REACHED, "receipt": self._receipt_digest()}
+            write_whole(self.out / PURGED, json.dumps(told, indent=2).encode() + b"\n", replace=True, shared=True)
 
     def _receipt_digest(self) -> str:
-        receipt = self.out / RECEIPT
-        return sha256(receipt) if receipt.is_file() else "none"
+        return sha256(self.out / RECEIPT) if (self.out / RECEIPT).is_file() else "none"
 
     def destroy(self, now: datetime) -> list[str]:
-        """Overwrite and unlink every file in it, say so beside the receipt, and give the files' names."""
+        """Overwrite and unlink every file in it and what tells of the rows beside it, say so, and give the names."""
+        beside = [self.out / name for name in TELLING if os.path.lexists(self.out / name)]
         files = sorted(p for p in self.path.rglob("*") if p.is_symlink() or not p.is_dir())
-        names = [str(p.relative_to(self.path)) for p in files]
+        names = [str(p.relative_to(self.path)) for p in files] + [p.name for p in beside]
         try:
-            for path in files:
-                _overwrite(path)
-            told = {"purged": now.isoformat(timespec="seconds"), "files": names, "reach": NOT_REACHED}
-            told["receipt"] = self._receipt_digest()
+            for path in [*beside, *files]:
+                overwrite(path)
+            names += overwrite_leftovers(self.out)
             # The folder goes last: a run that was killed before leaves it, and is done again.
-            write_whole(self.out / PURGED, json.dumps(told, indent=2).encode() + b"\n", replace=True)
+            self.note_purged(names, now)
             for folder in sorted((p for p in self.path.rglob("*") if p.is_dir()), reverse=True):
                 folder.rmdir()
             self.path.rmdir()
@@ -292,7 +279,7 @@ class Folder:
         """Hold the folder while a run writes into it; leftovers of a killed run are swept first."""
         private = self.private.path
         made = not self.path.exists()
-        begun = self.private.path.exists()
+        begun = private.exists()
         try:
             private.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as e:
@@ -358,22 +345,29 @@ def _lock(handle: int, path: Path) -> None:
         raise ResourceError(f"Another run is at work in {path}. Wait for it, or choose another folder.") from e
 
 
-def _overwrite(path: Path) -> None:
-    if not path.is_symlink() and path.is_file():
-        with path.open("r+b", buffering=0) as stream:
-            left = path.stat().st_size
-            while left > 0:
-                left -= stream.write(secrets.token_bytes(min(left, 1 << 20))) or 0
-            os.fsync(stream.fileno())
-    path.unlink()
-
-
 def follows_request(weights: Path | None) -> bool:
-    """Whether these weights are what a request left: its receipt lies beside them."""
+    """Whether these weights are what a request left: their file says so, or a receipt beside them.
+
+    The file's own word goes wherever it is copied to and whatever it is called. Folders of Hugging Face and files of
+    earlier versions have none: the receipt names them, or their digest.
+    """
     if weights is None:
         return False
     real = weights.resolve()
-    return real.name == SCRUBBED and (real.parent / RECEIPT).is_file()
+    file = real / SINGLE if real.is_dir() else real
+    told = read_metadata(file) if file.suffix == ".safetensors" and file.is_file() else {}
+    if told.get(AFTER) == "1":
+        return True
+    receipt = real.parent / RECEIPT
+    if not receipt.is_file():
+        return False
+    if real.name in (SCRUBBED, PRETRAINED):
+        return True
+    try:
+        written = {subject["digest"]["sha256"] for subject in read_receipt(receipt)["subject"]}
+    except DataError:  # of something else: the name is a common one
+        return False
+    return digest_of(real) in written
 
 
 def check_rows_left(weights: Path | None, retain: Data) -> None:
@@ -384,15 +378,23 @@ def check_rows_left(weights: Path | None, retain: Data) -> None:
     if weights is None or not follows_request(weights):
         return
     private = Private(weights.resolve().parent)
-    try:
-        told = loads_once(read_whole(private.path / ROWS, "rows", LONGEST_REQUEST))
-        gone = {bytes.fromhex(digest) for digest in told["digests"]}
-        copies = int(told["copies"])
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+    path = private.path / ROWS
+    # Beside the salt it can only have been removed, where the request is one that keeps it; a purge takes both.
+    if not path.exists() and not (private.has_salt and (private.out / SCRUBBED).is_file()):
         return
-    left = sum(digest in gone for digest in keyed_digests(retain, private.salt))
-    if left > copies:
+    try:
+        told = json.loads(private.sealed(ROWS, LONGEST_REQUEST))
+    except (OSError, ValueError, RecursionError) as e:
+        how = "was damaged, or another request wrote it" if path.exists() else "is gone"
         raise DataError(
-            f"The data must no longer hold what an earlier request forgot, but {left - copies} rows of the request "
-            f"that wrote {weights} are still there and would be learnt again. Take them out, or ask for them too."
+            f"{path} must say which rows the request that wrote {weights} forgot, but {how}. Bring it back "
+            "from a backup; once it is due, `spotless purge` destroys it."
+        ) from e
+    gone = {bytes.fromhex(digest) for digest in told["digests"]}
+    left = sum(digest in gone for digest in keyed_digests(retain, private.salt))
+    if left > told["copies"]:
+        raise DataError(
+            f"The data must no longer hold what an earlier request forgot, but {left - told['copies']} rows of the "
+            f"request that wrote {weights} are still there and would be learnt again. Take them out, or ask for them "
+            "too."
         )

@@ -1,8 +1,8 @@
 """Forgettable models as requests: train one, take examples out of it, audit that; files and receipt included."""
 
 import secrets
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -13,13 +13,13 @@ from spotlessnet.auditing.audit_report import AuditReport
 from spotlessnet.core.data import Data, spelled
 from spotlessnet.core.errors import DataError, SettingError, check_choice
 from spotlessnet.core.files import Look
-from spotlessnet.core.id_lists import read_list
+from spotlessnet.core.id_lists import listed_ids, read_list
 from spotlessnet.forgettable.model import ForgettableModel, Request
 from spotlessnet.requests.audits import rerun_command
-from spotlessnet.requests.case import Case, made
-from spotlessnet.requests.folder import Folder
-from spotlessnet.requests.loading import listed_ids, neutral, rows_of
-from spotlessnet.store.checkpoints import write_weights
+from spotlessnet.requests.case import Case, as_flag, made, resolve
+from spotlessnet.requests.folder import PRIVATE, RECEIPT, Folder
+from spotlessnet.requests.loading import neutral, rows_of
+from spotlessnet.store.checkpoints import read_metadata, write_weights
 from spotlessnet.store.receipts import COMMITMENT, commit_to, keyed, statement, write_receipt
 
 if TYPE_CHECKING:
@@ -28,6 +28,15 @@ if TYPE_CHECKING:
 STATE, NETWORK = "forgettable.safetensors", "network.safetensors"
 
 LEARNING_RATE = 0.01
+
+TRAINED_BY = {
+    **{
+        name: name for name in ("epochs", "lr", "batch_size", "weight_decay", "optimizer", "label_smoothing", "augment")
+    },
+    "warmup_ratio": "warmup",
+    "bf16": "bfloat16",
+}
+"""The settings of a recipe that the training on core rows has too, and what it calls them."""
 
 LIMITS = (
     "The backbone's own pre-training data and the core data are not covered: they stay.",
@@ -43,12 +52,14 @@ class Served:
 
     - `request`: what was done, with its certificate.
     - `copies`: rows that stay and are copies of rows that went; what they teach stays with them.
+    - `unsealed`: whether the state that was read is from before states had a digest.
     """
 
     folder: Path
     receipt: dict[str, Any]
     request: Request
     copies: int = 0
+    unsealed: bool = False
 
     @property
     def state(self) -> Path:
@@ -72,7 +83,8 @@ def train_model(case: Case, *, features: str = "pooled", ridge: str = "loo", see
     """Train a forgettable model on the core and user rows of a case, and write it to the case's folder."""
     case.need("model", "core", "data", "out")
     assert case.out is not None
-    folder = Folder(case.out, again=False)
+    check_not_served(case.out)
+    folder = Folder(case.out, again=is_unfinished(case.out))
     began = datetime.now(UTC)
     folder.check({})
     return _write(folder, Fit.of(case, features, ridge)(seed), None, [], began)
@@ -88,7 +100,8 @@ def forget_listed(model: str, state: Path, forget: Path, out: Path, *, id_column
     """
     from spotlessnet.forgettable.files import load_forgettable
 
-    folder = Folder(out, again=False)
+    check_not_served(out)
+    folder = Folder(out, again=is_unfinished(out))
     began = datetime.now(UTC)
     if not state.is_file():
         raise DataError(f"There is no file {state} for --state. Give what `spotless train --forgettable` wrote.")
@@ -98,9 +111,11 @@ def forget_listed(model: str, state: Path, forget: Path, out: Path, *, id_column
     loaded = load_forgettable(state, backbone_of(model))
     listed = _wanted(forget, id_column, {str(name) for name in loaded.examples.places})
     look.check_unchanged("--state")
-    copies = loaded.examples.copies_of(loaded.examples.find(listed))
-    loaded.forget(listed)
-    return _write(folder, loaded, look, listed, began, copies)
+    named = as_kept(listed, loaded.examples.places)
+    copies = loaded.examples.copies_of(loaded.examples.find(named))
+    loaded.forget(named)
+    served = _write(folder, loaded, look, listed, began, copies)
+    return replace(served, unsealed="digest" not in read_metadata(state))
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,15 +133,13 @@ class Fit:
     @staticmethod
     def of(case: Case, features: str, ridge: str) -> "Fit":
         """Everything that can be wrong is found here, before any work."""
-        from spotlessnet.forgettable.adapt import Adaptation
-
         check_choice("features", features, ("pooled", "tangent", "linearised"))
         share: float | Literal["loo"] = "loo" if ridge == "loo" else _number(ridge)
         assert isinstance(case.model, str)
+        how = _adaptation(case)  # before the rows are read, which may take long
         user, core = rows_of(case, "data"), rows_of(case, "core")
         # Lists of ids are text, so ids are kept as text.
         ids = spelled(range(len(user)) if case.id_column == "row" else user.column(case.id_column or "id"))
-        how = Adaptation(epochs=case.epochs, lr=LEARNING_RATE if case.lr is None else case.lr) if case.epochs else None
         return Fit(backbone_of(case.model), core, user, ids, features, share, how)
 
     def __call__(self, seed: int) -> ForgettableModel:
@@ -143,6 +156,31 @@ class Fit:
             ids=self.ids,
             seed=seed,
         )
+
+
+def _adaptation(case: Case) -> "Adaptation | None":
+    """How the backbone is trained on core rows, from flags and the table `recipe`; `None` leaves it as it is."""
+    from spotlessnet.forgettable.adapt import Adaptation
+    from spotlessnet.requests.recipes import AUGMENT, typed_settings
+
+    table = typed_settings(case.recipe or {})
+    strange = next((name for name in table if name not in TRAINED_BY), None)
+    if strange is not None:
+        raise SettingError(
+            f"--recipe {strange} says nothing of the training on core rows. That has {', '.join(TRAINED_BY)}."
+        )
+    flags = {name: value for name in ("epochs", "lr") if (value := getattr(case, name)) is not None}
+    twice = sorted(table.keys() & flags.keys())
+    if twice:
+        raise SettingError(f"{as_flag(twice[0])} was given, and --recipe {twice[0]} too. Give it once.")
+    how = {"lr": LEARNING_RATE, **flags, **table}
+    if not how.get("epochs"):
+        if table:
+            raise SettingError("--recipe says how to train on core rows, but not for how long. Give --epochs too.")
+        return None
+    if AUGMENT in how:
+        how[AUGMENT] = resolve(how[AUGMENT], "recipe")
+    return Adaptation(**{TRAINED_BY[name]: value for name, value in how.items()})
 
 
 def audit_fits(
@@ -179,6 +217,43 @@ def _wanted(path: Path, column: str, known: set[str]) -> list[str]:
     if column == "row":
         return listed_ids(path, column)
     return read_list(path, column).without_header(known)
+
+
+def as_kept(listed: Iterable[str], kept: Iterable[Hashable]) -> list[Hashable]:
+    """Ids as a state has them: a list is text, and states made in Python may have whole numbers."""
+    spelling: dict[str, list[Hashable]] = {}
+    for name in kept:
+        spelling.setdefault(str(name), []).append(name)
+    twice = sum(len(spelling.get(text, [])) > 1 for text in listed)
+    if twice:
+        raise DataError(
+            f"{twice} ids of the list are both a text and a number in this state, so nobody can tell which is meant. "
+            "Forget them in Python, where both can be given."
+        )
+    # What is unknown stays as it is, and is refused as unknown.
+    return [spelling.get(text, [text])[0] for text in listed]
+
+
+def check_not_served(out: Path) -> None:
+    """Raise where a run was finished, perhaps unseen: it may have been killed when all was written."""
+    if (out / RECEIPT).exists():
+        raise DataError(
+            f"--out {out} holds a receipt, so a run was finished there, and nothing is ever overwritten. `spotless "
+            f"verify {out}` checks it; choose another folder for another run."
+        )
+
+
+def is_unfinished(out: Path) -> bool:
+    """Whether a run began in this folder and was broken off: it may be done again there, as it wrote no receipt."""
+    return (out / PRIVATE).is_dir() and not (out / RECEIPT).exists()
+
+
+def _check_same(folder: Folder, kept: dict[str, Any]) -> None:
+    began = folder.private.request()
+    if folder.again and began is not None and began != kept:
+        raise DataError(
+            f"Another request began in --out {folder.path} and was broken off. Serve that, or choose another folder."
+        )
 
 
 def backbone_of(spec: str) -> nn.Module:
@@ -220,11 +295,13 @@ def _write(
         # A digest of the list itself would let anyone test a guess; the commitment to its ids is salted.
         digests = {} if look is None else {"state": look.sha256}
         kept = {"files": digests, "ids": commit_to(ids, folder.salt), "kind": request.kind}
+        _check_same(folder, kept)
         folder.private.keep_request(kept)
         # Both still hold the rows that stay, and the problem has one solution: without a salt of their own, whoever
         # guessed a row that goes later could make them again, and see by their digests here that the guess was right.
         salted = {"format": "pt", "salt": secrets.token_hex(32)}
-        subjects = {STATE: save_forgettable(state, model), NETWORK: write_weights(network, model.module(), salted)}
+        subjects = {STATE: save_forgettable(state, model, replace=folder.again)}
+        subjects[NETWORK] = write_weights(network, model.module(), salted, replace=folder.again)
         matched = request.examples if request.kind == "forget" else 0
         about = request.about()
         receipt = statement(

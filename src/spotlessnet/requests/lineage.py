@@ -24,6 +24,7 @@ PENDING, DONE = "at work", "done"
 AFTER = {
     "statistics": " and the statistics in {folder}.",
     "fold models": " in {folder}, with fold models that are trained anew on the rows that are left.",
+    "training records": " and the training records in {folder}.",
 }
 """Where the request after the next one finds what it needs; fold models know the rows of the one that they served."""
 
@@ -77,6 +78,12 @@ class Lineage:
                 "beside them. Finish that request with --resume, or go on from where it began."
             )
 
+    @property
+    def is_used_up(self) -> bool:
+        """Whether a request was served from the file."""
+        found = self._noted()
+        return found is not None and self._is_used_up(found, self._real.parent)
+
     @contextmanager
     def used_by(self, out: Path) -> Iterator[None]:
         """Hold the statistics while the request of `out` works; when its receipt is there, they are used up."""
@@ -114,13 +121,15 @@ class Lineage:
             about, state, folder = found["statistics"], found["state"], found["folder"]
             if b"\0" in os.fsencode(folder):
                 raise ValueError("no folder has such a name")
+            if type(about) is not str or state not in (PENDING, DONE):
+                raise ValueError("no request notes such a thing")
         except (OSError, ValueError, TypeError, KeyError, RecursionError) as e:
             raise DataError(
                 f"{self.note} must say which request used the {self.what}, but cannot be read. Remove it only if you "
                 "know that no request was served from them."
             ) from e
         # Statistics that were written anew under the same name are others.
-        return found if about == sha256(self.kept) and state in (PENDING, DONE) else None
+        return found if about == sha256(self.kept) else None
 
     def _folder(self, found: dict[str, Any]) -> Path:
         return Path(os.path.normpath(self._real.parent / found["folder"]))

@@ -15,7 +15,7 @@ from spotlessnet.core.adapters import Arrays
 from spotlessnet.core.data import Contents, Data, as_bytes, contents_of, spelled
 from spotlessnet.core.errors import DataError, MismatchError, ResourceError, SpotlessError
 from spotlessnet.core.files import Look
-from spotlessnet.core.id_lists import read_ids, read_list
+from spotlessnet.core.id_lists import listed_ids, read_list
 from spotlessnet.core.loss import LOSSES, CrossEntropy, Loss
 from spotlessnet.core.source import HasLabels
 from spotlessnet.core.split import Cohort, Request, Split, ids, rows
@@ -26,7 +26,9 @@ from spotlessnet.precomputed.fold_models import FoldModels
 from spotlessnet.precomputed.statistics import Statistics
 from spotlessnet.precomputed.statistics_files import read_statistics
 from spotlessnet.requests.case import Case, as_flag, called, made, resolve
-from spotlessnet.requests.folder import Private, check_rows_left
+from spotlessnet.requests.effects import effects_beside, held_later
+from spotlessnet.requests.folder import check_rows_left
+from spotlessnet.requests.recorded import check_rows
 from spotlessnet.store.checkpoints import fit_names, load_into, read_weights
 from spotlessnet.store.pretrained import is_pretrained, load_pretrained
 from spotlessnet.store.receipts import keyed
@@ -38,10 +40,10 @@ DATA = ("data", "test", "validation", "core")
 OF_ONE_REQUEST = ("forget", "reference", "statistics", "fold_models", "out")
 """Whose names may tell who asked; they are never printed."""
 
-KNOW_THE_ROWS = ("weights", "reference", "statistics", "fold_models")
+KNOW_THE_ROWS = ("training", "weights", "reference", "statistics", "fold_models")
 """Made from the rows: whoever can make them anew with a guess could confirm it by a plain digest."""
 
-SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".npz", ".py")
+SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".npz", ".py")
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,12 +107,16 @@ def load_network(case: Case) -> LoadedNetwork:
     statistics = case.statistics
     if isinstance(statistics, Path):
         # With what earlier requests did to their rows, as long as that lies in `private`.
-        statistics = replace(read_statistics(statistics), effects=Private(statistics.resolve().parent).effects())
+        statistics = replace(read_statistics(statistics), effects=effects_beside(statistics))
     if statistics is not None:
+        statistics = held_later(statistics, case.weights, trained.model)
         statistics.check_belongs_to(trained)
     given = case.reference
     reference = None if given is None else trained.vector(_named(trained, given) if isinstance(given, Path) else given)
-    fold_models = read_fold_models(case.fold_models) if isinstance(case.fold_models, Path) else case.fold_models
+    fold_models = case.fold_models
+    if isinstance(fold_models, Path):
+        fold_models = replace(read_fold_models(fold_models), effects=effects_beside(case.weights))
+    fold_models = None if fold_models is None else held_later(fold_models, case.weights, trained.model)
     return LoadedNetwork(trained, statistics, reference, fold_models)
 
 
@@ -123,6 +129,8 @@ def load_rows(case: Case, network: LoadedNetwork, *, needs_forget: bool = True) 
     others = {n: _rows(case, n)[0] if getattr(case, n) is not None else None for n in ("validation", "core")}
     if not len(train):
         raise DataError("The training data has no row. Give the data that the network was trained on.")
+    if case.training is not None:
+        check_rows(case, train)
     for name, data in (("data", train), ("test", test), *others.items()):
         if data is not None and len(data):
             check_fits(network.trained, data, called(case, name))
@@ -180,19 +188,6 @@ def _cohort(case: Case) -> Cohort:
         allow_missing=bool(case.allow_missing),
         mislabelled=bool(case.mislabelled),
     )
-
-
-def listed_ids(path: Path, column: str) -> list[str]:
-    """The ids of a list in the one spelling that a receipt commits to; row numbers as plain numbers."""
-    listed = read_ids(path, column)
-    if column != "row":
-        return listed
-    try:
-        return [str(int(text)) for text in listed]
-    except ValueError as e:
-        raise DataError(
-            f"With --id-column row the list {path} must hold row numbers, but one is not a whole number."
-        ) from e
 
 
 def network_of(case: Case) -> nn.Module:
@@ -260,7 +255,12 @@ def as_data(found: Any, name: str, column: str | None = None) -> Data:
 
 
 def _trained(case: Case, network: nn.Module) -> Trained:
-    how = {"weight_decay": case.weight_decay, "recipe": case.recipe(), "trainer": _trainer(case)}
+    recipe = case.as_recipe()
+    if recipe is not None and case.augment is not None:
+        recipe = recipe.but(augment=resolve(case.augment, "recipe"))
+    # A recipe knows what its decay means: that of AdamW is no penalty beside the loss.
+    decay = case.weight_decay if recipe is None else None
+    how = {"weight_decay": decay, "recipe": recipe, "trainer": _trainer(case)}
     trained = Trained.of(network, _loss(case), **how)
     if case.init is None:
         return trained

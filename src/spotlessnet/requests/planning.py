@@ -12,13 +12,16 @@ from spotlessnet.auditing.audit_report import AuditReport
 from spotlessnet.core.answers import CHECKED
 from spotlessnet.core.errors import ResourceError
 from spotlessnet.core.gaussian import Gaussian
-from spotlessnet.core.progress import LEFT, available, memory_limit
+from spotlessnet.core.progress import LEFT, available, memory_limit, seconds_in_words, working
 from spotlessnet.core.scrub import Scrub, Sizes, Work, declared_by
 from spotlessnet.core.split import Request, Split
 from spotlessnet.core.trained import Trained
+from spotlessnet.core.trainer import name_of
 from spotlessnet.requests.case import Case
 from spotlessnet.requests.loading import LoadedRequest, load_network, load_rows, need_inputs
 from spotlessnet.requests.methods import FALLBACK, changed, check_method, default, described, scrub_of
+from spotlessnet.requests.recorded import limits_of_record
+from spotlessnet.training.kept import KNOW_THE_ROWS
 
 TIMED, AT_MOST = 3, 12
 """Steps that are timed after a first one: so many at least, and more while they take less than `LONG` together."""
@@ -35,8 +38,9 @@ TRAINED_FOR = 10
 SHORT = 1e10
 """Operations (FLOPs) that a method may take however short the training was: a second or so."""
 
-COPIES = 8
-"""Vectors of all weights that a run holds at once: a solver's four, sums in float64, mean and noise."""
+COPIES = 10
+"""Vectors of all weights that a run holds at once: weights, gradient and momentum or a solver's four, sums in float64,
+modules that were copied, mean and noise."""
 
 READ = 256
 """Rows that curvature reads at once."""
@@ -44,8 +48,8 @@ READ = 256
 REORDERED = 4.0
 """Copies in an order of its own that a convolution makes of what enters and what comes back, in training."""
 
-MOVED = 2**24
-"""Bytes that are moved to see how long that takes: more than caches hold of a row's gradients."""
+MOVED = 2**26
+"""Bytes that are moved to see how long that takes: more than allocators keep at hand."""
 
 GIB = 2**30
 
@@ -62,6 +66,7 @@ class Estimate:
     - `retraining`: seconds of one retraining; NaN where the recipe is not known.
     - `memory`, `available`: bytes, beside the network and the data themselves.
     - `epoch`: seconds of one pass over the retained rows and back, as in training.
+    - `by`: the function of the user's own that trains, where the method lets it: nobody has timed that.
     """
 
     seconds: float
@@ -70,22 +75,29 @@ class Estimate:
     memory: float
     available: float
     epoch: float = math.nan
+    by: str = ""
 
     def lines(self) -> list[str]:
         """For the plan."""
         memory = f"memory  about {size_in_words(self.memory)} of {size_in_words(self.available)} available"
         if math.isnan(self.seconds):
-            return ["time    not known: nobody has counted what this method does (its `cost`)", memory]
+            return [f"time    not known: {self._why_not_known()}", memory]
         share = self.seconds / self.retraining
         known = math.isfinite(share)
-        retrain = f"{_seconds(self.retraining)} for one retraining" if known else "retraining: its recipe is not known"
-        epoch = "" if math.isnan(self.epoch) else f", {_seconds(self.epoch)} for one epoch"
+        told = f"{seconds_in_words(self.retraining)} for one retraining"
+        retrain = told if known else "retraining: its recipe is not known"
+        epoch = "" if math.isnan(self.epoch) else f", {seconds_in_words(self.epoch)} for one epoch"
         ratio = f" ({share:.1%} of it)" if known else ""
         most = f" ({self.at_most / self.retraining:.0%})" if known else ""
-        return [
-            f"time    about {_seconds(self.seconds)}{ratio}, at most {_seconds(self.at_most)}{most}; {retrain}{epoch}",
-            memory,
-        ]
+        time = f"time    about {seconds_in_words(self.seconds)}{ratio}, at most {seconds_in_words(self.at_most)}{most}"
+        own = f"; in plain steps, and {self.by} may do more" if self.by else ""
+        return [f"{time}; {retrain}{epoch}{own}", memory]
+
+    def _why_not_known(self) -> str:
+        if not self.by:
+            return "nobody has counted what this method does (its `cost`)"
+        epoch = "" if math.isnan(self.epoch) else f"; one epoch of plain steps takes {seconds_in_words(self.epoch)}"
+        return f"it is one training by {self.by}, and nobody recorded how long that takes{epoch}"
 
     def check_memory(self) -> None:
         """Refuse what would not fit."""
@@ -164,6 +176,11 @@ class Plan:
 
 def plan_of(case: Case) -> Plan:
     """Everything short of the work: imports, checks, estimate, and the refusal of what would not fit."""
+    with working("reading and checking"):
+        return _plan_of(case)
+
+
+def _plan_of(case: Case) -> Plan:
     need_inputs(case, "forget")
     check_method(case)  # a misspelt setting should not cost the reading of anything
     network = load_network(case)
@@ -246,12 +263,15 @@ def limits_of(
             "on forgotten rows: destroy it. They serve no other request. For the next one train new ones on retained "
             "rows alone, with `spotless precompute --folds 2` on the new network."
         )
+    if opened.case.training is not None:
+        limits += limits_of_record(opened.case)
     if opened.case.seed is not None and not gaussian.is_noiseless:
         limits.append("The noise came from a published seed: anyone can take it away again.")
     if report is None:
         limits.append("No audit was run: how much was forgotten has not been measured.")
     else:
         limits.append("The audit is of the method on this request over several seeds, not of this one file.")
+        limits += [KNOW_THE_ROWS] if KNOW_THE_ROWS in report.limits else []
     return limits
 
 
@@ -272,10 +292,11 @@ def estimate(
     sizes = Sizes.of(trained, split)
     # Seconds of one operation, as a row's gradient takes them on this machine.
     each = seconds_per_row(trained, split, clock) / sizes.gradient
-    work = scrub.cost(trained, split) + _looking(split, sizes)
+    work = scrub.foreseen(trained, split) + _looking(split, sizes)
     moved = work.touched * seconds_per_byte(trained.device, clock) if work.touched else 0.0
     epoch = len(split.retain) * sizes.gradient * each if split.kept is not None else math.nan
     free = available(trained.device)
+    trains = any("recipe" in entry.needs for entry in declared_by(scrub))
     return Estimate(
         seconds=work.usual * each + moved,
         at_most=work.most * each + moved,
@@ -283,6 +304,7 @@ def estimate(
         memory=_vectors(trained) + max(work.bytes, _passing(trained, sizes, scrub, limit)),
         available=free if limit is None else min(free, limit * GIB),
         epoch=epoch,
+        by=name_of(trained.trainer) if trained.trainer is not None and trains else "",
     )
 
 
@@ -309,16 +331,24 @@ def seconds_per_row(trained: Trained, split: Split, clock: Callable[[], float] =
 
 
 def seconds_per_byte(device: torch.device, clock: Callable[[], float] = time.perf_counter) -> float:
-    """Wall time of one byte that is read and written, where that is all that is done to it."""
+    """Wall time of one byte that is read and written, where that is all that is done to it.
+
+    What is written out goes into memory that was used before or into new pages, as the allocator sees fit, and new
+    ones take three times as long: the middle of both.
+    """
     block = torch.ones(MOVED // 4, device=device)
-    taken = []
-    for _ in range(TIMED + 1):
+    used = torch.empty_like(block)
+
+    def seconds(move: Callable[[], object]) -> float:
+        move()  # the first one warms up
         began = clock()
-        block * 1.0  # into memory that is asked for anew, as what is written out is
+        for _ in range(TIMED):
+            move()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-        taken.append(clock() - began)
-    return sum(taken[1:]) / (TIMED * MOVED)
+        return (clock() - began) / (TIMED * MOVED)
+
+    return math.sqrt(seconds(lambda: torch.mul(block, 1.0, out=used)) * seconds(lambda: block * 1.0))
 
 
 def within_memory(opened: LoadedRequest) -> AbstractContextManager[None]:
@@ -367,11 +397,3 @@ def size_in_words(bytes: float) -> str:
     power = next((power for power in range(len(UNITS)) if bytes < 1024 ** (power + 1)), len(UNITS) - 1)
     value = bytes / 1024**power
     return f"{value:.0f} {UNITS[power]}" if value >= 10 or not power else f"{value:.1f} {UNITS[power]}"
-
-
-def _seconds(value: float) -> str:
-    if value < 1:
-        return f"{value:.2g} s"
-    if value < 120:
-        return f"{value:.0f} s"
-    return f"{value / 60:.0f} min" if value < 7200 else f"{value / 3600:.1f} h"

@@ -1,6 +1,6 @@
 """Precompute for later requests: planned and refused before any work, then statistics and fold models in one folder."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, cast
 
@@ -11,6 +11,7 @@ from spotlessnet.requests.folder import Folder, follows_request
 from spotlessnet.requests.loading import LoadedRequest, open_case
 from spotlessnet.requests.planning import within_memory
 from spotlessnet.requests.serving import FOLD_MODELS, STATISTICS
+from spotlessnet.training.many import Executor
 
 Kind = Literal["exact", "monte carlo", "empirical"]
 
@@ -39,6 +40,7 @@ class Precomputation:
     - `diagonal`: how the Fisher diagonal is found; `None` leaves it out.
     - `folds`, `repeats`: parts of the rows, and how often they are divided; a fold model for each part.
     - `after_requests`: the network has served requests, which later ones must not take back.
+    - `executor`: how fold models are trained, and where finished ones are kept.
     """
 
     opened: LoadedRequest
@@ -47,6 +49,7 @@ class Precomputation:
     folds: int
     repeats: int
     after_requests: bool = False
+    executor: Executor = field(default_factory=Executor)
 
     @property
     def size(self) -> int:
@@ -105,6 +108,7 @@ class Precomputation:
             seed=seed,
             salt=salt,
             after_requests=self.after_requests,
+            executor=self.executor,
         )
         write_fold_models(out / FOLD_MODELS, made, replace=resume)
         return out / FOLD_MODELS
@@ -118,17 +122,22 @@ def precomputation_of(
     folds: int = 0,
     repeats: int = 1,
     after_requests: bool = False,
+    executor: Executor | None = None,
 ) -> Precomputation:
     """What a case asks for, refused here where it cannot be done. Settings as for `Precomputation`."""
     from spotlessnet.precomputed.fold_models import begin_fold_models
 
     if repeats > 1 and not folds:
         raise NeedError("--repeats divides the rows among fold models, but none are trained. Give --folds 2 as well.")
+    if executor is not None and executor != Executor() and not folds:
+        raise NeedError("--keep-trainings and --workers are for fold models, but none are trained. Give --folds 2 too.")
     check_choice("diagonal", diagonal, ("exact", "monte carlo", "empirical", "none"))
     opened = open_case(case, needs_forget=False)
+    executor = executor or Executor()
     if folds:
         begin_fold_models(opened.trained, opened.split.retain, folds)  # before the statistics, which take long
+        executor.check(opened.trained)
     kind = None if diagonal == "none" else cast(Kind, diagonal)
     # Where the receipt of a request lies beside the weights, nobody has to say that there was one.
     after = after_requests or follows_request(case.weights)
-    return Precomputation(opened, rank, kind, folds, repeats, after)
+    return Precomputation(opened, rank, kind, folds, repeats, after, executor)

@@ -27,15 +27,17 @@ from spotlessnet.core.trainer import name_of
 from spotlessnet.precomputed.after_request import after_request
 from spotlessnet.precomputed.statistics import Statistics
 from spotlessnet.precomputed.statistics_files import write_statistics
-from spotlessnet.requests.audits import Audit, audit_plan, audited, write_report
+from spotlessnet.requests.audits import Audit, audit_plan, audited, with_header, write_report
 from spotlessnet.requests.case import Case, as_flag, inputs_of
-from spotlessnet.requests.folder import SCRUBBED, Folder
+from spotlessnet.requests.effects import keep_effect
+from spotlessnet.requests.folder import PRETRAINED, SCRUBBED, Folder
 from spotlessnet.requests.lineage import Lineage, check_unused, used_once
 from spotlessnet.requests.loading import LoadedRequest, described_inputs, need_inputs, network_of, sha256_of
 from spotlessnet.requests.methods import described
 from spotlessnet.requests.planning import Plan, limits_of, plan_of
-from spotlessnet.store.checkpoints import load_into, read_weights, weights_as_bytes, write_weights
-from spotlessnet.store.pretrained import save_pretrained
+from spotlessnet.requests.recorded import keep_record, lineages_of
+from spotlessnet.store.checkpoints import following, load_into, read_weights, weights_as_bytes, write_weights
+from spotlessnet.store.pretrained import is_pretrained, save_anew, save_pretrained
 from spotlessnet.store.receipts import COMMITMENT, NoiseSeed, commit_to, identity_of, plain, statement, write_receipt
 
 STATISTICS, REFUSAL = "statistics.safetensors", "refusal.json"
@@ -170,7 +172,7 @@ def serve(
         folder.sweep()
         if found is not None:
             return _served_before(case, folder, found)
-    lineages = _lineages(case)
+    lineages = [*_lineages(case), *([] if case.training is None else lineages_of(case))]
     plan = plan_of(case)
     audit_lines = [] if audit is None else audit_plan(plan, audit)
     for name, look in looks.items():
@@ -180,7 +182,7 @@ def serve(
     request = request_of(case, looks, plan)
     if folder is None:
         with plan.within_memory(), _objects_held(case):
-            return _forget(Unwritten.new(case.private_days), plan, request, looks, began, audit)
+            return _forget(Unwritten.new(case.private_days), plan, request, looks, began, audit, say)
     with plan.within_memory(), folder.claimed():
         # Another run may have finished between the look above and the claim.
         if found := folder.finished(request):
@@ -190,7 +192,7 @@ def serve(
             held.enter_context(_objects_held(case))
             for lineage in lineages:
                 held.enter_context(lineage.used_by(folder.path))
-            return _forget(folder, plan, request, looks, began, audit)
+            return _forget(folder, plan, request, looks, began, audit, say)
 
 
 def _objects_held(case: Case) -> ExitStack:
@@ -228,7 +230,7 @@ def _lineages(case: Case) -> list[Lineage]:
 
 def _served_before(case: Case, folder: Folder, receipt: dict[str, Any]) -> Unlearned:
     def load_model() -> nn.Module:
-        return load_into(network_of(case), read_weights(folder.path / SCRUBBED)).eval()
+        return following(load_into(network_of(case), read_weights(folder.path / SCRUBBED)).eval())
 
     exact = folder.private.diagnostics()
     return Unlearned(receipt, load_model, folder=folder.path, salt=folder.salt, again=True, exact=exact)
@@ -241,6 +243,7 @@ def _forget(
     looks: Mapping[str, Look],
     began: datetime,
     audit: Audit | None,
+    say: Callable[[str], None],
 ) -> Unlearned:
     """The work itself, and its receipt; into a folder where there is one."""
     opened, case = plan.opened, plan.opened.case
@@ -257,13 +260,20 @@ def _forget(
     _check_changed(opened, weights, gaussian)
     after = opened.trained.at(weights, gaussian.buffers)
     utility = measured_utility(opened, after, plan.scrub)
-    model = after.module()
+    model = following(after.module())
     subjects = {SCRUBBED: _keep_network(folder, model)}
+    if folder is not None and case.weights is not None and case.weights.is_dir() and is_pretrained(case.weights, model):
+        subjects[PRETRAINED] = save_anew(model, folder.path / PRETRAINED)
     statistics = _for_next_request(opened, after, _due(place))
     if folder is not None and statistics is not None:
         subjects[STATISTICS] = write_statistics(folder.path / STATISTICS, statistics, replace=folder.again)
-        folder.private.keep_effect(opened.statistics, opened.case.statistics, statistics)
-    report = None if audit is None else audited(plan, after, audit)
+    if folder is not None and (opened.statistics or opened.fold_models):
+        keep_effect(folder.private, opened, after, statistics)
+    if folder is not None and case.training is not None:
+        subjects |= keep_record(folder, opened, {SCRUBBED: subjects[SCRUBBED]})
+    if folder is not None and audit is not None and audit.keep_trainings is not None:
+        folder.private.keep_trainings(Path(audit.keep_trainings))
+    report = None if audit is None else with_header(audited(plan, after, audit, say), known, subjects)
     if folder is not None and report is not None:
         subjects |= write_report(folder.path, report, replace=folder.again)
     exact = plain({**gaussian.diagnostics, "seconds": meter.seconds, "utility": utility})

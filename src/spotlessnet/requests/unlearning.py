@@ -27,6 +27,7 @@ from spotlessnet.precomputed.statistics import Statistics
 from spotlessnet.requests.audits import Audit
 from spotlessnet.requests.case import RECIPE, Case
 from spotlessnet.requests.loading import as_data, named_weights
+from spotlessnet.requests.recorded import Recorded
 from spotlessnet.requests.serving import Unlearned, serve
 
 FILE = (str, Path)
@@ -51,8 +52,8 @@ NEVER_NONE = ("audit", *TRUTHS)
 
 
 def unlearn(
-    model: nn.Module | Trained | str,
-    data: Any,
+    model: nn.Module | Trained | Recorded | str,
+    data: Any = None,
     *,
     forget: Any,
     method: str | Scrub = "auto",
@@ -103,7 +104,8 @@ def unlearn(
 
     **Arguments:**
 
-    - `model`: a module, a `Trained`, or text such as `"nets.py:build"` with `weights` as for the command.
+    - `model`: a module, a `Trained`, text such as `"nets.py:build"` with `weights` as for the command, or a training
+      that was recorded, `sn.recorded("run/")`, which also knows its `data`.
     - `data`: the training examples: a `Dataset`, a pair of tensors, a `Data`, or text as for the command.
     - `forget`: what must go: row numbers, a mask with one truth value a row, a cohort such as `sn.whole_class(6)`, the
       path of a list of ids, or ids themselves if `ids` tells those of the data.
@@ -111,8 +113,10 @@ def unlearn(
       fold models are given; else short retraining if `init` and `recipe` or `trainer` are known; else an NTK step,
       then fine-tuning, or `respond-and-finetune` where that would take more than ten epochs of training.
     - `init`, `recipe`: where training began (a state dict, a module, a vector or a file) and how it went.
-    - `trainer`: instead of a recipe, the function that trained it: `train(model, examples, seed) -> model`.
-    - `loss`, `weight_decay`: what was minimised; cross-entropy unless said. See `Trained.of` for names.
+    - `trainer`: instead of a recipe, the function that trained it: `train(model, examples, seed) -> model`, where
+      `examples` is a `torch` data set (`sn.Examples`) of the rows to train on.
+    - `loss`, `weight_decay`: what was minimised; cross-entropy unless said. See `Trained.of` for names:
+      `"squared-error"` is half the square.
     - `test`, `validation`, `core`: as in `Split`.
     - `ids`: the id of each example, or the name of the data's column that holds them (`id` unless said).
     - `statistics`, `fold_models`: what was precomputed for requests, as objects or files.
@@ -131,7 +135,7 @@ def unlearn(
         **_network_fields(
             model, loss=loss, init=init, recipe=recipe, trainer=trainer, weight_decay=weight_decay, weights=weights
         ),
-        "data": _rows("data", data, ids),
+        "data": _data(model, data, ids),
         **{name: None if value is None else _rows(name, value, None) for name, value in objects.items()},
         "forget": _forget(forget, ids, mislabelled=mislabelled),
         "id_column": column,
@@ -148,7 +152,8 @@ def unlearn(
         "out": _file(out),
         "keep_private": keep_private,
         "seed": seed,
-        "device": device,
+        # Where a recorded training ran, it is repeated.
+        "device": None if isinstance(model, Recorded) and device == "auto" else device,
         "memory_limit": memory_limit,
     }
     how: Audit | None
@@ -160,8 +165,17 @@ def unlearn(
         return serve(Case.of(values), resume=resume, audit=how, say=say)
 
 
+def _data(model: Any, data: Any, ids: Sequence[Any] | str | None) -> Data | str | None:
+    """The examples of a request; a recorded training knows its own."""
+    if isinstance(model, Recorded) and data is None:
+        data = model.given
+    elif data is None:
+        raise NeedError("`data` must be the training examples, but was not given. Give what the network learnt from.")
+    return None if data is None else _rows("data", data, ids)
+
+
 def _network_fields(
-    model: nn.Module | Trained | str,
+    model: nn.Module | Trained | Recorded | str,
     *,
     loss: Any,
     init: Any,
@@ -174,6 +188,13 @@ def _network_fields(
     told = {"loss": loss, "init": init, "recipe": recipe, "trainer": trainer, "weight_decay": weight_decay}
     told["weights"] = weights
     given = [name for name, value in told.items() if value is not None]
+    if isinstance(model, Recorded):
+        if given:
+            raise SettingError(
+                f"A recorded training knows its own loss, init and recipe, but {' and '.join(given)} was given beside "
+                "it. Take `sn.recorded(...).trained` apart, or leave them out."
+            )
+        return {"training": model.folder, "accept_changes": model.accept_changes}
     if isinstance(model, Trained):
         if given:
             raise SettingError(
@@ -199,8 +220,13 @@ def _network_fields(
     if not isinstance(loss, str | None) or not isinstance(init, str | Path | None):
         raise SettingError("A `model` by name needs `loss` by name and `init` as a file. Or give the network itself.")
     fields = {} if recipe is None else {name: getattr(recipe, name) for name in (*RECIPE, "weight_decay")}
-    if recipe is not None and Recipe(**fields) != recipe:
-        raise SettingError("A `model` by name takes a recipe of plain SGD, but this one says more. Give the network.")
+    if recipe is not None:
+        if recipe.augment is not None:
+            raise SettingError(
+                "A `model` by name takes a recipe without `augment`, which no file can tell again. Give the network."
+            )
+        usual = Recipe(**fields)
+        fields["recipe"] = {name: value for name, value in vars(recipe).items() if value != getattr(usual, name)}
     if weight_decay is not None:
         fields["weight_decay"] = weight_decay
     return {**fields, "model": model, "loss": loss, "init": _file(init), "weights": _file(weights)}

@@ -168,6 +168,12 @@ def to_bytes(tensors: dict[str, Tensor], text: Mapping[str, str]) -> bytes:
     return struct.pack("<Q", len(named)) + named + content[8 + length :]
 
 
+AFTER = "after_requests"
+"""What the text of a scrubbed network's file holds, and the module itself as an attribute."""
+
+SINGLE = "model.safetensors"
+"""The file of weights in a folder that is not divided into shards."""
+
 PREFIXES = ("model.", "module.", "_orig_mod.", "network.", "net.")
 """What Lightning, DataParallel and torch.compile put before every name."""
 
@@ -201,7 +207,7 @@ def read_metadata(path: Path) -> dict[str, str]:
 
 def _read_folder(folder: Path) -> dict[str, Tensor]:
     """A folder as Hugging Face writes it: one `model.safetensors`, or shards with an index."""
-    single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    single, index = folder / SINGLE, folder / "model.safetensors.index.json"
     if single.is_file():
         return read_tensors(single)
     if not index.is_file():
@@ -284,7 +290,7 @@ def write_weights(
     path: str | Path, model: nn.Module, text: Mapping[str, str] | None = None, *, replace: bool = False
 ) -> str:
     """Write a module's state as safetensors, whole or not at all, and give the file's SHA-256."""
-    return write_whole(Path(path), weights_as_bytes(model, text), replace=replace)
+    return write_whole(Path(path), weights_as_bytes(model, text), replace=replace, shared=True)
 
 
 def weights_as_bytes(model: nn.Module, text: Mapping[str, str] | None = None) -> bytes:
@@ -295,7 +301,19 @@ def weights_as_bytes(model: nn.Module, text: Mapping[str, str] | None = None) ->
             raise NumericsError(
                 f"Parameter {name!r} is not finite, so nothing was written. Lower the noise or the step."
             )
-    return to_bytes(_untied(state), dict(text or {"format": "pt"}))
+    usual = {"format": "pt", **({AFTER: "1"} if is_following(model) else {})}
+    return to_bytes(_untied(state), dict(text or usual))
+
+
+def following(model: nn.Module) -> nn.Module:
+    """The module, of which `write_weights` says that it follows a request: that there was one, and nothing else."""
+    vars(model)[AFTER] = True
+    return model
+
+
+def is_following(model: nn.Module) -> bool:
+    """Whether a request gave the module, or the one that it is a copy of."""
+    return bool(vars(model).get(AFTER))
 
 
 def _untied(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -1,6 +1,7 @@
 """Folders of Hugging Face: read through the model's own loader, which knows renamed, tied and adapter weights."""
 
 import copy
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import torch
 from torch import nn
 
 from spotlessnet.core.errors import DataError, MismatchError, NeedError, NumericsError
+from spotlessnet.core.files import folder_sha256
 from spotlessnet.store.checkpoints import read_tensors
 
 ADAPTER, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -90,6 +92,14 @@ def _adapters(model: Any, folder: Path) -> nn.Module:
             "Build it with the configuration that lies in the folder."
         )
     return model
+
+
+def save_anew(model: nn.Module, folder: Path) -> str:
+    """As `save_pretrained`, in the place of what a killed run left there; the SHA-256 of the folder."""
+    if folder.is_dir() and not folder.is_symlink():
+        shutil.rmtree(folder)
+    save_pretrained(model, folder)
+    return folder_sha256(folder)
 
 
 def save_pretrained(model: nn.Module, folder: Path, *, merge: bool = False) -> None:

@@ -22,7 +22,7 @@ KINDS: dict[str, tuple[type, str]] = {
     "integrity": (dict, "an object"),
 }
 COUNTS = ("matched", "missing", "duplicates", "kept", "copies")
-WORDS = ("forgotten", "not forgotten", "inconclusive", "not judged")
+WORDS = ("forgotten", "not forgotten", "inconclusive", "not judged", "never saw the rows")
 DIGEST = re.compile(r"[0-9a-f]{64}")
 VERDICT_SCHEMA = 1
 """Of `verdict.json`. Before there was a number, the file was the receipt's audit section, a list."""
@@ -77,6 +77,9 @@ def _body(body: Any) -> Iterator[str]:
         yield "it does not say by which method or with what noise"
     if not _is_digest(body["integrity"], "sha256") or not _is_digest(body["integrity"], "hmac_sha256"):
         yield "it bears no digest and seal of its own"
+    elif body["integrity"].keys() != {"sha256", "hmac_sha256"}:
+        # Digest and seal cannot cover where they stand themselves, so nothing else may stand there.
+        yield "beside its digest and seal stands what neither covers"
     began, ended = _time(body["began"]), _time(body["ended"])
     if began is None or ended is None or began > ended:
         yield "it did not begin before it ended"

@@ -72,14 +72,7 @@ def fit(
     recipe = recipe or trained.recipe
     if recipe is None:
         raise NeedError("Training needs a recipe, but none is known. Give `recipe=Recipe(...)`.")
-    trained = replace(
-        trained,
-        recipe=recipe,
-        weight_decay=recipe.penalty,
-        init=_start(trained),
-        init_buffers=start_buffers(trained),
-        loss=smoothed(trained.loss, recipe.label_smoothing),
-    )
+    trained = prepared(trained, recipe)
     network, w, g = _opened(trained, recipe)
     optimiser = Optimiser.of(trained, recipe, w, trained.anchor)
     order, rows = Order.of(data, order_of, recipe.batch_size, seed), Resident.of(trained, data)
@@ -153,8 +146,14 @@ def training_mode(network: nn.Module, recipe: Recipe) -> nn.Module:
     return network
 
 
-def _start(trained: Trained) -> Float[Tensor, " P"]:
-    return trained.weights if trained.init is None else trained.init
+def prepared(trained: Trained, recipe: Recipe | None) -> Trained:
+    """The network with all that a training from here makes known of it: where it begins, and the recipe if any."""
+    start = trained.weights if trained.init is None else trained.init
+    known = replace(trained, init=start, init_buffers=start_buffers(trained))
+    if recipe is None:
+        return known
+    loss = smoothed(trained.loss, recipe.label_smoothing)
+    return replace(known, recipe=recipe, weight_decay=recipe.penalty, loss=loss)
 
 
 def start_buffers(trained: Trained) -> Buffers | None:
@@ -242,8 +241,7 @@ def _by_function(begun: Trained, data: Data, seed: int, epochs: int | None) -> T
     weights = begun.vector(made)
     if not bool(weights.isfinite().all()):
         raise NumericsError(f"Trained weights must be finite, but those of {name_of(trainer)} are not (seed {seed}).")
-    known = replace(begun, init=begun.weights if begun.init is None else begun.init, init_buffers=start_buffers(begun))
-    return known.at(weights, dict(made.named_buffers()))
+    return prepared(begun, None).at(weights, dict(made.named_buffers()))
 
 
 def _check_frozen(begun: Trained, made: nn.Module) -> None:

@@ -19,8 +19,11 @@ from spotlessnet.core.source import Inputs
 from spotlessnet.core.trained import Trained, logits_of
 from spotlessnet.operators.rows import attention_spelled_out
 from spotlessnet.training.batches import Resident, by_number, permutation, repeatable
-from spotlessnet.training.fit import train, training_mode
+from spotlessnet.training.fit import training_mode
 from spotlessnet.training.optimiser import Optimiser, lr_at
+
+AT_ONCE = 128
+"""Networks per program: more take more memory, and are hardly faster."""
 
 Slope = Callable[..., tuple[Tensor, tuple[Tensor, Tensor]]]
 
@@ -33,7 +36,7 @@ def fit_many(
     seeds: Sequence[int],
     keep: Bool[Tensor, "S N"] | None = None,
     starts: Float[Tensor, "S P"] | None = None,
-    at_once: int = 128,
+    at_once: int = AT_ONCE,
     label: str = "training many",
 ) -> Float[Tensor, "S P"]:
     """Weights of `S` networks, as if each had been trained by `fit(..., seed=seeds[s], order_of=data)` on its rows.
@@ -63,33 +66,6 @@ def fit_many(
         optimiser = Optimiser.of(trained, recipe, w[one], anchors[one])
         _train(w[one], optimiser, [seeds[s] for s in group.tolist()], keep[one], rows, slope, label)
     return w
-
-
-def train_many(
-    begun: Sequence[Trained],
-    data: Data,
-    *,
-    seeds: Sequence[int],
-    keep: Bool[Tensor, "S N"],
-    together: bool = True,
-    label: str = "training many",
-) -> list[Trained]:
-    """One network per seed, each on the rows of `data` that it keeps, in the order of `data`.
-
-    As one program where that is possible; one by one where it is not (a trainer of the user's own, dropout,
-    augmentation, BatchNorm statistics that move, operations that do not vectorise). The networks are the same.
-    """
-    first = begun[0]
-    recipe = first.recipe
-    if together and first.trainer is None and recipe is not None and not why_not_together(first, recipe, data):
-        starts = torch.stack([one.weights for one in begun])
-        weights = fit_many(first, data, recipe, seeds=seeds, keep=keep, starts=starts, label=label)
-        return [one.at(w) for one, w in zip(begun, weights, strict=True)]
-    each = list(zip(begun, seeds, keep, strict=True))
-    return [
-        train(one, data.select(rows.nonzero().flatten()), seed=seed, order_of=data, label="training")
-        for one, seed, rows in track(each, label)
-    ]
 
 
 def _train(

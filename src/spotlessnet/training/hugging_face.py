@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from spotlessnet.core.errors import NeedError, SettingError
-from spotlessnet.core.trainer import Examples
+from spotlessnet.core.trainer import Examples, Recorder, check_from_the_start
 
 
 @dataclass(frozen=True, eq=False)
@@ -16,7 +16,8 @@ class HuggingFaceTrainer:
     """Trains as a script with `transformers.Trainer` does: `Trained.of(..., trainer=HuggingFaceTrainer(arguments))`.
 
     Rows must be dictionaries of named inputs with `labels`, as a model of transformers takes them. Seed and epochs are
-    set for each call, and no checkpoints are written; everything else is as the arguments say.
+    set for each call, no checkpoints are written, and no line of its log is printed for each of many trainings;
+    everything else is as the arguments say.
 
     **Arguments:**
 
@@ -45,7 +46,7 @@ class HuggingFaceTrainer:
     def __call__(self, model: nn.Module, examples: Examples, seed: int, epochs: int | None = None) -> nn.Module:
         """Train the model in place and give it back."""
         try:
-            from transformers import Trainer
+            from transformers import PrinterCallback, Trainer
         except ImportError as error:
             raise NeedError(
                 f"`HuggingFaceTrainer` needs transformers and accelerate ({error}). Install `spotlessnet[trainers]`."
@@ -55,5 +56,38 @@ class HuggingFaceTrainer:
         arguments.save_strategy = "no"  # a checkpoint of every audited network would fill the disk, and know the rows
         if epochs is not None:
             arguments.num_train_epochs = epochs
-        Trainer(model=model, args=arguments, train_dataset=examples, **self.options).train()
+        trainer = Trainer(model=model, args=arguments, train_dataset=examples, **self.options)
+        trainer.remove_callback(PrinterCallback)
+        trainer.train()
         return model
+
+
+def recording_callback(recorder: Recorder, seed: int) -> Any:
+    """A `TrainerCallback` that tells a recorder when training begins and ends; see `spotlessnet.record`.
+
+    **Arguments:**
+
+    - `seed`: what the recorder was told; the arguments of the training must have the same.
+    """
+    try:
+        from transformers import TrainerCallback
+    except ImportError as error:
+        raise NeedError(f"This callback needs transformers ({error}). Install `spotlessnet[trainers]`.") from error
+
+    class RecordingCallback(TrainerCallback):
+        """Writes the record of a training when that has ended."""
+
+        def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            seeds = {args.seed, args.seed if args.data_seed is None else args.data_seed}
+            if seeds != {seed}:
+                raise SettingError(
+                    f"The recorded seed must be that of `TrainingArguments`, but is {seed} where those have "
+                    f"{' and '.join(map(str, sorted(seeds)))}. Give `seed=arguments.seed`."
+                )
+            check_from_the_start(state.global_step)
+            recorder.begin()
+
+        def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            recorder.end()
+
+    return RecordingCallback()

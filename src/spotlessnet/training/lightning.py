@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from spotlessnet.core.errors import NeedError, SettingError
-from spotlessnet.core.trainer import Examples
+from spotlessnet.core.trainer import Examples, Recorder, check_from_the_start
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,3 +55,20 @@ def _lightning() -> ModuleType:
         except ImportError:
             continue
     raise NeedError("`LightningTrainer` needs Lightning. Install it: `pip install lightning`.")
+
+
+def recording_callback(recorder: Recorder) -> Any:
+    """A callback of Lightning that tells a recorder when training begins and ends; see `spotlessnet.record`."""
+    callback: Any = _lightning().Callback
+
+    class RecordingCallback(callback):  # type: ignore[misc]  # of either name, found above
+        """Writes the record of a training when that has ended."""
+
+        def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+            check_from_the_start(trainer.global_step)
+            recorder.begin()
+
+        def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+            recorder.end()
+
+    return RecordingCallback()

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -9,18 +10,21 @@ from torch import float64, nn
 
 from spotlessnet.core.answers import margin
 from spotlessnet.core.data import Data
-from spotlessnet.core.errors import NeedError, SettingError
+from spotlessnet.core.errors import DataError, NeedError, SettingError
 from spotlessnet.core.loss import CrossEntropy, SquaredError
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.split import Request, Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.methods import OutOfFoldDistillation
+from spotlessnet.methods.out_of_fold import method
 from spotlessnet.methods.out_of_fold.class_bias import suppress_class_bias
+from spotlessnet.methods.out_of_fold.drift import set_aside
 from spotlessnet.methods.out_of_fold.lesson import NEVER
 from spotlessnet.methods.out_of_fold.own_logits import blend_own_logits
 from spotlessnet.methods.out_of_fold.presets import HEAVIEST, MISLABELLED, ORDINARY, WHOLE_CLASS, Preset
 from spotlessnet.methods.out_of_fold.step_scale import extend_step
 from spotlessnet.precomputed import others
+from spotlessnet.precomputed.effect import Effect
 from spotlessnet.precomputed.fold_models import train_fold_models
 from spotlessnet.readouts.margin import margins
 from spotlessnet.training.fit import fit
@@ -170,11 +174,37 @@ def test_a_step_that_takes_back_what_an_earlier_request_did_is_refused(monkeypat
     assert "others_moved" not in scrub(trained, split).diagnostics
     scrub = replace(scrub, fold_models=replace(fold_models, after_requests=True))
     for limit, refused in ((1e3, False), (1e-4, True)):
-        monkeypatch.setattr(others, "FURTHEST_OWN", limit)
+        monkeypatch.setattr(others, "FURTHEST_HELD", limit)
+        monkeypatch.setattr(others, "FURTHEST", 1e3)
         told = scrub(trained, split).diagnostics
         assert told["retrain_now"] is refused
         assert (told["others_moved"] > 1) is refused
     assert "further than earlier requests are safe from" in told["assumed"][-1]
+
+
+@pytest.mark.parametrize(("raised", "refused"), [(5.0, False), (1e-4, True)])
+def test_where_it_is_known_what_earlier_requests_did_no_more_than_half_of_it_may_be_lost(raised, refused):
+    trained, split = problem()
+    known = (Effect(size=4, raised=raised, loss=5.0),)
+    fold_models = replace(train_fold_models(trained, split.whole, after_requests=True), effects=known)
+    told = OutOfFoldDistillation(epochs=5, fold_models=fold_models)(trained, split).diagnostics
+    assert told["retrain_now"] is refused
+    held = replace(fold_models, effects=())
+    same = OutOfFoldDistillation(epochs=5, fold_models=held)(trained, split).diagnostics
+    assert told["others_moved"] == same["others_moved"]  # nothing that tells of the rows of earlier requests
+
+
+def test_rows_that_stand_in_for_earlier_ones_are_not_taught(monkeypatch):
+    trained, split = problem()
+    fold_models = train_fold_models(trained, split.whole, after_requests=True)
+    watched = Mock(side_effect=lambda pupil, *_, **__: pupil)
+    monkeypatch.setattr(method, "fit", watched)
+    OutOfFoldDistillation(epochs=1, fold_models=fold_models)(trained, split)
+    aside = set_aside(split.retain, fold_models)
+    assert aside is not None
+    assert len(aside) == len(split.retain) // 8
+    assert len(watched.call_args.args[1]) == len(split.forget) + len(split.retain) - len(aside)
+    assert set_aside(split.retain, replace(fold_models, after_requests=False)) is None
 
 
 def test_after_a_request_every_retained_row_is_visited():
@@ -188,6 +218,20 @@ def test_after_a_request_every_retained_row_is_visited():
                 limited.check_needs(trained, split)
         else:
             limited.check_needs(trained, split)
+
+
+def test_a_later_request_that_leaves_a_single_row_is_refused():
+    """That row would be set aside, and nothing held: it ended in a division by zero."""
+    trained, split = problem()
+    few = replace(split, kept=split.retain.select([0]))
+    fold_models = train_fold_models(trained, few.whole)
+    OutOfFoldDistillation(epochs=1, fold_models=fold_models).check_needs(trained, few)  # of a first request
+    later = OutOfFoldDistillation(epochs=1, fold_models=replace(fold_models, after_requests=True))
+    with pytest.raises(DataError, match=r"must leave two retained rows at least, .* but it leaves 1\. Retrain"):
+        later(trained, few)
+    two = replace(split, kept=split.retain.select([0, 1]))
+    fold_models = train_fold_models(trained, two.whole, after_requests=True)
+    OutOfFoldDistillation(epochs=1, fold_models=fold_models)(trained, two)
 
 
 def test_a_network_that_has_lost_more_than_tutors_lack_must_be_retrained():

@@ -156,7 +156,7 @@ def _keep(before: Tensor, after: Tensor, order: Tensor, share: Tensor, specific:
         share=share.cpu()[chosen].numpy(),
         specificity=specific.cpu()[chosen].numpy(),
     )
-    write_whole(path, stream.getvalue(), replace=True)
+    write_whole(path, stream.getvalue(), replace=True, shared=True)
 
 
 def draw(rows: list[Row], out: Path) -> list[Path]:

@@ -56,6 +56,15 @@ def _from_fold_models(
     return blend_own_logits(answers, trained.predict(D_f, READ).cpu(), labels, self_weight)
 
 
+def check_has_held_out_rows(split: Split) -> None:
+    """Raise before any work where `untold` will ask for held-out rows and there are none."""
+    if split.validation is not None or split.request.mislabelled:
+        return
+    # Rows of a class that leaves altogether are struck out: nobody need be asked about them.
+    if bool(torch.isin(split.forget.labels().cpu(), split.retain.labels().cpu()).any()):
+        _held_out_rows(split)
+
+
 def _held_out_rows(split: Split) -> Data:
     """Held-out rows that say how sure the network may be of rows that it has not seen, or an error."""
     if split.validation is None:

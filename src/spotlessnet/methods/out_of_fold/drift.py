@@ -9,8 +9,12 @@ from spotlessnet.core.scrub import Notes
 from spotlessnet.core.trained import Trained
 from spotlessnet.methods.out_of_fold.facts import DistillationFacts
 from spotlessnet.methods.out_of_fold.lesson import NEVER, Lesson
+from spotlessnet.precomputed import others
 from spotlessnet.precomputed.fold_models import READ, WATCHED, FoldModels, off_by
 from spotlessnet.precomputed.others import Others
+
+ASIDE = 64
+"""Retained rows that a later request leaves alone, to see how rows move that it does not hold."""
 
 UNIT = "L1 distance of probabilities, of at most 2"
 """What the departure of answers is counted in; that of statistics is a share of their linear picture."""
@@ -53,17 +57,28 @@ def watch(
         )
 
 
+def set_aside(retain: Data, fold_models: FoldModels | None) -> Data | None:
+    """Retained rows that this request does not visit, so that they move as rows do that earlier ones removed."""
+    if fold_models is None or not fold_models.after_requests:
+        return None
+    return retain.select(evenly(len(retain), max(1, min(ASIDE, len(retain) // 8))))
+
+
 def look_back(
     trained: Trained, weights: Float[Tensor, " P"], retain: Data, fold_models: FoldModels, notes: Notes
 ) -> None:
     """Whether the step may take back what earlier requests did: retained rows stand in for theirs (`Others`)."""
-    if not fold_models.after_requests:
+    aside = set_aside(retain, fold_models)
+    if aside is None:
         return
-    # Retained rows are held, and what still moves is what the visits could not hold: ordinary rows move so too. Wrong
-    # labels that are gone are safe with them: a request does far more to these.
-    others = Others.with_own_labels(trained, retain).moved(weights - trained.weights)
-    notes.measure(DistillationFacts, others_moved=others)
-    if not others <= 1:
+    step, known = weights - trained.weights, fold_models.effects
+    # What still moves of rows that are held is what the visits could not hold.
+    held = Others.with_own_labels(trained, retain.without(aside), others.FURTHEST_HELD).moved(step)
+    alone = Others.with_own_labels(trained, aside)
+    moved = alone.moved(step) if known is None else alone.taken_back(step, known)
+    # The other number would tell of the rows of earlier requests, as long as it is known what they did.
+    notes.measure(DistillationFacts, others_moved=held if known is not None else max(held, moved))
+    if not max(held, moved) <= 1:
         notes.measure(DistillationFacts, retrain_now=True)
         notes.assume(
             "the step moves other rows further than earlier requests are safe from",

@@ -8,16 +8,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from spotlessnet.core.data import Data
 from spotlessnet.core.deprecated import OldName
-from spotlessnet.core.errors import NeedError, SettingError, check_not_negative, check_positive
+from spotlessnet.core.errors import DataError, NeedError, SettingError, check_not_negative, check_positive
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.scrub import METHODS, Notes, Work, gradients
 from spotlessnet.core.split import Split
 from spotlessnet.core.targets import WeightedDistillation
 from spotlessnet.core.trained import Trained
-from spotlessnet.methods.out_of_fold.answers import ask_the_start, untold
+from spotlessnet.methods.out_of_fold.answers import ask_the_start, check_has_held_out_rows, untold
 from spotlessnet.methods.out_of_fold.class_bias import ASKED, suppress_class_bias
-from spotlessnet.methods.out_of_fold.drift import look_back, watch
+from spotlessnet.methods.out_of_fold.drift import ASIDE, look_back, set_aside, watch
 from spotlessnet.methods.out_of_fold.facts import DistillationFacts
 from spotlessnet.methods.out_of_fold.lesson import NEVER, Lesson, Visits
 from spotlessnet.methods.out_of_fold.presets import HEAVIEST, STRETCH, Preset, preset_for
@@ -139,8 +140,15 @@ class OutOfFoldDistillation(Tuning):
 
     def check_needs(self, trained: Trained, split: Split) -> None:
         super().check_needs(trained, split)
+        if self.fold_models is None and self.epochs:
+            check_has_held_out_rows(split)
         if self.fold_models is None or not self.fold_models.after_requests:
             return
+        if len(split.retain) < 2:
+            raise DataError(
+                "The network has served a request before, so this one must leave two retained rows at least, one to "
+                f"hold and one to see what it takes back, but it leaves {len(split.retain)}. Retrain."
+            )
         # Few visits hold few rows: in trials one score in eight came back by half, more often than by retraining.
         if self.rows_in_a_round(trained, split) < len(split.retain):
             raise SettingError(
@@ -157,7 +165,8 @@ class OutOfFoldDistillation(Tuning):
             )
         if not self.epochs:
             return trained.weights
-        lesson = self._lesson(trained, split, notes)
+        aside = set_aside(split.retain, self.fold_models)
+        lesson = self._lesson(trained, split, aside, notes)
         preset = self._preset(lesson, split)
         begun = self._begun(trained, lesson, notes)
         weights = self._distilled(trained, begun, lesson, preset, notes)
@@ -167,13 +176,14 @@ class OutOfFoldDistillation(Tuning):
             look_back(trained, weights, split.retain, self.fold_models, notes)
         return weights
 
-    def _lesson(self, trained: Trained, split: Split, notes: Notes) -> Lesson:
+    def _lesson(self, trained: Trained, split: Split, aside: Data | None, notes: Notes) -> Lesson:
         """Who is visited, and which answers they are held to."""
+        visited = split.retain if aside is None else split.retain.without(aside)
         rows = self.rows_in_a_round(trained, split)
         if trained.recipe is not None:
             cost = self.price(split).in_trainings(rows, trained.recipe.epochs)
             notes.measure(DistillationFacts, rows_in_a_round=rows, cost_in_trainings=cost)
-        forget, retain = (Visits.of(data, self.epochs, rows, self.seed) for data in (split.forget, split.retain))
+        forget, retain = (Visits.of(data, self.epochs, rows, self.seed) for data in (split.forget, visited))
         # What the network says now and not at first: answers from before earlier requests bring back their rows.
         known = trained.predict(retain.rows, READ).cpu()
         gone = ~torch.isin(torch.arange(known.shape[1]), split.retain.labels().cpu().unique())
@@ -243,7 +253,7 @@ class OutOfFoldDistillation(Tuning):
             others = min(WATCHED, len(D_r))
             if asked.after_requests:
                 # What was said at first is read again, and stand-ins before and after.
-                others += min(WATCHED, len(D_r)) + 2 * min(STAND_INS, len(D_r))
+                others += min(WATCHED, len(D_r)) + 2 * min(ASIDE + STAND_INS, len(D_r))
         else:
             others = 0 if wrong else len(split.validation or ())
         others += 2 * min(ASKED, len(D_f)) * leaving + LENGTHS * min(TRIED, len(D_f)) * (self._stretch(leaving) > 1)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from spotlessnet.core.damping import ridge_of
 from spotlessnet.core.data import Data
@@ -17,7 +17,7 @@ from spotlessnet.core.gaussian import Covariance, Gaussian, Measured
 from spotlessnet.core.progress import track
 from spotlessnet.core.scrub import METHODS, Notes, Scrub, Sizes, Work, with_statistics
 from spotlessnet.core.split import Split
-from spotlessnet.core.trained import Trained
+from spotlessnet.core.trained import Trained, as_trained
 from spotlessnet.methods.within_budget.noise_cost import ATTEMPTS, CONFIRMING, Cost, NoiseCost
 from spotlessnet.operators.cost import PRODUCT
 from spotlessnet.operators.gauss_newton import GaussNewton
@@ -170,8 +170,9 @@ class WithinBudget(Scrub):
         assert level is not None  # this method's own noise has one
         return Gaussian(plain.mean, plain.covariance.scaled(level))
 
-    def __call__(self, trained: Trained, split: Split) -> Gaussian:
+    def __call__(self, trained: Trained | nn.Module, split: Split) -> Gaussian:
         """The scrub's own mean, with as much noise as the budget asks for."""
+        trained = as_trained(trained)
         if not len(split.forget):
             return self.scrub(trained, split)
         self.scrub.check_enough_is_kept(split)
