@@ -42,7 +42,7 @@ CORE = {
     "optimizer": "adamw", "lr": 2.5e-4, "weight_decay": 0.05, "strength": "strong", "mixup": 0.2, "cutmix": 0.3,
     "ema": 0.999,
 }  # fmt: skip
-EPOCHS = {0.1: 75, 0.25: 30}
+EPOCHS = {0.1: 50, 0.25: 30}
 ZOOMS = {0.1: (0.0, 0.15), 0.25: (0.0, 0.15, 0.3)}
 """Features are averaged over these enlargements and their mirror images."""
 RIDGE = {0.1: 0.1, 0.25: 0.1}
@@ -361,12 +361,17 @@ def flags() -> Flags:
     parser.add_argument("--all", action="store_true", help="requests of all sizes")
     parser.add_argument("--length", type=int, default=250, help="requests in a row, in the part `sequence`")
     parser.add_argument("--stop", type=float, default=1e9, help="begin nothing new after so many seconds")
+    parser.add_argument(
+        "--warm", action="store_true", help="train a little first, so that no time holds what a process does once"
+    )
     parser.add_argument("--tiny", type=int, default=0)
     return parser
 
 
 def main() -> None:
     run = Run(flags().parse_args())
+    if run.args.warm:
+        run.train(torch.arange(2000), 0, **{**TUNE, "epochs": 1})
     for seed in run.args.seeds:
         if "tune" in run.args.parts and not run.late():
             tune(run, seed)

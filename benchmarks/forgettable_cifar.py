@@ -135,7 +135,13 @@ def sketch_of(
 ) -> TangentSketch:
     layers = sketchable(network.backbone)[skip:]
     made = TangentSketch(
-        network.backbone, leading(network.head.weight, m), layers, rank_in=rank_in, rank_out=rank_out, seed=seed
+        network.backbone,
+        leading(network.head.weight, m),
+        layers,
+        rank_in=rank_in,
+        rank_out=rank_out,
+        seed=seed,
+        even=True,
     ).to(x.device)
     if power is not None:
         with torch.autocast("cuda", torch.bfloat16, enabled=x.is_cuda):

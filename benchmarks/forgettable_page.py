@@ -22,6 +22,12 @@ EARLIER = ROOT / "results" / "forgettable-cifar-earlier.jsonl"
 TEXT = ROOT / "results" / "forgettable-text.jsonl"
 SPEED = ROOT / "results" / "forgettable-speed.jsonl"
 
+LATEST = 50
+"""Epochs of the core model in the latest run at 10 % core data."""
+
+GROUPS = ((0.1, EARLIER, 70), (0.1, ROWS, 75), (0.1, ROWS, LATEST), (0.25, EARLIER, 24), (0.25, ROWS, 30))
+"""Runs by share of core data, file and epochs of the core model."""
+
 
 def rows(path: Path = ROWS) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
@@ -50,9 +56,10 @@ def more(found: list[dict[str, Any]], key: str = "error") -> dict[int, float]:
 
 def told(points: dict[int, float]) -> str:
     """The mean over seeds, and where there are several the lowest and the highest."""
-    lowest, highest = min(points.values()), max(points.values())
+    # Halves of a hundredth are not rounded down by what binary numbers cannot hold.
+    lowest, highest = min(points.values()) + 1e-9, max(points.values()) + 1e-9
     spread = f" ({lowest:+.2f} to {highest:+.2f})" if len(points) > 1 else ""
-    return f"{mean(points.values()):+.2f}{spread}"
+    return f"{mean(points.values()) + 1e-9:+.2f}{spread}"
 
 
 def touched(shards: int, examples: int) -> float:
@@ -60,42 +67,54 @@ def touched(shards: int, examples: int) -> float:
     return 1 - (1 - 1 / shards) ** examples
 
 
-def latest() -> dict[int, dict[str, Any]]:
-    """Timed requests of seed 0 at 10 % core data, by size; of two runs the later one."""
-    return {row["examples"]: row for row in pick(what="request", seed=0, core=0.1)}
+def latest(seed: int = 0) -> dict[int, dict[str, Any]]:
+    """Timed requests at 10 % core data, by size, in a process that had trained before."""
+    return {row["examples"]: row for row in pick(what="request", seed=seed, core=0.1, process="warm")}
 
 
-def same_views(row: dict[str, Any]) -> float:
+def alone(seed: int = 0) -> float:
+    """The seconds of fine-tuning with this seed in that process, nothing else on the GPU."""
+    [row] = pick(what="fine-tuning", seed=seed, process="warm")
+    return float(row["seconds"])
+
+
+def same_views(row: dict[str, Any]) -> float | None:
     """Fine-tuning's error where it answers from the same views as this model: mirrored, or enlarged too."""
     if "zooms" not in row:
         return tuned({row["seed"]}, "error_mirrored")
-    seen = next(r["error_views"] for r in pick(what="fine-tuning", seed=row["seed"]) if "error_views" in r)
-    return float(seen[str(row["core"])])
+    seen = [r["error_views"] for r in pick(what="fine-tuning", seed=row["seed"]) if "error_views" in r]
+    return mean(views[str(row["core"])] for views in seen) if seen else None
+
+
+def more_than_same_views(found: list[dict[str, Any]], key: str) -> dict[int, float]:
+    """By seed, how far the error is above that of fine-tuning with the same views, where that was scored."""
+    return {
+        seed: error - base
+        for seed, error in means(found, key).items()
+        if (base := same_views(next(row for row in found if row["seed"] == seed))) is not None
+    }
 
 
 def accuracy() -> str:
-    alone = pick(what="fine-tuning", seed=0)[0]["seconds"]
-    timed = [f"{latest()[size]['seconds'] / alone:.3%}".replace("%", " %") for size in (1, 100)]
+    timed = [f"{latest()[size]['seconds'] / alone():.3%}".replace("%", " %") for size in (1, 100)]
     lines = [
-        "| model | core data | views | seeds | test error | above fine-tuning, same seeds: mean (lowest to highest) | "
-        "seed 0 above fine-tuning that answers from the same views | 1 / 100 images go for, of one fine-tuning |",
+        "| model | core data, epochs | views | seeds | test error | above fine-tuning, same seeds: mean (lowest to "
+        "highest) | above fine-tuning that answers from the same views | 1 / 100 images go for, of one fine-tuning |",
         "|---|---|---|---|---|---|---|---|",
-        f"| ordinary fine-tuning, all images | – | 1 | 3 | {tuned({0, 1, 2}):.2f} % | – | – | 100 % / 100 % |",
+        f"| ordinary fine-tuning, all images | –, 12 | 1 | 3 | {tuned({0, 1, 2}):.2f} % | – | – | 100 % / 100 % |",
     ]
     names = {"error_core_alone": "core model alone", "error_pooled": "forgettable, pooled features"}
     names["error"] = "**forgettable, with tangent features**"
-    for share in (0.1, 0.25):
-        for path in (EARLIER, ROWS):
-            found = pick(path, what="forgettable", core=share)
-            first = next(r for r in found if r["seed"] == 0)
-            views = 2 * len(first.get("zooms", [0]))
-            for key, name in names.items():
-                errors = means(found, key)
-                cost = " / ".join(timed) if (key, share, path) == ("error", 0.1, ROWS) else "–"
-                lines.append(
-                    f"| {name} | {100 * share:.0f} % | {views} | {len(errors)} | {mean(errors.values()):.2f} % | "
-                    f"{told(more(found, key))} | {first[key] - same_views(first):+.2f} | {cost} |"
-                )
+    for share, path, epochs in GROUPS:
+        found = pick(path, what="forgettable", core=share, epochs=epochs)
+        views = 2 * len(found[0].get("zooms", [0]))
+        for key, name in names.items():
+            errors = means(found, key)
+            cost = " / ".join(timed) if (key, epochs) == ("error", LATEST) else "–"
+            lines.append(
+                f"| {name} | {100 * share:.0f} %, {epochs} | {views} | {len(errors)} | {mean(errors.values()):.2f} % | "
+                f"{told(more(found, key))} | {told(more_than_same_views(found, key))} | {cost} |"
+            )
     return "\n".join(lines + [sisa(shards) for shards in (5, 20)])
 
 
@@ -106,13 +125,13 @@ def sisa(shards: int) -> str:
     mirrored = means(found, "error_mirrored")[0] - tuned({0}, "error_mirrored")
     cost = " / ".join(f"{touched(shards, size):.0%}".replace("%", " %") for size in (1, 100))
     return (
-        f"| SISA, {shards} shards | – | 1 | {len(errors)} | {mean(errors.values()):.2f} % | {told(more(found))} | "
+        f"| SISA, {shards} shards | –, 12 | 1 | {len(errors)} | {mean(errors.values()):.2f} % | {told(more(found))} | "
         f"{mirrored:+.2f} (mirrored) | {cost} |"
     )
 
 
 def requests() -> str:
-    tune = pick(what="fine-tuning", seed=0)[0]["seconds"]
+    tune = alone()
     lines = [
         "| request | time | share of one fine-tuning | weights against solving anew | certified bound, relative |",
         "|---|---|---|---|---|",
@@ -180,19 +199,22 @@ def text() -> str:
 def one_off() -> str:
     """What is paid before the first request, beside fine-tuning on a machine that was as busy."""
     lines = [
-        "| core data | seed | the GPU was | core model | features | fit | together | one fine-tuning | share |",
+        "| core data, epochs | seed | the GPU was | core model | features | fit | together | one fine-tuning | share |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     tuning = pick(what="fine-tuning")
-    for row in sorted(pick(what="forgettable"), key=lambda row: (row["core"], row["seed"])):
-        shared = row.get("shared_gpu")
-        busy = f"shared with {row['beside']}" if "beside" in row else "shared" if shared else "its own"
+    for row in sorted(pick(what="forgettable"), key=lambda row: (row["core"], -row["epochs"], row["seed"])):
+        shared, warm = row.get("shared_gpu"), row.get("process") == "warm"
+        own = "its own, in a process that had trained before" if warm else "its own"
+        busy = f"shared with {row['beside']}" if "beside" in row else "shared" if shared else own
         parts = [row[f"seconds_{part}"] for part in ("core", "features", "fit")]
         times = " | ".join(f"{seconds:.0f} s" for seconds in (*parts, sum(parts)))
-        beside = mean(r["seconds"] for r in tuning if r.get("shared_gpu") == shared)
+        like = [r["seconds"] for r in tuning if (r.get("shared_gpu"), r.get("process") == "warm") == (shared, warm)]
+        beside = alone(row["seed"]) if warm else mean(like)
         # No fine-tuning ran in such company: a share would compare how busy the GPU was.
         against = "– | –" if shared and "beside" in row else f"{beside:.0f} s | {sum(parts) / beside:.2f}"
-        lines.append(f"| {100 * row['core']:.0f} % | {row['seed']} | {busy} | {times} | {against} |")
+        core = f"{100 * row['core']:.0f} %, {row['epochs']}"
+        lines.append(f"| {core} | {row['seed']} | {busy} | {times} | {against} |")
     return "\n".join(lines)
 
 

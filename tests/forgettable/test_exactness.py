@@ -185,8 +185,8 @@ def test_residuals_carry_no_rounding(d, codes, halved):
 def test_no_partial_product_can_exceed_what_is_exact(largest, d):
     row = largest * d
     cut = scheme(largest, row, largest * d, 7, d, 10)
-    high = row / 2**cut.shift + (d / 2 if cut.shift else 0)
-    low = d * 2.0 ** (cut.shift - 1) if cut.shift else 0
+    high = row / 2**cut.shift
+    low = (d + 1) * 2.0**cut.shift if cut.shift else 0
     assert max(high, low) * 2**cut.bits <= 2**53
     assert cut.bits * cut.slices >= 8 + 1.5 * torch.tensor(float(d)).log2() - 1e-3
 

@@ -8,9 +8,10 @@ from scipy.stats import norm
 from torch import nn
 
 import spotlessnet as sn
-from spotlessnet.core.errors import ResourceError, SettingError
+from spotlessnet.core.errors import MismatchError, ResourceError, SettingError
 from spotlessnet.forgettable.adapt import Adaptation, WithHead, adapt
 from spotlessnet.forgettable.features import Linearised, Mirrored, Pooled, TangentSketch, pool, sketchable
+from spotlessnet.forgettable.features.describe import described, rebuilt
 from spotlessnet.forgettable.inverse import cholesky, solve
 from spotlessnet.forgettable.moments import Moments
 from spotlessnet.forgettable.noise import delta_of, epsilon_of, sigma_for
@@ -63,6 +64,25 @@ def test_tangent_features_of_tokens_and_aligned_sketches():
     torch.testing.assert_close((made.in_0.T @ leading).abs(), torch.eye(2), rtol=0, atol=1e-3)
     with pytest.raises(SettingError, match="must be linear or pointwise"):
         TangentSketch(net, torch.randn(1, 5), ["1"])
+
+
+def test_even_sketches_leave_out_the_last_features(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("spotlessnet.forgettable.features.tangent.MANY", 20)
+    net, x, v = convolutions(), torch.randn(3, 2, 5, 5), torch.randn(2, 4)
+    whole, even = (TangentSketch(net, v, rank_in=3, rank_out=2, even=choice) for choice in (False, True))
+    found = even(x)
+    assert found.shape[1] == 15  # and the constant feature makes sixteen
+    torch.testing.assert_close(found, whole(x)[:, :15])
+    assert even.blocks(15) == [4, 11]
+    assert whole.blocks(28) == [4, 12, 12]
+    about = described(even)
+    assert about is not None
+    again = rebuilt(net, about, even.state_dict())
+    assert again.even
+    old = {name: value for name, value in about.items() if name != "even"}
+    assert not rebuilt(net, old, even.state_dict()).even
+    with pytest.raises(MismatchError, match="make 15 features, but 28"):
+        even.blocks(28)
 
 
 def test_pooling_heeds_the_mask_and_mirrors_average():

@@ -9,6 +9,7 @@ from torch import nn
 import spotlessnet as sn
 from spotlessnet.forgettable.features import Pooled
 from spotlessnet.forgettable.fit import fit_problem, make_encoder
+from tests.leaving import leave
 
 
 def main() -> None:
@@ -24,7 +25,7 @@ def main() -> None:
     if alone or dist.get_rank() == 1:
         torch.save({"gram": model.moments.gram, "weights": model.weights, "count": model.moments.count}, path)
     if not alone:
-        dist.destroy_process_group()
+        leave()
 
 
 if __name__ == "__main__":

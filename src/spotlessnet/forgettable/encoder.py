@@ -11,6 +11,7 @@ from spotlessnet.core.errors import DataError, MismatchError
 from spotlessnet.core.source import Inputs
 from spotlessnet.forgettable.adapt import call
 from spotlessnet.forgettable.fixed_point import LARGEST, FixedPoint
+from spotlessnet.forgettable.places import lanes_for, lanes_of, plan
 
 ONE = 2**11
 """The code of the constant feature, which stands for a bias."""
@@ -31,6 +32,8 @@ class Encoder:
     - `batch_size`: examples at a time. Batches are filled up to this size, so that an example's features do not
       depend on how many come with it.
     - `spread`: for features with `base`, how far apart the logits of right and wrong classes shall lie.
+    - `lanes`: how many kinds of places a batch has. An example's bytes decide its lane, so that its features do not
+      depend on which others come with it; 0 takes the usual number.
     """
 
     features: nn.Module
@@ -39,6 +42,7 @@ class Encoder:
     batch_size: int = 64
     spread: float = 5.0
     dtype: torch.dtype = torch.float32
+    lanes: int = 0
 
     @property
     def device(self) -> torch.device:
@@ -52,36 +56,46 @@ class Encoder:
 
     def __call__(self, x: Inputs, y: Tensor) -> tuple[Int16[Tensor, "N R D"], Int16[Tensor, "N R C"]]:
         """Codes and targets of examples."""
-        return encode(self.features, self.point, x, y, self.classes, self.batch_size, self.spread)
+        return encode(self.features, self.point, x, y, self.classes, self.batch_size, self.spread, self.lanes)
 
 
 def encode(
-    features: nn.Module, point: FixedPoint, x: Inputs, y: Tensor, classes: int, batch_size: int, spread: float
+    features: nn.Module,
+    point: FixedPoint,
+    x: Inputs,
+    y: Tensor,
+    classes: int,
+    batch_size: int,
+    spread: float,
+    lanes: int = 0,
 ) -> tuple[Int16[Tensor, "N R D"], Int16[Tensor, "N R C"]]:
-    """Codes and targets, a batch at a time."""
-    codes, targets = [], []
+    """Codes and targets, a batch at a time, each example at a place that its bytes decide."""
+    codes, targets, order = [], [], []
     count = len(y)
     check_labels(y, classes)
-    # A batch is filled up by repeating its last example, so a missing one would go unnoticed.
+    # A batch is filled up by repeating an example, so a missing one would go unnoticed.
     for value in x.values() if isinstance(x, dict) else [x]:
         if len(value) != count:
             raise MismatchError(f"Each input needs a label, but {count} labels came with {len(value)} inputs.")
-    for start in range(0, count, batch_size):
-        piece = _take(x, start, batch_size, point.scale.device)
-        n = min(batch_size, count - start)
-        q = point(raw_features(features, piece)[:n].flatten(0, -2)).view(n, -1, len(point.scale))
-        label = y[start : start + n].to(q.device).long()
-        goal = nn.functional.one_hot(label, classes)
+    if not count:
+        raise DataError("There must be at least one example, but none came.")
+    lanes = lanes or lanes_for(batch_size)
+    for rows in plan(lanes_of(x, lanes), lanes, batch_size):
+        taken = rows >= 0
+        order.append(rows[taken])
+        piece = _take(x, torch.where(taken, rows, rows[taken][0]), point.scale.device)
+        here = taken.nonzero().squeeze(1).to(point.scale.device)
+        q = point(raw_features(features, piece)[here].flatten(0, -2)).view(len(here), -1, len(point.scale))
+        goal = nn.functional.one_hot(y[order[-1].to(y.device)].to(q.device).long(), classes)
         if hasattr(features, "base"):
-            rest = (spread * (goal - 1 / classes) - features.base(piece)[:n]) / STEP  # type: ignore[operator]  # a method, not a tensor
+            rest = (spread * (goal - 1 / classes) - features.base(piece)[here]) / STEP  # type: ignore[operator]  # a method, not a tensor
             targets.append(rest.round().clamp(-LARGEST, LARGEST).to(torch.int16)[:, :, None])
             codes.append(q)
         else:
             targets.append(goal.to(torch.int16)[:, None, :])
-            codes.append(torch.cat([q, q.new_full((n, 1, 1), ONE)], dim=2))
-    if not codes:
-        raise DataError("There must be at least one example, but none came.")
-    return torch.cat(codes), torch.cat(targets)
+            codes.append(torch.cat([q, q.new_full((len(here), 1, 1), ONE)], dim=2))
+    back = torch.cat(order).argsort().to(point.scale.device)
+    return torch.cat(codes)[back], torch.cat(targets)[back]
 
 
 def raw_features(features: nn.Module, x: Inputs) -> Float[Tensor, "N R d"]:
@@ -101,13 +115,7 @@ def check_labels(y: Tensor, classes: int) -> None:
         )
 
 
-def _take(x: Inputs, start: int, size: int, device: torch.device) -> Inputs:
+def _take(x: Inputs, rows: Tensor, device: torch.device) -> Inputs:
     if isinstance(x, dict):
-        return {name: _filled(value[start : start + size], size).to(device) for name, value in x.items()}
-    return _filled(x[start : start + size], size).to(device)
-
-
-def _filled(piece: Tensor, size: int) -> Tensor:
-    """The batch with its last example repeated up to the full size."""
-    missing = size - len(piece)
-    return piece if missing <= 0 else torch.cat([piece, piece[-1:].expand(missing, *piece.shape[1:])])
+        return {name: value[rows.to(value.device)].to(device) for name, value in x.items()}
+    return x[rows.to(x.device)].to(device)

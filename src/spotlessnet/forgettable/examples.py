@@ -157,8 +157,9 @@ class Examples:
         if wrong:
             raise IntegrityError(
                 f"The features of {wrong} of {len(places)} examples are not those that were put in, so taking them out "
-                "would leave something. Give the same inputs, on the same device and with the same batch size, or fit "
-                "with `keep_features=True`."
+                "would leave something. Give the same inputs on the machine that put them in: another device, count of "
+                "threads or version of torch may round features otherwise, as do states from before an example's bytes "
+                "chose its place in a batch. With `keep_features=True` nothing is computed again."
             )
 
 

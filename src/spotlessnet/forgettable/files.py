@@ -18,7 +18,7 @@ from spotlessnet.forgettable.fixed_point import FixedPoint
 from spotlessnet.forgettable.inverse import inverse
 from spotlessnet.forgettable.model import ForgettableModel
 from spotlessnet.forgettable.moments import Moments
-from spotlessnet.forgettable.saved_state import FORMAT, Saved, as_bytes, read_saved
+from spotlessnet.forgettable.saved_state import FORMAT, Saved, as_bytes, digest_of, read_saved
 from spotlessnet.store.checkpoints import load_into, read_metadata, read_weights, to_bytes
 
 CLOSE = 1e-6
@@ -33,6 +33,8 @@ def save_forgettable(path: str | Path, model: ForgettableModel, *, replace: bool
     left out, and the others stand in the order in which they came: a state tells nothing of requests. The salt in it
     makes its digest useless to whoever would confirm a guess about an example that was in it.
     """
+    if Path(path).suffix != ".safetensors":
+        raise DataError(f"A state must end in .safetensors, as others are not read again, but {path} does not.")
     kept = model.examples.compact()
     tensors = {
         "moments.gram": model.moments.gram,
@@ -54,13 +56,17 @@ def save_forgettable(path: str | Path, model: ForgettableModel, *, replace: bool
         "ridge_from": model.ridge_from,
         "classes": str(model.encoder.classes),
         "batch_size": str(model.encoder.batch_size),
+        "lanes": str(model.encoder.lanes),
         "spread": str(model.encoder.spread),
         "weight": str(model.moments.weight),
         "count": str(model.moments.count),
         "core_examples": str(model.core_examples),
         "features": json.dumps(described(model.encoder.features)),
     }
+    if not model.weights_unknown:
+        about["class_weights"] = json.dumps(None if model.class_weights is None else model.class_weights.tolist())
     plain = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
+    about["digest"] = digest_of(about, plain)
     return write_whole(Path(path), to_bytes(plain, about), replace=replace)
 
 
@@ -86,7 +92,7 @@ def load_forgettable(path: str | Path, network: nn.Module) -> ForgettableModel:
     device = next((p.device for p in (*features.parameters(), *features.buffers())), torch.device("cpu"))
     moments = Moments(saved.gram.to(device), saved.cross.to(device), saved.weight, saved.count)
     point = FixedPoint(saved.scale.to(device))
-    encoder = Encoder(features.eval(), point, saved.classes, saved.batch_size, saved.spread)
+    encoder = Encoder(features.eval(), point, saved.classes, saved.batch_size, saved.spread, lanes=saved.lanes)
     examples = Examples(
         saved.targets.to(device),
         saved.labels,
@@ -100,6 +106,7 @@ def load_forgettable(path: str | Path, network: nn.Module) -> ForgettableModel:
     P = inverse(moments.gram, saved.ridge)
     model = ForgettableModel(encoder, moments, saved.ridge, examples, P, P @ moments.cross)
     model.core_examples, model.ridge_from = saved.core_examples, saved.ridge_from
+    model.class_weights, model.weights_unknown = saved.class_weights, saved.weights_unknown
     model._settle("refresh", began, 0, refactored=True)
     if not float((saved.weights.to(device) - model.weights).norm()) <= CLOSE * float(model.weights.norm()):
         raise IntegrityError(f"The weights in {path} are not those of the sums in it: the file was changed.")

@@ -2,7 +2,7 @@
 
 import copy
 import time
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -13,13 +13,15 @@ from torch import Tensor, nn
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import MismatchError, SettingError, check_positive
 from spotlessnet.forgettable.adapt import Adaptation, WithHead, adapt, call
-from spotlessnet.forgettable.encoder import Encoder, encode, raw_features
+from spotlessnet.forgettable.encoder import Encoder, raw_features
 from spotlessnet.forgettable.examples import Examples, digests_of
 from spotlessnet.forgettable.features import Linearised, Mirrored, Pooled, TangentSketch, pool
 from spotlessnet.forgettable.fixed_point import FixedPoint
+from spotlessnet.forgettable.given import class_weights_of, plain_ids, ridge_of, weights_by_class
 from spotlessnet.forgettable.inverse import cholesky, inverse, solve
 from spotlessnet.forgettable.model import ForgettableModel
 from spotlessnet.forgettable.moments import Moments
+from spotlessnet.forgettable.places import lanes_needed
 from spotlessnet.forgettable.ridge import as_ridge, choose_ridge, ridge_unit
 from spotlessnet.operators.sums import add_up, my_share, processes
 
@@ -36,11 +38,11 @@ def fit_forgettable(
     adaptation: Adaptation | None = None,
     ridge: float | Literal["loo"] = "loo",
     classes: int | None = None,
-    class_weights: Tensor | None = None,
+    class_weights: Tensor | Sequence[int] | None = None,
     mirrored: bool = False,
     keep_features: bool = True,
     id_column: str | None = None,
-    ids: Sequence[Hashable] | None = None,
+    ids: Iterable[Any] | None = None,
     batch_size: int = 64,
     rank: int = 16,
     directions: int = 2,
@@ -74,18 +76,18 @@ def fit_forgettable(
     if labels.is_floating_point() or labels.ndim != 1:
         raise MismatchError("Labels must be class numbers. Turn them into whole numbers from 0.")
     count = classes or int(max(labels.max(), user.labels().max())) + 1
+    by_class = class_weights_of(class_weights, count)
+    if ids is None:
+        ids = range(len(user)) if id_column is None else user.column(id_column)
+    names = plain_ids(ids)
+    if len(names) != len(user):
+        raise MismatchError(f"Each user example needs an id, but {len(user)} examples came with {len(names)} ids.")
+    ridge = ridge_of(ridge)
     made = _features(backbone, core, features, adaptation, count, rank, directions, layers, batch_size, seed)
     if mirrored:
         made = Mirrored(made)
     encoder = make_encoder(made, core, count, batch_size)
-    names: list[Hashable] = list(range(len(user)))
-    if ids is not None or id_column is not None:
-        names = list(ids) if ids is not None else user.column(str(id_column))
-    if len(names) != len(user):
-        raise MismatchError(f"Each user example needs an id, but {len(user)} examples came with {len(names)} ids.")
-    return fit_problem(
-        encoder, core, user, names, ridge=ridge, class_weights=class_weights, keep_features=keep_features
-    )
+    return fit_problem(encoder, core, user, names, ridge=ridge, class_weights=by_class, keep_features=keep_features)
 
 
 def make_encoder(features: nn.Module, core: Data, classes: int, batch_size: int = 64) -> Encoder:
@@ -96,7 +98,11 @@ def make_encoder(features: nn.Module, core: Data, classes: int, batch_size: int 
         [raw_features(features, _to(batch.x, device)).flatten(0, 1) for batch in sample.batches(batch_size)]
     )
     blocks = getattr(features, "blocks", lambda d: [d])(raw.shape[1])
-    return Encoder(features, FixedPoint.of_core(raw, blocks), classes, batch_size)
+    spread = torch.arange(min(batch_size, len(core))) * len(core) // min(batch_size, len(core))
+    x, _, _ = core.fetch(core.rows[spread])
+    point = FixedPoint.of_core(raw, blocks)
+    lanes = lanes_needed(features, _to(x, device), batch_size)
+    return Encoder(features, point, classes, batch_size, lanes=lanes)
 
 
 def fit_problem(
@@ -106,7 +112,7 @@ def fit_problem(
     ids: list[Hashable],
     *,
     ridge: float | Literal["loo"],
-    class_weights: Tensor | None = None,
+    class_weights: Tensor | Sequence[int] | None = None,
     keep_features: bool = True,
 ) -> ForgettableModel:
     """Stream core and user data into moments, factor them, and solve.
@@ -115,6 +121,7 @@ def fit_problem(
     holds the same model. Kept features and `"loo"` need all rows, so they are for one process.
     """
     began = time.perf_counter()
+    by_class = class_weights_of(class_weights, encoder.classes)
     many = processes()[1] > 1
     if many and (keep_features or ridge == "loo"):
         raise SettingError("With several processes, give a ridge as a number and keep_features=False.")
@@ -125,10 +132,10 @@ def fit_problem(
     for data, is_user in ((core, False), (user, True)):
         for positions in my_share(torch.arange(len(data))).split(max(encoder.batch_size, 1024)):
             x, y, _ = data.fetch(data.rows[positions])
-            codes, targets = _encoded(encoder, x, y)
+            codes, targets = encoder(x, y)
             if moments is None:
                 moments = Moments.zero(codes.shape[2], targets.shape[2], encoder.device)
-            w = _weights(y, class_weights)
+            w = weights_by_class(y, by_class)
             moments.add(codes.flatten(0, 1), targets.flatten(0, 1), w.repeat_interleave(codes.shape[1]))
             if is_user:
                 kept.append((codes if keep_features else codes[:0], targets, w))
@@ -139,18 +146,14 @@ def fit_problem(
             diagonal = add_up(moments.gram.diagonal().clone())
     assert moments is not None
     moments.all_reduce()
-    examples = _examples(encoder, user, ids, kept, marks, class_weights, keep_features, many)
+    examples = _examples(encoder, user, ids, kept, marks, by_class, keep_features, many)
     unit = ridge_unit(float(diagonal.mean()), len(core) * examples.targets.shape[1], moments.count)
     chosen, how = _ridge(ridge, unit, moments, examples)
     P = inverse(moments.gram, chosen)
     model = ForgettableModel(encoder, moments, chosen, examples, P, P @ moments.cross)
-    model.core_examples, model.ridge_from = len(core), how
+    model.core_examples, model.ridge_from, model.class_weights = len(core), how, by_class
     model._settle("fit", began, len(user), refactored=True)
     return model
-
-
-def _encoded(encoder: Encoder, x: Any, y: Tensor) -> tuple[Tensor, Tensor]:
-    return encode(encoder.features, encoder.point, x, y, encoder.classes, encoder.batch_size, encoder.spread)
 
 
 def _examples(
@@ -178,24 +181,18 @@ def _examples(
     )
     codes = torch.cat([c for c, _, _ in kept]) if keep_features else None
     digests = [] if keep_features else [marks[i] for i in range(len(user))]
-    return Examples(targets, y.cpu(), _weights(y, class_weights), list(ids), codes, digests)
+    return Examples(targets, y.cpu(), weights_by_class(y, class_weights), list(ids), codes, digests)
 
 
 def _ridge(ridge: float | str, unit: float, moments: Moments, examples: Examples) -> tuple[int, str]:
-    if ridge != "loo":
-        check_positive("ridge", float(ridge))
-        return as_ridge(float(ridge), unit), "given"
+    share = ridge_of(ridge)
+    if share != "loo":
+        return as_ridge(share, unit), "given"
     if examples.codes is None:
         raise SettingError("Leave-one-out needs kept features. Give `ridge` as a number, or keep_features=True.")
     w = examples.weights.repeat_interleave(examples.codes.shape[1])
     chosen, _ = choose_ridge(moments, examples.codes.flatten(0, 1), examples.targets.flatten(0, 1), w, mean=unit)
     return chosen, "leave-one-out over user examples at the fit"
-
-
-def _weights(y: Tensor, class_weights: Tensor | None) -> Tensor:
-    if class_weights is None:
-        return torch.ones(len(y), dtype=torch.long)
-    return class_weights.cpu().long()[y.cpu().long()]
 
 
 def _features(
@@ -234,7 +231,7 @@ def _features(
         return Pooled(base)
     if head is None:
         head = _core_head(base, core, classes, batch_size)
-    made = TangentSketch(base, leading(head, directions), layers, rank_in=rank, rank_out=rank, seed=seed)
+    made = TangentSketch(base, leading(head, directions), layers, rank_in=rank, rank_out=rank, seed=seed, even=True)
     made.align(batches, power=0.0)
     return made
 
@@ -250,7 +247,7 @@ def _core_head(base: nn.Module, core: Data, classes: int, batch_size: int) -> Fl
     encoder = make_encoder(Pooled(base), core, classes, batch_size)
     moments: Moments | None = None
     for batch in core.batches(1024):
-        codes, targets = _encoded(encoder, batch.x, batch.y)
+        codes, targets = encoder(batch.x, batch.y)
         moments = moments or Moments.zero(codes.shape[2], classes, encoder.device)
         moments.add(codes.flatten(0, 1), targets.flatten(0, 1))
     assert moments is not None

@@ -17,6 +17,15 @@ from spotlessnet.core.source import Inputs
 from spotlessnet.forgettable.certificate import Certificate, refine
 from spotlessnet.forgettable.encoder import Encoder, check_labels
 from spotlessnet.forgettable.examples import Examples, digests_of
+from spotlessnet.forgettable.given import (
+    check_inputs,
+    class_number,
+    class_numbers,
+    plain_ids,
+    several,
+    weights_by_class,
+    whole_weights,
+)
 from spotlessnet.forgettable.inverse import inverse, update_, worth_updating
 from spotlessnet.forgettable.module import ForgettableNetwork
 from spotlessnet.forgettable.moments import Moments
@@ -69,6 +78,9 @@ class ForgettableModel:
     of the problem's matrix, is updated with them; `weights` are corrected until float64 holds no better ones. After a
     request weights and moments are those of a model that never held the examples, bit for bit as a rule, and the
     inverse is so up to rounding; `refresh` makes that bit for bit too.
+
+    `class_weights` are those of the fit, or `None`; `weights_unknown` says that a state from before they were kept has
+    examples that do not weigh one.
     """
 
     encoder: Encoder
@@ -80,6 +92,8 @@ class ForgettableModel:
     requests: list[Request] = field(default_factory=list)
     core_examples: int = 0
     ridge_from: str = "given"
+    class_weights: Int64[Tensor, " classes"] | None = None
+    weights_unknown: bool = False
 
     def __len__(self) -> int:
         """How many user examples are inside."""
@@ -90,7 +104,7 @@ class ForgettableModel:
         """How far the present weights can be from the exact optimum."""
         return self.requests[-1].certificate
 
-    def forget(self, ids: Iterable[Hashable] | str | int, *, inputs: Inputs | None = None) -> Request:
+    def forget(self, ids: Iterable[Any] | Hashable, *, inputs: Inputs | None = None) -> Request:
         """Take out every example with these ids.
 
         **Arguments:**
@@ -98,10 +112,11 @@ class ForgettableModel:
         - `inputs`: the examples' inputs, id after id, those of one id as they were put in; needed only where features
           were not kept.
         """
-        return self._remove(self.examples.find(_several(ids)), inputs)
+        return self._remove(self.examples.find(several(ids)), inputs)
 
-    def forget_class(self, label: int, *, inputs: Inputs | None = None) -> Request:
+    def forget_class(self, label: int | Any, *, inputs: Inputs | None = None) -> Request:
         """Take out all user examples of a class."""
+        label = class_number(label)
         if not 0 <= label < self.encoder.classes:
             raise DataError(f"A class must lie between 0 and {self.encoder.classes - 1}, but is {label}.")
         return self._remove(self.examples.of_class(label), inputs)
@@ -111,32 +126,45 @@ class ForgettableModel:
         return self._remove(self.examples.all(), inputs)
 
     def add(
-        self, x: Inputs, y: Tensor, *, ids: Sequence[Hashable], weights: Int64[Tensor, " n"] | None = None
+        self, x: Inputs, y: Tensor | Any, *, ids: Iterable[Any], weights: Tensor | Sequence[int] | None = None
     ) -> Request:
-        """Put examples in: the same as if they had been there from the beginning."""
+        """Put examples in: the same as if they had been there from the beginning.
+
+        **Arguments:**
+
+        - `weights`: whole numbers; those of the examples' classes unless said.
+        """
         began = time.perf_counter()
-        if len(ids) != len(y):
-            raise MismatchError(f"Each example needs an id, but {len(y)} examples came with {len(ids)} ids.")
-        _check_hashable(ids)
-        if weights is not None and len(weights) != len(y):
-            raise MismatchError(f"Each example needs a weight, but {len(y)} examples came with {len(weights)} weights.")
+        names, y = plain_ids(ids), class_numbers(y)
+        check_inputs(x)
+        if not y.ndim or len(names) != len(y):
+            raise MismatchError(f"Each example needs an id, but {y.numel()} examples came with {len(names)} ids.")
+        check_labels(y, self.encoder.classes)
+        if weights is None and self.weights_unknown:
+            raise NeedError(
+                "This state comes from a version that did not keep class weights, and its examples have some. Say what "
+                "these examples weigh: `add(..., weights=...)`."
+            )
+        w = weights_by_class(y, self.class_weights) if weights is None else whole_weights(weights, len(y))
         codes, targets = self.encoder(x, y)
-        w = torch.ones(len(y), dtype=torch.long) if weights is None else weights
-        self._change("add", began, codes, targets, w, 1, lambda: self.examples.append(codes, targets, y, w, list(ids)))
+        self._change("add", began, codes, targets, w, 1, lambda: self.examples.append(codes, targets, y, w, names))
         return self.requests[-1]
 
-    def relabel(self, ids: Iterable[Hashable] | str | int, y: Tensor | int, *, inputs: Inputs | None = None) -> Request:
-        """Correct the labels of all examples with these ids; the inverse stays as it is.
+    def relabel(self, ids: Iterable[Any] | Hashable, y: Tensor | Any, *, inputs: Inputs | None = None) -> Request:
+        """Correct the labels of all examples with these ids; the inverse stays as it is unless their weights change.
+
+        With class weights, an example that weighed what its class does then weighs what its new class does. One that
+        was added with a weight of its own keeps that.
 
         **Arguments:**
 
         - `y`: one label for all, or one for each example: id after id, those of one id as they were put in.
         """
         began = time.perf_counter()
-        places = self.examples.find(_several(ids))
+        places = self.examples.find(several(ids))
         if not len(places):
             raise DataError("No id was given, so there is nothing to relabel.")
-        labels = torch.full((len(places),), y) if isinstance(y, int) else y
+        labels = class_numbers(y, len(places)).cpu()
         if len(labels) != len(places):
             raise MismatchError(f"{len(places)} examples have these ids, but {len(labels)} labels came.")
         check_labels(labels, self.encoder.classes)
@@ -148,18 +176,32 @@ class ForgettableModel:
             raise NeedError(
                 "A linearised network's targets hold its own answers. Forget the examples and add them anew."
             )
+        if self.weights_unknown:
+            raise NeedError(
+                "This state comes from a version that did not keep class weights, and its examples have some. Forget "
+                "the examples and add them anew, with the weights that their new classes have."
+            )
         turned += (goal - old)[:, None]
-        gone, come = _flat(codes, targets, w), _flat(codes, turned, w)
+        by_class = weights_by_class(self.examples.labels[places], self.class_weights)
+        now = torch.where(w == by_class, weights_by_class(labels, self.class_weights), w)
+        if self.class_weights is None:
+            now = w
+        gone, come = _flat(codes, targets, w), _flat(codes, turned, now)
 
         def exchange(out: tuple[Tensor, Tensor, Tensor], into: tuple[Tensor, Tensor, Tensor]) -> None:
+            self.moments.check_room(into[2], instead_of=out[2])
             self.moments.remove(*out)
             self.moments.add(*into)
 
         exchange(gone, come)
         with self._whole(lambda: exchange(come, gone)):
-            self._settle("relabel", began, len(places), refactored=False)
+            anew = not torch.equal(w, now)
+            if anew:
+                self.inverse = inverse(self.moments.gram, self.ridge)
+            self._settle("relabel", began, len(places), refactored=anew)
         self.examples.targets[places.to(self.examples.targets.device)] = turned.to(self.examples.targets)
         self.examples.labels[places] = labels.long()
+        self.examples.weights[places] = now
         return self.requests[-1]
 
     def refresh(self) -> Request:
@@ -170,14 +212,17 @@ class ForgettableModel:
         return self.requests[-1]
 
     def solved_anew(self, user: Data | Any, *, core: Data | Any) -> "ForgettableModel":
-        """The problem of these examples from nothing, with this model's features and ridge."""
+        """The problem of these examples from nothing, with this model's features, ridge and class weights."""
+        if self.weights_unknown:
+            raise NeedError("This state comes from a version that did not keep class weights. Fit anew with them.")
         moments = Moments.zero(len(self.weights), self.weights.shape[1], self.encoder.device)
         for data in (Data.of(core), Data.of(user)):
             for batch in data.batches(1024):
                 codes, targets = self.encoder(batch.x, batch.y)
-                moments.add(codes.flatten(0, 1), targets.flatten(0, 1))
+                w = weights_by_class(batch.y, self.class_weights)
+                moments.add(codes.flatten(0, 1), targets.flatten(0, 1), w.repeat_interleave(codes.shape[1]))
         model = empty_model(self.encoder, self.ridge, len(self.weights), self.weights.shape[1])
-        model.moments = moments
+        model.moments, model.class_weights = moments, self.class_weights
         model.inverse = inverse(moments.gram, self.ridge)
         model._settle("fit", time.perf_counter(), len(Data.of(user)), refactored=True)
         return model
@@ -291,19 +336,6 @@ class ForgettableModel:
         seconds = time.perf_counter() - began
         left = len(self.examples) if left is None else left
         self.requests.append(Request(kind, examples, left, found.certificate, moved, refactored, seconds))
-
-
-def _several(ids: Iterable[Hashable] | str | int) -> Iterable[Hashable]:
-    """Ids, where one may come alone."""
-    return [ids] if isinstance(ids, (str, int)) else ids
-
-
-def _check_hashable(ids: Iterable[Hashable]) -> None:
-    """Before any work: an example without a place under its id could never be asked for again."""
-    try:
-        set(ids)
-    except TypeError as e:
-        raise DataError("Ids must be hashable, such as text or whole numbers.") from e
 
 
 def _flat(codes: Tensor, targets: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -60,6 +60,12 @@ class Moments:
         """Take examples out, exactly."""
         self._shift(codes, targets, weights, -1)
 
+    def check_room(self, weights: Shaped[Tensor, " n"], instead_of: Shaped[Tensor, " n"]) -> None:
+        """Raise unless examples of these weights can come in for others."""
+        total = self.weight + int(weights.sum()) - int(instead_of.sum())
+        if total > MOST_WEIGHT:
+            raise SettingError(f"Example weights must sum to at most {MOST_WEIGHT}, but would sum to {total}.")
+
     def _shift(self, codes: Tensor, targets: Tensor, weights: Tensor | None, sign: int) -> None:
         if codes.shape[1:] != self.cross.shape[:1] or targets.shape[1:] != self.cross.shape[1:]:
             raise MismatchError(
@@ -67,6 +73,12 @@ class Moments:
                 f"of shape {tuple(codes.shape)} and targets of shape {tuple(targets.shape)}."
             )
         w = torch.ones(len(codes), dtype=torch.int64) if weights is None else weights.cpu()
+        # Looked at first: the sum of larger ones could wrap around and look small.
+        if len(w) and float(w.double().max()) > MOST_WEIGHT:
+            raise SettingError(
+                f"Example weights must sum to at most {MOST_WEIGHT}, where sums stay exact, but one alone is "
+                f"{float(w.double().max()):.0f}. Use smaller weights."
+            )
         if w.is_floating_point() and not bool((w == w.round()).all()):
             raise SettingError("Example weights must be whole numbers, which keeps sums exact. Scale and round them.")
         total = self.weight + sign * int(w.sum())

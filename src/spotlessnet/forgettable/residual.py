@@ -66,7 +66,7 @@ def scheme(largest: float, row: float, size: float, ridge: int, d: int, columns:
     wanted = SPARE + 2 + 1.5 * math.log2(max(d, 2)) + math.log2(max(size / ridge, 1.0))
     shift = max(1, math.ceil(math.log2(max(largest, 2.0)) / 2))
     found = []
-    for cut, sums in ((0, row), (shift, max(row * 2.0**-shift + d / 2, d * 2.0 ** (shift - 1)))):
+    for cut, sums in ((0, row), (shift, max(row * 2.0**-shift, (d + 1) * 2.0**shift))):
         bits = EXACT - math.ceil(math.log2(max(sums, 2.0)))
         if bits >= 2:
             one = Scheme(cut, bits, math.ceil(wanted / bits))
@@ -126,10 +126,11 @@ def _halves(
     high_sum, low_sum = torch.empty_like(joined), torch.empty_like(joined)
     for start in range(0, len(gram), ROWS):
         rows = slice(start, min(start + ROWS, len(gram)))
-        low = gram[rows].clone()
-        low.diagonal(offset=start).add_(ridge)
-        high = (low * 2.0**-shift).round_()
-        low.add_(high, alpha=-(2.0**shift))
+        # Two passes over the moments: on a GPU the time of a request goes into reading them.
+        high = torch.div(gram[rows], 2.0**shift, rounding_mode="trunc")
+        low = torch.add(gram[rows], high, alpha=-(2.0**shift))
+        high.diagonal(offset=start).add_(ridge >> shift)
+        low.diagonal(offset=start).add_(ridge % 2**shift)
         torch.mm(high, joined, out=high_sum[rows])
         torch.mm(low, joined, out=low_sum[rows])
     return [high_sum * 2.0**shift, low_sum]

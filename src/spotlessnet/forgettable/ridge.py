@@ -7,8 +7,12 @@ import torch
 from jaxtyping import Float, Int16, Shaped
 from torch import Tensor
 
+from spotlessnet.core.errors import SettingError
 from spotlessnet.forgettable.inverse import cholesky, solve
 from spotlessnet.forgettable.moments import Moments
+
+LARGEST_RIDGE = 2**53
+"""Up to here float64 holds every whole number."""
 
 CANDIDATES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
 """Ridges that are tried, as shares of `ridge_unit`."""
@@ -85,4 +89,9 @@ def ridge_unit(core_diagonal: float, core_rows: int, rows: int) -> float:
 
 def as_ridge(share: float, mean: float) -> int:
     """A ridge as a whole number, which keeps the problem exact; at least one, which keeps it definite."""
+    if not share * mean <= LARGEST_RIDGE:
+        raise SettingError(
+            f"A ridge must come to at most 2⁵³, up to where sums stay exact, but {share:g} of {mean:.3g} is more. Give "
+            f"at most {LARGEST_RIDGE / mean:.1g}."
+        )
     return max(1, round(share * mean))

@@ -1,7 +1,9 @@
 """What a file of a forgettable model says, checked before anything is made from it: it may have come from anyone."""
 
+import hashlib
 import json
 import re
+import warnings
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,6 +59,9 @@ class Saved:
     ridge_from: str
     classes: int
     batch_size: int
+    lanes: int
+    class_weights: Tensor | None
+    weights_unknown: bool
     spread: float
     weight: int
     count: int
@@ -73,6 +78,16 @@ def as_bytes(value: list[Any]) -> Tensor:
     return torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
 
 
+def digest_of(about: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
+    """The SHA-256 of everything in a file but this digest itself: what disk or transport changed is noticed by it."""
+    found = hashlib.sha256(json.dumps({n: v for n, v in about.items() if n != "digest"}, sort_keys=True).encode())
+    for name in sorted(tensors):
+        value = tensors[name].detach().cpu().contiguous()
+        found.update(f"\n{name} {value.dtype} {tuple(value.shape)}\n".encode())
+        found.update(value[..., None].flatten().view(torch.uint8).numpy().data)
+    return found.hexdigest()
+
+
 def read_saved(path: Path, about: Mapping[str, str], tensors: dict[str, Tensor]) -> Saved:
     """The parts of a file, or a `DataError` that says which of them cannot be."""
     if about.get("format") not in (FORMAT, EARLIER):
@@ -82,11 +97,21 @@ def read_saved(path: Path, about: Mapping[str, str], tensors: dict[str, Tensor])
         _check_shapes(saved)
         _check_sums(saved)
         _check_examples(saved)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as e:
+        # Whatever names lanes was written by a version that writes a digest too.
+        must("digest" in about or "lanes" not in about, "its digest is missing")
+        whole = about.get("digest") is None or about["digest"] == digest_of(about, tensors)
+        must(whole, "its content is not what its digest was made from")
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError, OverflowError) as e:
         why = f"{str(e)[:160]} is missing" if isinstance(e, KeyError) else str(e)[:160] or type(e).__name__
         raise DataError(
             f"{path} is a damaged forgettable model: {why}. Take the file that its receipt speaks of."
         ) from e
+    if "digest" not in about:
+        warnings.warn(
+            f"{path} comes from a version that wrote no digest into states, so that a change to it may go unnoticed. "
+            "Compare it with its receipt.",
+            stacklevel=3,
+        )
     return saved
 
 
@@ -123,6 +148,11 @@ def _parsed(about: Mapping[str, str], tensors: dict[str, Tensor]) -> Saved:
         ridge_from=about["ridge_from"][:80],
         classes=number(about, "classes", 1, 2**20),
         batch_size=number(about, "batch_size", 1, MOST_AT_ONCE),
+        # Files from before there were lanes have the usual ones.
+        lanes=number(about, "lanes", 0, MOST_AT_ONCE) if "lanes" in about else 0,
+        class_weights=_class_weights(about),
+        # Before they were kept, examples that do not weigh one had some that nobody knows any more.
+        weights_unknown="class_weights" not in about and bool((tensors["examples.weights"] > 1).any()),
         spread=spread,
         weight=number(about, "weight", 0, MOST_WEIGHT),
         count=number(about, "count", 0, MOST_WEIGHT),
@@ -130,8 +160,20 @@ def _parsed(about: Mapping[str, str], tensors: dict[str, Tensor]) -> Saved:
     )
 
 
+def _class_weights(about: Mapping[str, str]) -> Tensor | None:
+    """The weight of each class, as plain whole numbers."""
+    listed = loads_once(about.get("class_weights", "null").encode())
+    if listed is None:
+        return None
+    fits = isinstance(listed, list) and all(type(w) is int and 0 <= w <= MOST_WEIGHT for w in listed)
+    must(fits and len(listed) == number(about, "classes", 1, 2**20), "its class weights must be one number per class")
+    return torch.tensor(listed, dtype=torch.long)
+
+
 def _check_shapes(saved: Saved) -> None:
+    must(saved.gram.ndim == saved.cross.ndim == 2, "its sums must be tables")
     n, d, outputs = len(saved.ids), len(saved.gram), saved.cross.shape[-1]
+    must(not saved.lanes or saved.batch_size % saved.lanes == 0, "its lanes must divide its batches")
     must(saved.gram.shape == (d, d) and d > 0, "its sums of products must be a square")
     must(saved.cross.shape == (d, outputs) == saved.weights.shape, "its weights and sums must have one shape")
     must(saved.scale.shape in ((d,), (d - 1,)), f"it has scales of shape {tuple(saved.scale.shape)} for {d} features")

@@ -24,7 +24,8 @@ def described(features: nn.Module) -> dict[str, Any] | None:
         return {"kind": "linearised", "layers": features.names}
     if isinstance(features, TangentSketch):
         shapes = {name: list(value.shape) for name, value in features.named_buffers() if "." not in name}
-        return {"kind": "tangent", "layers": features.names, "pooled": features.with_pooled, "shapes": shapes}
+        settings = {"pooled": features.with_pooled, "even": features.even}
+        return {"kind": "tangent", "layers": features.names, **settings, "shapes": shapes}
     return None
 
 
@@ -60,7 +61,9 @@ def _rebuilt(backbone: nn.Module, description: dict[str, Any], known: Mapping[st
         if any(known.get(name) != tuple(shape) for name, shape in shapes.items()):
             raise ValueError("a sketch has another shape than its weights")
         directions: Tensor = torch.zeros(shapes["directions"])
-        made = TangentSketch(backbone, directions, description["layers"], pooled=description["pooled"])
+        # Files from before there was a choice kept all features.
+        settings = {"pooled": bool(description["pooled"]), "even": bool(description.get("even", False))}
+        made = TangentSketch(backbone, directions, description["layers"], **settings)
         device = next(backbone.parameters()).device
         for name, shape in shapes.items():
             setattr(made, name, torch.zeros(shape, device=device))

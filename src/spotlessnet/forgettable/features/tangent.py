@@ -5,6 +5,7 @@ What fine-tuning a layer could change about an answer, to first order, is linear
 """
 
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 
 import torch
 from jaxtyping import Float
@@ -15,6 +16,9 @@ from spotlessnet.core.errors import MismatchError, SettingError, check_positive
 from spotlessnet.core.source import Inputs
 from spotlessnet.forgettable.adapt import call
 from spotlessnet.forgettable.features.pooled import pool
+
+MANY = 4096
+"""Features from which on the speed of a product decides how long a request takes."""
 
 
 def sketchable(backbone: nn.Module) -> list[str]:
@@ -45,6 +49,9 @@ class TangentSketch(nn.Module):
     - `rank_in`, `rank_out`: columns of the sketches; `rank_out` counts per direction.
     - `seed`: of the random sketches, until `align` fits them to core data.
     - `pooled`: whether the pooled features themselves come first.
+    - `even`: leave out up to 15 of the last features, so that their number, with the constant one that the problem
+      adds, is a multiple of 16. A GPU multiplies matrices of other sizes at two thirds of the speed. From `MANY`
+      features on.
     """
 
     def __init__(
@@ -57,6 +64,7 @@ class TangentSketch(nn.Module):
         rank_out: int = 16,
         seed: int = 0,
         pooled: bool = True,
+        even: bool = False,
     ) -> None:
         super().__init__()
         check_positive("rank_in", rank_in)
@@ -70,7 +78,7 @@ class TangentSketch(nn.Module):
                 f"are not. Known are {', '.join(known[-6:]) or 'none'}."
             )
         self.backbone = backbone.eval().requires_grad_(False)
-        self.with_pooled = pooled
+        self.with_pooled, self.even = pooled, even
         self.register_buffer("directions", directions.detach().float())
         draw = torch.Generator().manual_seed(seed)
         modules = dict(backbone.named_modules())
@@ -90,10 +98,19 @@ class TangentSketch(nn.Module):
     def blocks(self, features: int) -> list[int]:
         """Sizes of the groups of features that share a scale: the pooled ones, then one group per layer."""
         sizes = [self._sketch("in", i).shape[1] * self._sketch("out", i)[:, 0].numel() for i in range(len(self.names))]
-        first = features - sum(sizes)
-        if first < 0 or (first > 0) != self.with_pooled:
-            raise MismatchError(f"The sketches make {sum(sizes)} features, but {features} came.")
-        return [first, *sizes] if self.with_pooled else sizes
+        width = self._sketch_directions().shape[1] if self.with_pooled else 0
+        total = width + sum(sizes)
+        if features != self._kept(total):
+            raise MismatchError(f"The sketches make {self._kept(total)} features, but {features} came.")
+        ends = list(accumulate([width, *sizes]))
+        return [min(end, features) - start for start, end in pairwise([0, *ends]) if start < min(end, features)]
+
+    def _kept(self, features: int) -> int:
+        return (features + 1) // 16 * 16 - 1 if self.even and features >= MANY else features
+
+    def _sketch_directions(self) -> Tensor:
+        assert isinstance(self.directions, Tensor)
+        return self.directions
 
     def _sketch(self, side: str, i: int) -> Tensor:
         value = getattr(self, f"{side}_{i}")
@@ -107,7 +124,8 @@ class TangentSketch(nn.Module):
             seen = _project(a, self._sketch("in", i))  # [N, positions, r]
             per_direction = [seen.mT @ _project(slope[i], self._sketch("out", i)[m]) for m, slope in enumerate(slopes)]
             parts.append(torch.stack(per_direction, dim=1).float().flatten(1))
-        return torch.cat(parts, dim=1)
+        found = torch.cat(parts, dim=1)
+        return found[:, : self._kept(found.shape[1])]
 
     def _gradients(self, x: Inputs) -> tuple[Tensor, list[Tensor], list[tuple[Tensor, ...]]]:
         """Pooled features, the layers' inputs, and for each direction the gradients at the layers' outputs."""
@@ -129,7 +147,7 @@ class TangentSketch(nn.Module):
             with torch.enable_grad():
                 named = x if isinstance(x, dict) else {}
                 g = pool(call(self.backbone, x), **named)
-                tops = (g.float() @ self.directions.to(g.device).T).sum(dim=0)  # type: ignore[operator]  # a buffer
+                tops = (g.float() @ self._sketch_directions().to(g.device).T).sum(dim=0)
                 leaves = [made[i] for i in range(len(self.names))]
                 slopes = [
                     torch.autograd.grad(top, leaves, retain_graph=m + 1 < len(tops)) for m, top in enumerate(tops)
