@@ -103,7 +103,10 @@ def made(kind: str, count: int = 90, epochs: int = 25) -> tuple[Trained, Split]:
     return fit(start, data), Split(forget=gone, kept=data.without(gone), test=Data.of(rows(draw, 60)))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+LONG = ("texts", "pictures")
+
+
+@pytest.mark.parametrize("kind", [pytest.param(k, marks=pytest.mark.slow) if k in LONG else k for k in KINDS])
 def test_retraining_passes_and_an_original_is_caught(kind):
     original, split = made(kind)
     scrubs = {"retrain": Retrain(coupled=False, seed=50), "nothing": Nothing()}

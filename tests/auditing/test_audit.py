@@ -87,7 +87,7 @@ def test_every_figure_has_something_to_show_and_the_page_holds_them(report):
     assert set(curves.leak) == {"forget rows", "retain rows", "test rows"}
     assert len(curves.paths["original"]) == 31
     assert all(0 < f <= 1 for f in curves.roc["original"][0])
-    assert page(report).count("<svg") == 7
+    assert page(report).count("<figure") == 7
 
 
 def test_costs_stand_beside_one_retraining(report):

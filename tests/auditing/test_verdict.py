@@ -14,6 +14,7 @@ from spotlessnet.auditing.equivalence import EquivalenceTest, attack_check, judg
 from spotlessnet.auditing.evidence import Evidence, row_test
 from spotlessnet.auditing.seeds import scrub_every_seed
 from spotlessnet.auditing.verdict import Check, Verdict
+from spotlessnet.auditing.wording import why
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import DataError, MismatchError, NeedError, SettingError
 from spotlessnet.core.intervals import Interval, ratio_interval, t_interval
@@ -54,11 +55,11 @@ def state(found: Verdict, name: str) -> str:
 def test_the_four_answers():
     retrained = judge(group(1))
     assert (retrained.outcome, retrained.oracle, retrained.power) == ("forgotten", "forgotten", "not forgotten")
-    assert "consistent with retraining" in retrained.reason
+    assert "answer the forgotten examples like networks that never saw them" in retrained.reason
     assert 0 < retrained.resolution < 0.2
     original = judge(group(1, 6.0))
     assert original.outcome == "not forgotten"
-    assert "remembered share: different, 1.0" in original.reason
+    assert "of what the original network remembers of the forgotten examples, 10" in original.reason
     streisand = judge(group(1, -4.0))
     assert streisand.outcome == "not forgotten"
     assert streisand.checks[0].value < -0.4
@@ -79,7 +80,7 @@ def test_rows_without_memory_are_inconclusive_whatever_the_candidate():
     for candidate in (group(1), group(1, 3.0), group(5, 0.0)):
         found = judge(candidate, original_shift=0.0)
         assert found.outcome == "inconclusive"
-        assert "the untouched original is not caught" in found.reason
+        assert "they left no trace that this audit can see" in found.reason
         assert found.power != "not forgotten"
 
 
@@ -92,7 +93,8 @@ def test_a_weak_memory_is_inconclusive_because_the_resolution_is_too_coarse():
 def test_damage_is_not_forgetting():
     found = judge(group(1, test=0.2))
     assert found.outcome == "inconclusive"
-    assert "error on test rows: different" in found.reason
+    assert "the error on new examples is higher than that of retrained networks, by 1" in found.reason
+    assert found.reason.endswith("a damaged network proves nothing about forgetting")
     assert judge(group(1, test=0.01)).outcome == "forgotten"  # better than retrained is no damage
 
 
@@ -100,7 +102,7 @@ def test_a_broken_audit_admits_it():
     bad = group(103, 6.0)
     found = QUICK(group(101, 6.0), group(1), group(102), bad)
     assert found.outcome == "inconclusive"
-    assert "held-out retrained networks come out 'not forgotten'" in found.reason
+    assert "networks that never saw the forgotten examples come out as 'not forgotten'" in found.reason
 
 
 def test_seeds_that_make_no_difference_are_noticed():
@@ -111,7 +113,7 @@ def test_seeds_that_make_no_difference_are_noticed():
 
 
 def test_too_few_seeds_give_no_verdict_and_no_test_data_is_fine():
-    assert "4 paired seeds are too few, at least 5 are needed" in judge(group(1, seeds=4), seeds=4).reason
+    assert "4 pairs of trainings are too few, at least 5 are needed" in judge(group(1, seeds=4), seeds=4).reason
     groups = [replace(group(s, shift), test_error=torch.empty(0, dtype=float64)) for s, shift in
               ((101, 6.0), (1, 0.0), (102, 0.0), (103, 0.0))]  # fmt: skip
     found = QUICK(*groups)
@@ -264,9 +266,9 @@ def test_messages():
 def test_rows_that_differ_while_the_mean_does_not_are_called_that():
     same = Check("remembered share", "same", 0.0, -0.1, 0.1, 0.2)
     rows = Check("margins row by row", "different", 3.0, math.nan, math.nan, math.nan)
-    assert EquivalenceTest.reason([same, rows]).endswith("a few rows may be, or the training differed")
-    assert "On the whole" not in EquivalenceTest.reason([replace(same, state="different"), rows])
-    assert "On the whole" not in EquivalenceTest.reason([replace(same, state="unclear"), rows])
+    assert why([same, rows]).endswith("a few examples may be, or the training differed")
+    assert "On the whole" not in why([replace(same, state="different"), rows])
+    assert "On the whole" not in why([replace(same, state="unclear"), rows])
 
 
 def stranger_group(seed: int, forgotten: float = 0.0, doubt: float = 0.0, rows: slice = slice(None)) -> Evidence:
@@ -288,7 +290,8 @@ def test_a_network_trained_otherwise_is_not_accused_of_memory():
     found = among_strangers(otherwise)
     assert found.outcome == "forgotten"
     assert found.reason == (
-        "nothing is left beyond what retraining leaves; the network was trained differently, but remembers no more"
+        "nothing is left of the forgotten examples beyond what retraining leaves; the network was trained differently, "
+        "but remembers no more"
     )
     without = QUICK(group(101, 6.0), replace(otherwise, unseen=None), group(102), group(103))
     assert state(without, "row by row") == "different"

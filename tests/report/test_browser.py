@@ -1,13 +1,20 @@
 """The page in a real browser: it renders, complains about nothing, and talks to nobody."""
 
+import re
 import shutil
 import struct
 import subprocess
 import zlib
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from spotlessnet.auditing.audit_report import AuditReport
+from spotlessnet.auditing.verdict import Check, Checks
+from spotlessnet.report.chips import MEANING
 from spotlessnet.report.page import page
+from tests.report import layout
 from tests.report.example import report
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -35,7 +42,7 @@ def test_the_browser_shows_verdict_table_and_figures_without_a_complaint(tmp_pat
     """A request that the page made would be refused by its own policy, and the console would say so."""
     seen = browse(tmp_path, "--dump-dom", "--enable-logging=stderr")
     assert "✓ Forgotten" in seen.stdout
-    assert seen.stdout.count("<svg") == 7
+    assert seen.stdout.count("<figure") == 7
     assert "relearn time" in seen.stdout
     assert "CONSOLE" not in seen.stderr
 
@@ -70,3 +77,59 @@ def read_png(data: bytes) -> tuple[int, int, bytes]:
             packed += data[place + 8 : place + 8 + length]
         place += 12 + length
     return width, height, zlib.decompress(packed)
+
+
+def looked_at(tmp_path, text: str) -> dict[str, dict[str, Any]]:
+    return layout.read(browse(tmp_path, "--dump-dom", "--virtual-time-budget=20000", text=layout.framed(text)).stdout)
+
+
+def crowded() -> AuditReport:
+    """Eleven methods with long names, as in the demo, all readouts, and everything that the top of a page can have."""
+    told = report()
+    assert told.verdict is not None
+    names = ("short retraining", "NTK, then 3 epochs", "Newton", "negative gradient", "random labels", "Fisher noise")
+    more = [replace(row, method=name) for name in names for row in told.rows if row.method == "fine-tune"]
+    others = ("error on retain", "loss on forget", "margin on forget", "entropy attack", "LiRA")
+    made = [*told.rows, *more]
+    made += [replace(row, readout=name) for name in others for row in made if row.readout == "error on forget"]
+    checks = [Check(n, "same", 0.01, -0.02, 0.03, 0.1, "nats a row, 0.0412 by chance; p = 0.43") for n in MEANING]
+    header = {"request": "ab" * 32, "network": "MLP, 4,810 weights", "original network": "commitment " + "0f" * 32}
+    header["new network, scrubbed.safetensors"] = "SHA-256 " + "cd" * 32
+    return replace(told, rows=tuple(made), header=header, verdict=replace(told.verdict, checks=Checks(checks)))
+
+
+def test_no_table_is_cut_without_a_hint_and_no_text_lies_on_another(tmp_path):
+    seen = looked_at(tmp_path, page(crowded()))
+    assert {name: one["width"] for name, one in seen.items()} == {
+        "wide": 1280, "phone": 390, "phone folded": 390, "print": layout.A4[0],
+    }  # fmt: skip
+    assert [one["found"] for one in seen.values()] == [[]] * 4
+    assert seen["wide"]["texts"] > 300
+    # Where a table is wider than the window, it says so; on paper and on a wide screen all of them fit.
+    assert seen["phone"]["hints"] > 0
+    assert seen["wide"]["hints"] == seen["print"]["hints"] == 0
+    assert 0 < seen["print"]["sheet"] <= layout.A4[1]
+
+
+def test_what_is_cut_or_lies_on_another_would_be_noticed(tmp_path):
+    long = '<p style="white-space:nowrap">a long line, cut at its right</p>'
+    wide = '<table style="width:99rem"><tr><td>wide</td></tr></table>'
+    faults = {
+        "cut without a hint: div.hidden": f'<div class="hidden" style="overflow:hidden;width:9rem">{long}</div>',
+        "cut without a hint: div.silent": f'<div class="silent" style="overflow-x:auto">{wide}</div>',
+        "off the page: p.broad": '<p class="broad" style="width:99rem">wider than any window</p>',
+        "overlap: p. upon it | p. below": '<p>below</p><p style="margin-top:-2.6rem">upon it</p>',
+    }
+    bad = f"<!DOCTYPE html><html><body><main>{''.join(faults.values())}</main></body></html>"
+    found = looked_at(tmp_path, bad)["phone"]["found"]
+    assert all(any(one.startswith(fault) for one in found) for fault in faults), found
+
+
+def test_the_summary_prints_on_one_page(tmp_path):
+    whole = page(crowded())
+    sheet = whole[: whole.index('<section id="asked">')].replace("break-after:page", "") + "</main></body></html>"
+    target = tmp_path / "sheet.pdf"
+    browse(tmp_path, f"--print-to-pdf={target}", "--no-pdf-header-footer", text=sheet)
+    assert len(re.findall(rb"/Type\s*/Page\b", target.read_bytes())) == 1
+    browse(tmp_path, f"--print-to-pdf={target}", "--no-pdf-header-footer", text=whole)
+    assert len(re.findall(rb"/Type\s*/Page\b", target.read_bytes())) > 3  # what is folded on the screen is printed

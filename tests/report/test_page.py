@@ -1,5 +1,6 @@
 """The page tells everything, to everyone, and asks nothing of the network."""
 
+import html
 import html.parser
 import math
 import re
@@ -9,8 +10,11 @@ import pytest
 
 from spotlessnet.auditing.audit_report import Cost, Curves
 from spotlessnet.auditing.rows import Row
+from spotlessnet.auditing.verdict import NEVER_SAW
+from spotlessnet.auditing.wording import NEXT
 from spotlessnet.report.exports import as_csv, as_json_lines, as_model_card
-from spotlessnet.report.page import cost_in_words, in_plain_words, number, page
+from spotlessnet.report.number import number
+from spotlessnet.report.page import cost_in_words, in_plain_words, page
 from tests.report.example import report
 
 VOID = {"meta", "br", "link", "img", "hr", "input"}
@@ -54,14 +58,16 @@ def test_the_page_holds_every_part_and_nests():
     for part in (
         "✓ Forgotten",
         "What was asked",
-        "Original, scrubbed, retrained",
+        "Original, unlearned, retrained",
         "Evidence",
         "Costs",
         "Limits",
         "Run it again",
     ):
         assert part in text
-    assert text.count("<svg") == text.count('role="img"') == 7
+    # Seven figures, four channels of the first picture, and three marks of its legend, which are words as well.
+    assert text.count("<figure") == 7
+    assert text.count("<svg") == text.count('role="img"') + 3 == 14
     assert len(read.ids) == len(set(read.ids))
     assert read.headings[0] == "h1"
     assert read.headings.count("h1") == 1
@@ -85,7 +91,9 @@ def test_every_figure_can_be_heard():
     assert all(len(label) > 5 for label in labels)
 
 
-@pytest.mark.parametrize(("word", "tone"), [("forgotten", "good"), ("not forgotten", "bad"), ("inconclusive", "open")])
+@pytest.mark.parametrize(
+    ("word", "tone"), [("forgotten", "good"), ("not forgotten", "bad"), ("inconclusive", "open"), (NEVER_SAW, "good")]
+)
 def test_each_verdict_has_its_colour_and_its_words(word, tone):
     text = page(report(word))
     assert f'class="verdict {tone}"' in text
@@ -93,8 +101,10 @@ def test_each_verdict_has_its_colour_and_its_words(word, tone):
         "forgotten": "like networks that never saw them",
         "not forgotten": "should not be released",
         "inconclusive": "can say neither",
+        NEVER_SAW: "none could be expected",
     }
     assert beginnings[word] in text
+    assert f"Next: {NEXT[word][0].upper()}{NEXT[word][1:]}." in html.unescape(text)
 
 
 def test_without_an_audit_the_page_says_that_there_is_no_verdict():
@@ -132,7 +142,7 @@ def test_one_seed_shows_numbers_without_intervals_or_marks():
     one = replace(report(), rows=tuple(row for row in report().rows if row.seed == 0))
     text = page(one)
     assert "Mean over 1 seed," in text
-    assert '<span class="above">▲' not in text
+    assert not any(f">{sign}<" in text for sign in "=≈≠")
 
 
 def test_a_capped_readout_is_shown_as_more_than_the_cap():

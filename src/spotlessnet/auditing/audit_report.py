@@ -8,6 +8,7 @@ from typing import Any
 
 from spotlessnet.auditing.rows import Row
 from spotlessnet.auditing.verdict import Checks, Verdict
+from spotlessnet.auditing.wording import NEXT
 from spotlessnet.core.deprecated import AcceptsOldNames, OldName
 
 
@@ -53,6 +54,7 @@ class AuditReport(metaclass=AcceptsOldNames):
     - `limits`: what was not shown; printed as it stands.
     - `rerun_command`: the command that makes this report once more.
     - `made`: date, versions and machine, for the foot of the page.
+    - `header`: request id, network and digests, for its top.
     """
 
     title: str
@@ -68,6 +70,7 @@ class AuditReport(metaclass=AcceptsOldNames):
     limits: Sequence[str] = ()
     rerun_command: str = ""
     made: Mapping[str, Any] = field(default_factory=dict)
+    header: Mapping[str, Any] = field(default_factory=dict)
 
     judgement = OldName("verdict")
     again = OldName("rerun_command")
@@ -83,13 +86,18 @@ class AuditReport(metaclass=AcceptsOldNames):
 
     @property
     def outcome(self) -> str:
-        """`forgotten`, `not forgotten`, `inconclusive`, or `not judged` where there is no verdict."""
+        """`forgotten`, `not forgotten`, `inconclusive`, `never saw the rows`, or `not judged` without a verdict."""
         return "not judged" if self.verdict is None else self.verdict.outcome
 
     @property
     def reason(self) -> str:
         """Why; where there is no verdict, the first limit says what was missing for one."""
         return "; ".join(self.limits[:1]) if self.verdict is None else self.verdict.reason
+
+    @property
+    def next_step(self) -> str:
+        """What to do now."""
+        return NEXT[self.outcome]
 
     def figures(self) -> list[dict[str, Any]]:
         """The audit section of a receipt: the outcome and why, then one figure a check."""

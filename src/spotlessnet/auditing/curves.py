@@ -1,6 +1,7 @@
 """What the figures of an audit show: noise against error, the attack's curve, confidences, and ways of the weights."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
@@ -24,7 +25,8 @@ from spotlessnet.readouts.mean_loss import MeanLoss
 from spotlessnet.readouts.parts import Part
 from spotlessnet.readouts.scores import kind_of, scores, scores_of
 from spotlessnet.training.fit import fit, train
-from spotlessnet.training.pairs import Trainings
+from spotlessnet.training.many import Executor, Finished, Task
+from spotlessnet.training.pairs import Trainings, rows_seen
 
 MANY = 256
 """Outputs of a row up to which the noise that is drawn comes from the exact Fisher diagonal."""
@@ -109,22 +111,39 @@ def _roc(
     return [*fpr, 1.0], [*tpr, 1.0]
 
 
-def watched_training(networks: Networks, split: Split, name: str) -> tuple[Paths, dict[str, Meter]]:
+@dataclass(frozen=True, eq=False)
+class Watched(Task):
+    """A training whose weights are looked at after each epoch, with what it took."""
+
+    def run(self, data: Data) -> Finished:
+        """The way of the weights, seconds and MiB."""
+        [start], [seed] = self.begun, self.seeds
+        way = [start.weights]
+        with Meter(start.device) as meter:
+            if start.trainer is None:
+                fit(start, self.rows(data), seed=seed, order_of=data, watch=_remembering(way))
+            else:  # a trainer of the user's own lets nobody watch; its way is drawn from end to end
+                way.append(train(start, self.rows(data), seed=seed).weights)
+        took = torch.tensor([meter.seconds, meter.memory], dtype=torch.float64)
+        return {"way": torch.stack(way).cpu(), "took": took}
+
+
+def watched_training(
+    networks: Networks, split: Split, name: str, executor: Executor | None = None
+) -> tuple[Paths, dict[str, Meter]]:
     """Train one pair on its own, watched: the ways of the weights, and what one training costs."""
     trainings = networks.trainings
-    first, seed = trainings.original[0], trainings.seeds[0]
-    start = first.begin("An audit")
+    start = trainings.original[0].begin("An audit")
+    data = split.first_trained_on
+    tasks = [Watched((start,), trainings.seeds[:1], rows[None]) for rows in rows_seen(split)]
     ways: dict[str, list[Tensor]] = {}
     meters: dict[str, Meter] = {}
-    for method, data in ((ORIGINAL, split.whole), (RETRAINED, split.retain)):
-        way = [start.weights]
-        with Meter(first.device) as meters[method]:
-            if start.trainer is None:
-                fit(start, data, first.recipe, seed=seed, order_of=split.first_trained_on, watch=_remembering(way))
-            else:  # a trainer of the user's own lets nobody watch; its way is drawn from end to end
-                way.append(train(start, data, seed=seed).weights)
-        ways[method] = way
-    ways[name] = [ways[ORIGINAL][-1], networks.scrubbed[name][0].gaussian.mean]
+    made = (executor or Executor()).run(tasks, data, "training one pair, watched")
+    for method, found in zip((ORIGINAL, RETRAINED), made, strict=True):
+        ways[method] = list(found["way"])
+        meters[method] = Meter(start.device)
+        meters[method].seconds, meters[method].memory = found["took"].tolist()
+    ways[name] = [ways[ORIGINAL][-1], networks.scrubbed[name][0].gaussian.mean.cpu()]
     return _in_a_plane(ways), meters
 
 

@@ -13,22 +13,26 @@ import torch
 from torch import Tensor
 
 from spotlessnet.auditing.evidence import Evidence, beyond_controls, row_test
-from spotlessnet.auditing.verdict import Check, Checks, Outcome, State, Verdict
+from spotlessnet.auditing.verdict import (
+    ATTACK,
+    FORGET_ERROR,
+    OTHERWISE,
+    ROWS,
+    SHARE,
+    TEST_ERROR,
+    Check,
+    Checks,
+    Outcome,
+    State,
+    Verdict,
+)
+from spotlessnet.auditing.wording import ALIKE, NO_TRACE, fails_itself, too_few, why
 from spotlessnet.core.errors import DataError, MismatchError, SettingError, check_positive
 from spotlessnet.core.intervals import Interval, ratio_interval
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.readouts.attack import Attack
 from spotlessnet.training.pairs import Trainings
-
-SHARE = "remembered share"
-FORGET_ERROR = "error on forgotten rows"
-ROWS = "margins row by row"
-TEST_ERROR = "error on test rows"
-ATTACK = "attack, area under the curve"
-"""The checks, as a report addresses them."""
-
-OTHERWISE = "trained differently, but remembers no more"
 
 MOST = 0.8
 """A row that kept so much of what the original remembers of it is remembered, however far controls move."""
@@ -107,22 +111,20 @@ class EquivalenceTest:
             return Verdict("inconclusive", reason, resolution, seeds, "inconclusive", "inconclusive", checks)
 
         if seeds < self.least:
-            return unknown(f"{seeds} paired seeds are too few, at least {self.least} are needed")
+            return unknown(too_few(seeds, self.least))
         if _all_alike(retrained, held_out):
-            return unknown(
-                "retrained networks of different seeds are all alike, so chance cannot be told; use smaller batches"
-            )
+            return unknown(ALIKE)
         # The audit is checked before it is believed: it must catch the original and let retrained networks pass.
         power = self.outcome(self.checks(original, original, retrained, held_out))
         oracle = self.outcome(self.checks(original, held_out, retrained, held_out))
         outcome = self.outcome(checks)
-        reason = self.reason(checks)
+        reason = why(checks)
         if power != "not forgotten":
             outcome = "inconclusive"
-            reason = "the untouched original is not caught: these rows leave no trace that this audit could see"
+            reason = NO_TRACE
         elif oracle != "forgotten":
             outcome = "inconclusive"
-            reason = f"held-out retrained networks come out {oracle!r}: the audit fails its own check; use more seeds"
+            reason = fails_itself(oracle)
         return Verdict(outcome, reason, resolution, seeds, oracle, power, checks)
 
     def checks(self, original: Evidence, candidate: Evidence, retrained: Evidence, held_out: Evidence) -> Checks:
@@ -149,21 +151,6 @@ class EquivalenceTest:
         if any(check.state == "different" and not check.guards for check in checks):
             return "not forgotten"
         return "forgotten" if all(check.state == "same" for check in checks) else "inconclusive"
-
-    @staticmethod
-    def reason(checks: Sequence[Check]) -> str:
-        """The checks that decided, in words."""
-        shown = [check for check in checks if check.state == "different" and not check.guards]
-        shown = shown or [check for check in checks if check.state != "same"]
-        if not shown and any(OTHERWISE in check.note for check in checks):
-            return f"nothing is left beyond what retraining leaves; the network was {OTHERWISE}"
-        if not shown:
-            return "consistent with retraining in every check"
-        text = "; ".join(str(check) for check in shown)
-        if [check.name for check in shown] == [ROWS] and Checks(checks)[SHARE].state == "same":
-            text += ". On the whole no more is remembered than after retraining: "
-            text += "a few rows may be, or the training differed"
-        return text
 
     def _share(self, original: Evidence, candidate: Evidence, retrained: Evidence) -> Check:
         base = retrained.margins.mean(dim=1)
@@ -198,7 +185,7 @@ class EquivalenceTest:
 
     def _rows(self, candidate: Evidence, retrained: Evidence) -> Check:
         found = row_test(candidate.margins, retrained.margins, self.permutations, self.seed)
-        note = f"nats a row, {found.floor:.3g} by chance; p = {found.p:.3g}"
+        note = f"nats a row, {found.floor:.2g} by chance; p = {found.p:.2g}"
         state: State = "different" if found.p <= self.false_alarm else "same"
         return Check(ROWS, state, found.nats, math.nan, math.nan, math.nan, note)
 

@@ -90,6 +90,7 @@ def audit_forgettable(
         limits=(*NOT_SHOWN, *LIMITS),
         rerun_command=rerun_command,
         made=environment_of(),
+        header={"network": f"forgettable model, {trainings.original[0].size:,} weights"},
     )
 
 

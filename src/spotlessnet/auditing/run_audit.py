@@ -1,6 +1,7 @@
 """`audit`: one method, one request, the battery of readouts over paired seeds, and one report of what they tell."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from spotlessnet.auditing.audit_report import AuditReport, Cost, Curves
@@ -11,15 +12,19 @@ from spotlessnet.auditing.networks import Networks
 from spotlessnet.auditing.seeds import scrub_seed
 from spotlessnet.auditing.shadow_attack import u_lira
 from spotlessnet.auditing.summary import ORIGINAL, RETRAINED
+from spotlessnet.auditing.verdict import NEVER_SAW, Verdict
+from spotlessnet.auditing.wording import never_saw
 from spotlessnet.core.deprecated import accepts_old_names
-from spotlessnet.core.progress import Meter, track
-from spotlessnet.core.scrub import Scrub
+from spotlessnet.core.progress import Meter, track, working
+from spotlessnet.core.scrub import Scrub, declared_by
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained, running_norms
 from spotlessnet.core.trainer import name_of
 from spotlessnet.readouts.scores import IN_WORDS, kind_of
 from spotlessnet.store.receipts import LIMITS, environment
 from spotlessnet.training.fit import UNCOUPLED
+from spotlessnet.training.kept import KNOW_THE_ROWS
+from spotlessnet.training.many import Executor
 from spotlessnet.training.pairs import train_pairs
 
 SMALL = 200_000
@@ -52,6 +57,7 @@ def audit(
     rerun_command: str = "",
     shadow_attack: bool = False,
     delivered: Trained | None = None,
+    executor: Executor | None = None,
 ) -> AuditReport:
     """Train originals and retrained networks over paired seeds, scrub, look at all of them, and judge.
 
@@ -66,41 +72,70 @@ def audit(
     - `rerun_command`: shown at the foot of the report.
     - `shadow_attack`: also attack shadow networks that were scrubbed the same way (minutes).
     - `delivered`: the network that a user takes away, shown as a row of its own.
+    - `executor`: how networks are trained, and where they are kept so that an interrupted audit goes on; in turn, and
+      nowhere, unless said.
     """
     if isinstance(original, Trained) and not original.can_retrain:
         return _without_retraining(original, split, scrub, name, title, rerun_command, delivered)
     began = original if isinstance(original, Trained) else original(0)
-    trainings = train_pairs(original, split, seeds=seeds, together=began.size <= SMALL)
+    trainings = train_pairs(original, split, seeds=seeds, together=began.size <= SMALL, executor=executor)
     networks = Networks.of(trainings, split, {name: scrub, **(others or {})})
-    paths, of_training = watched_training(networks, split, name)
+    paths, of_training = watched_training(networks, split, name, executor)
     meters = {**networks.meters(), **of_training}
     controls = networks.controls(split)
     rows = list(track(battery_rows(networks, split, controls, meters), "looking at the networks"))
     if delivered is not None:
         rows += delivered_rows(delivered, trainings, split, controls)
-    attacks = [u_lira(trainings.original[0], split, scrub)] if shadow_attack else []
+    with working("drawing curves"):
+        curves = curves_of(networks, split, controls, scrub, name, paths)
+    attacks = [u_lira(trainings.original[0], split, scrub, executor=executor)] if shadow_attack else []
     extra = [attack_check(attack.forgotten) for attack in attacks]
     diagnostics = networks.scrubbed[name][0].gaussian.diagnostics
+    verdict = judge_networks(networks.by(name), trainings, split, extra=extra)
     return AuditReport(
         title=title,
         method=name,
         rows=tuple(rows),
-        verdict=judge_networks(networks.by(name), trainings, split, extra=extra),
+        verdict=by_construction(verdict) if never_sees(scrub, trainings.original[0], split) else verdict,
         request=request_of(split),
         settings=_settings(scrub),
         assumed=list(diagnostics.assumed),
         lost=list(diagnostics.lost),
-        curves=curves_of(networks, split, controls, scrub, name, paths),
+        curves=curves,
         costs=_costs(meters, name),
-        limits=(*_limits(trainings.original[0], split), *LIMITS),
+        limits=(*_limits(trainings.original[0], split, executor), *LIMITS),
         rerun_command=rerun_command,
         made=environment_of(),
+        header=header_of(began),
     )
 
 
-def _limits(original: Trained, split: Split) -> tuple[str, ...]:
+def never_sees(scrub: Scrub, original: Trained, split: Split) -> bool:
+    """Whether nothing of the forgotten rows can reach what a method gives: neither they, nor copies, nor statistics."""
+    parts = declared_by(scrub)
+    if not parts or not all(part.never_sees_forgotten for part in parts) or split.request.copies:
+        return False
+    # Without buffers of its own, retraining begins at running statistics that were gathered with the rows.
+    carried = original.may_have_moved_statistics or (original.statistics_moved and original.init_buffers is None)
+    return not (running_norms(original.model) and carried)
+
+
+def by_construction(verdict: Verdict) -> Verdict:
+    """The verdict on a method that never sees the forgotten rows: no proof is asked of an audit that cannot give one.
+
+    What the audit shows still counts: a difference that is surely there, and a network that is worse on test rows.
+    """
+    damaged = any(check.guards and check.state != "same" for check in verdict.checks)
+    if verdict.outcome != "inconclusive" or damaged:
+        return verdict
+    return replace(verdict, outcome=NEVER_SAW, reason=never_saw(verdict.reason))
+
+
+def _limits(original: Trained, split: Split, executor: Executor | None = None) -> tuple[str, ...]:
     """What the report cannot say of such a network, and how its trainings were coupled if not by a recipe."""
     said = (*NOT_SHOWN, STATISTICS[original.statistics_moved]) if running_norms(original.model) else NOT_SHOWN
+    if executor is not None and executor.folder is not None:
+        said = (*said, KNOW_THE_ROWS)
     kind = kind_of(original, split.forget)
     if kind != "classes":
         said = (*said, f"Rows were compared by {IN_WORDS[kind]}, wherever this report speaks of margins.")
@@ -150,6 +185,7 @@ def _without_retraining(
         limits=(missing, *_limits(original, split), *LIMITS),
         rerun_command=rerun_command,
         made=environment_of(),
+        header=header_of(original),
     )
 
 
@@ -162,6 +198,11 @@ def request_of(split: Split) -> dict[str, object]:
     if asked.copies is not None:
         found["identical copies among the rows kept"] = asked.copies
     return found | {"ids missing": asked.missing, "duplicates": asked.duplicates}
+
+
+def header_of(network: Trained) -> dict[str, str]:
+    """The network in a line, for the top of a report."""
+    return {"network": f"{type(network.model).__name__}, {network.size:,} weights"}
 
 
 def _settings(scrub: Scrub) -> dict[str, str]:

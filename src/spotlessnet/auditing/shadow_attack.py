@@ -19,6 +19,7 @@ from spotlessnet.core.trained import Trained
 from spotlessnet.readouts.attack import Attack, attack_over_models
 from spotlessnet.readouts.lira import Spread, held_out_scores
 from spotlessnet.readouts.scores import scores_of
+from spotlessnet.training.many import Executor
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ def u_lira(
     bystanders: bool = True,
     spread: Spread = "student",
     seed: int = 0,
+    executor: Executor | None = None,
 ) -> ULiRA:
     """Audit a scrub on a request: train shadows on random halves of $D_f$, scrub each one, and attack them.
 
@@ -69,6 +71,7 @@ def u_lira(
     - `shadows`: how many, a multiple of four; 64 is the default budget, 256 what papers use.
     - `bystanders`: also watch as many retained rows as there are forgotten ones.
     - `spread`: how the variance of a row's margins is found; see `lira_scores`.
+    - `executor`: how shadows are trained, in turn unless said; see `Executor`.
     """
     targets = split.forgotten.nonzero().squeeze(1)
     watched = _some(split, len(targets), seed) if bystanders else None
@@ -81,6 +84,7 @@ def u_lira(
         shadows=shadows,
         seed=seed,
         validation=split.validation,
+        executor=executor,
     )
     return attack_shadows(trained_shadows, trained_shadows.scrubbed(scrub), spread=spread)
 

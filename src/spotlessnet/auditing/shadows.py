@@ -14,7 +14,7 @@ from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.scrub import Scrub
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Buffers, Trained, buffers_of
-from spotlessnet.training.fit_many import train_many
+from spotlessnet.training.many import Executor, train_many
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,11 +71,12 @@ class Shadows:
         found = scrub_every_seed(scrub, list(self.networks()), splits, seeds, "scrubbing shadows")
         return [one.network for one in found]
 
-    def retrained(self) -> list[Trained]:
+    def retrained(self, executor: Executor | None = None) -> list[Trained]:
         """Each shadow trained anew, with another seed, without the targets: what the audit must let pass."""
         seeds = _seeds(self.seed, len(self), again=True)
         keep = self.seen & ~self._is_target
-        return train_many([self.network] * len(self), self.data, seeds=seeds, keep=keep, label="retraining shadows")
+        begun = [self.network] * len(self)
+        return train_many(begun, self.data, seeds=seeds, keep=keep, label="retraining shadows", executor=executor)
 
     @property
     def _is_target(self) -> Bool[Tensor, " N"]:
@@ -92,6 +93,7 @@ def train_shadows(
     shadows: int = 64,
     seed: int = 0,
     validation: Data | None = None,
+    executor: Executor | None = None,
 ) -> Shadows:
     """Train shadows on random halves of the targets and bystanders, together with all the other rows.
 
@@ -102,6 +104,7 @@ def train_shadows(
     - `bystanders`: positions of rows that stay, whose safety is watched as well.
     - `recipe`: how to train; the network's own unless said.
     - `shadows`: how many, a multiple of four.
+    - `executor`: in turn unless said; see `Executor`.
     """
     if shadows < 4 or shadows % 4:
         raise SettingError(
@@ -121,7 +124,8 @@ def train_shadows(
         raise DataError("A shadow would be left without any row. Name fewer targets.")
     network = _begin(trained, recipe)
     seeds = _seeds(seed, shadows)
-    made = train_many([network] * shadows, data, seeds=seeds, keep=seen, label="training shadows")
+    begun = [network] * shadows
+    made = train_many(begun, data, seeds=seeds, keep=seen, label="training shadows", executor=executor)
     moved = made[0].statistics_moved
     return Shadows(
         network=network,

@@ -8,8 +8,21 @@ from typing import Any, Literal, SupportsIndex, overload
 from spotlessnet.core.deprecated import AcceptsOldNames, OldName
 from spotlessnet.core.errors import MismatchError, SettingError
 
-Outcome = Literal["forgotten", "not forgotten", "inconclusive"]
+Outcome = Literal["forgotten", "not forgotten", "inconclusive", "never saw the rows"]
 State = Literal["same", "different", "unclear"]
+
+NEVER_SAW: Outcome = "never saw the rows"
+"""Of methods that train on the other rows alone, where the rows leave no trace by which an audit could tell."""
+
+SHARE = "remembered share"
+FORGET_ERROR = "error on forgotten rows"
+ROWS = "margins row by row"
+TEST_ERROR = "error on test rows"
+ATTACK = "attack, area under the curve"
+"""The checks, as a report addresses them."""
+
+OTHERWISE = "trained differently, but remembers no more"
+"""The note of a check that matched controls excuse."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +52,12 @@ class Check:
         return f"{self.name}: {self.state}, {self.value:.3g}{limits}{'; ' if self.note else ''}{self.note}"
 
     def record(self) -> dict[str, Any]:
-        """The check for a receipt and for `verdict.json`; `guards` is a rule of the audit, not a figure."""
-        return {name: value for name, value in vars(self).items() if name != "guards"}
+        """The check for a receipt and for `verdict.json`; `guards` is a rule of the audit, not a figure.
+
+        With two digits: both outlast the purge, and a number with all its digits can tell which row was forgotten.
+        """
+        told = {name: value for name, value in vars(self).items() if name != "guards"}
+        return told | {name: float(f"{told[name]:.2g}") for name in ("value", "low", "high", "margin")}
 
 
 class Checks(tuple[Check, ...]):

@@ -1,0 +1,153 @@
+"""What an audit found, in sentences that need no statistics: why the verdict is what it is, and what to do next."""
+
+import math
+from collections.abc import Sequence
+
+from spotlessnet.auditing.verdict import (
+    ATTACK,
+    FORGET_ERROR,
+    NEVER_SAW,
+    OTHERWISE,
+    ROWS,
+    SHARE,
+    TEST_ERROR,
+    Check,
+    Checks,
+)
+
+SAME = "the unlearned networks answer the forgotten examples like networks that never saw them, in every check"
+DIFFERENT = (
+    "nothing is left of the forgotten examples beyond what retraining leaves; the network was trained differently, but "
+    "remembers no more"
+)
+NO_TRACE = (
+    "even the original network, which was trained on the forgotten examples, cannot be told from networks that never "
+    "saw them: they left no trace that this audit can see"
+)
+ALIKE = "retrained networks of different seeds are all alike, so chance cannot be told; use smaller batches"
+
+NEXT = {
+    "forgotten": "use the new network, and destroy the old one with its copies; keep the receipt",
+    "not forgotten": "do not use this network as one that has forgotten; retrain (`retrain`, `short-retrain`), or take "
+    "another method",
+    "inconclusive": "more pairs of trainings (`--seeds`, `sn.Audit(seeds=...)`) and test data make an audit surer; if "
+    "that does not help, retrain, which never reads the forgotten examples",
+    NEVER_SAW: "use the new network, and destroy the old one with its copies; keep the receipt",
+    "not judged": "give the initial weights and the recipe or your own training (`--init` with `--epochs` and `--lr`, "
+    "or `--train`), so that networks can be retrained to compare with",
+}
+"""What to do after each outcome."""
+
+
+def why(checks: Sequence[Check]) -> str:
+    """The checks that decided, as one or more sentences."""
+    shown = [check for check in checks if check.state == "different" and not check.guards]
+    shown = shown or [check for check in checks if check.state != "same"]
+    if not shown:
+        return DIFFERENT if any(OTHERWISE in check.note for check in checks) else SAME
+    text = "; ".join(sentence(check) for check in shown)
+    if [check.name for check in shown] == [ROWS] and Checks(checks)[SHARE].state == "same":
+        text += ". On the whole no more is remembered than after retraining: "
+        text += "a few examples may be, or the training differed"
+    return text
+
+
+def never_saw(reason: str) -> str:
+    """Why a method that never reads the forgotten examples needs no proof, and what kept the audit from giving one."""
+    return (
+        "the method trains on the other examples alone: no trace of the forgotten ones could be expected, and none was "
+        f"detected. The audit by itself could not have told, for {reason}"
+    )
+
+
+def too_few(seeds: int, least: int) -> str:
+    """Of a verdict over too few trainings."""
+    return f"{seeds} pairs of trainings are too few, at least {least} are needed"
+
+
+def fails_itself(oracle: str) -> str:
+    """Of an audit that does not pass what it must."""
+    return (
+        f"the audit fails its own check: networks that never saw the forgotten examples come out as {oracle!r}, where "
+        "it must call them 'forgotten'"
+    )
+
+
+def sentence(check: Check) -> str:
+    """One check in words, its numbers included.
+
+    >>> sentence(Check(SHARE, "different", 0.5, 0.4, 0.6, 0.2))
+    'of what the original network remembers of the forgotten examples, 50 % is left (40 % to 60 %; 20 % may be)'
+    """
+    told = {SHARE: _share, FORGET_ERROR: _error, TEST_ERROR: _error, ROWS: _rows, ATTACK: _attack}.get(check.name)
+    return str(check) if told is None else told(check)
+
+
+def _share(check: Check) -> str:
+    if not math.isfinite(check.low) or not math.isfinite(check.high):
+        return (
+            "how much is remembered cannot be told: the original network is hardly surer of the forgotten examples "
+            "than networks that never saw them"
+        )
+    limits = f"{_percent(check.low)} to {_percent(check.high)}"
+    if check.state == "unclear":
+        return (
+            f"how much is remembered cannot be told closely enough: {limits} of what the original network remembers of "
+            f"the forgotten examples, where −{_percent(check.margin)} to {_percent(check.margin)} would be as after "
+            "retraining"
+        )
+    if check.value < 0:
+        return (
+            "the forgotten examples are avoided, which gives them away: the unlearned networks are further from them "
+            f"than networks that never saw them, by {_percent(-check.value)} of what the original network remembers "
+            f"({_percent(-check.high)} to {_percent(-check.low)}; {_percent(check.margin)} may be)"
+        )
+    return (
+        f"of what the original network remembers of the forgotten examples, {_percent(check.value)} is left ({limits}; "
+        f"{_percent(check.margin)} may be)"
+    )
+
+
+def _error(check: Check) -> str:
+    whose = "the forgotten examples" if check.name == FORGET_ERROR else "new examples"
+    if "mean losses" in check.note:
+        what, least, unit = f"the loss on {whose}", f"{check.margin:.3g}", ""
+        value, low, high = (f"{abs(one):.3g}" for one in _outward(check))
+    else:
+        what, least, unit = f"the error on {whose}", f"{100 * check.margin:.1f}", " points"
+        value, low, high = (f"{100 * abs(one):.1f}" for one in _outward(check))
+    side = "lower" if check.value < 0 else "higher"
+    limits = f"({low} to {high}; {least} may be)" if check.low * check.high > 0 else f"(up to {high}; {least} may be)"
+    if check.state == "unclear":
+        return f"{what} may be {side} than that of retrained networks, by {value}{unit} {limits}"
+    worse = ": a damaged network proves nothing about forgetting" if check.guards else ""
+    return f"{what} is {side} than that of retrained networks, by {value}{unit} {limits}{worse}"
+
+
+def _outward(check: Check) -> tuple[float, float, float]:
+    """Value and limits, the nearer to zero first."""
+    near, far = sorted((check.low, check.high), key=abs)
+    return check.value, near, far
+
+
+def _rows(check: Check) -> str:
+    p = check.note.partition("p = ")[2].partition(";")[0].partition(":")[0]
+    chance = f" (chance alone would do so with a probability of {p})" if p else ""
+    if check.state == "unclear":
+        return f"it cannot be told whether single forgotten examples are remembered{chance}"
+    return f"single forgotten examples are answered differently than by networks that never saw them{chance}"
+
+
+def _attack(check: Check) -> str:
+    figures = (
+        f"area under the curve {check.value:.2f} ({check.low:.2f} to {check.high:.2f}), where 0.50 is guessing and "
+        f"{check.margin:.2f} may be"
+    )
+    if check.state == "unclear":
+        return f"it cannot be told whether an attacker recognises the forgotten examples: {figures}"
+    return f"an attacker recognises the forgotten examples among examples that were never seen: {figures}"
+
+
+def _percent(share: float) -> str:
+    text = f"{100 * share:.0f} %"
+    return "0 %" if text == "-0 %" else text.replace("-", "−")

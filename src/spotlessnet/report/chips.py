@@ -1,0 +1,100 @@
+"""Chips: pass, fail or unclear, said of a check; and marks beside readouts that never speak against the verdict."""
+
+import math
+from dataclasses import dataclass
+
+from spotlessnet.auditing.summary import RETRAINED, Line
+from spotlessnet.auditing.verdict import ATTACK, FORGET_ERROR, ROWS, SHARE, TEST_ERROR, Check, Checks, Verdict
+from spotlessnet.report.number import number
+
+
+@dataclass(frozen=True)
+class Chip:
+    """A word with a sign and a tone.
+
+    **Arguments:**
+
+    - `tone`: `good`, `bad`, `open`, or `soft` for what nothing depends on.
+    - `tip`: what it means, for who points at it.
+    """
+
+    sign: str
+    word: str
+    tone: str
+    tip: str = ""
+
+
+PASS, FAIL, UNCLEAR = Chip("✓", "pass", "good"), Chip("✗", "fail", "bad"), Chip("?", "unclear", "open")
+STATES = {"same": PASS, "different": FAIL, "unclear": UNCLEAR}
+
+CHECKED = {"error on forget": FORGET_ERROR, "error on test": TEST_ERROR, "margin on forget": SHARE}
+"""Readouts that a check of the verdict is about."""
+
+MEANING = {
+    SHARE: "How much of what the original remembers of the forgotten examples is left: 0 is as retrained, 1 as the "
+    "original, below 0 they are avoided.",
+    FORGET_ERROR: "How often the answers on the forgotten examples are wrong, beside retrained networks.",
+    ROWS: "Whether single forgotten examples are answered differently than by networks that never saw them.",
+    TEST_ERROR: "How often the answers on new examples are wrong: unlearning must not break the network.",
+    ATTACK: "How well an attacker tells forgotten examples from examples that were never seen; 0.5 is guessing.",
+}
+"""What each check looks at, in one sentence."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """A check as the page shows it."""
+
+    name: str
+    chip: Chip
+    meaning: str
+    figure: str
+    limits: str
+    allowed: str
+    note: str
+
+
+def told(check: Check) -> Told:
+    """A check, its figures as text."""
+    has_limits = not math.isnan(check.low)
+    return Told(
+        check.name,
+        STATES[check.state],
+        MEANING.get(check.name, ""),
+        number(check.value),
+        f"{number(check.low)} to {number(check.high)}" if has_limits else "–",
+        number(check.margin),
+        check.note,
+    )
+
+
+def self_tests(verdict: Verdict) -> list[tuple[str, Chip]]:
+    """What an audit must do before it is believed: catch the original, let retrained networks pass."""
+    caught = {"not forgotten": PASS, "forgotten": FAIL}.get(verdict.power, UNCLEAR)
+    passed = {"forgotten": PASS, "not forgotten": FAIL}.get(verdict.oracle, UNCLEAR)
+    return [("the unchanged original is caught", caught), ("networks that never saw the examples pass", passed)]
+
+
+def mark(line: Line, checks: Checks, band: tuple[float, float]) -> Chip | None:
+    """What stands beside a readout: the chip of the check that decides, or how it lies to retraining, in no colour.
+
+    A difference that is beyond chance may be far smaller than the verdict allows, so it must not look like a failure.
+
+    **Arguments:**
+
+    - `checks`: of the method that the line is about; none where the verdict is about another one.
+    - `band`: lowest and highest retrained network.
+    """
+    # The reference has no side to miss to, and one seed has no interval to miss by.
+    if line.method == RETRAINED or not math.isfinite(line.difference.low) or not line.miss:
+        return None
+    check = checks.get(CHECKED.get(line.readout, ""))
+    if check is not None:
+        chip = STATES[check.state]
+        return Chip(chip.sign, chip.word, chip.tone, f"check “{check.name}”")
+    if line.miss == "as retrained":
+        return Chip("=", "as retrained", "soft", "no difference from retrained networks was found")
+    tail = f"on average {line.miss} the retrained networks, by more than chance; no check of the verdict"
+    if band[0] <= line.mean.value <= band[1]:
+        return Chip("≈", "among retrained", "soft", f"among single retrained networks; {tail}")
+    return Chip("≠", f"{line.miss} retrained", "soft", f"outside all retrained networks; {tail}")

@@ -1,0 +1,171 @@
+"""Every verdict is said in sentences that a reader without statistics understands, numbers included."""
+
+import math
+from dataclasses import replace
+from importlib import import_module
+from typing import get_args
+
+import pytest
+import torch
+from torch import nn
+
+import spotlessnet as sn
+from spotlessnet.auditing.run_audit import by_construction, never_sees
+from spotlessnet.auditing.verdict import NEVER_SAW, Check, Checks, Outcome, State, Verdict
+from spotlessnet.auditing.wording import NEXT, sentence, why
+from spotlessnet.core.scrub import METHODS
+from spotlessnet.core.split import Request
+from spotlessnet.core.trained import Trained
+from spotlessnet.requests.audits import LEAST
+
+NAMES = ("remembered share", "error on forgotten rows", "margins row by row", "error on test rows")
+UNEXPLAINED = (
+    "margin-KL",
+    "remembered share",
+    "nats",
+    "unclear",
+    "oracle",
+    "held-out",
+    "Streisand",
+    "paired seeds",
+    "p =",
+)
+
+
+def check(name: str, state: State, value: float = 0.3, note: str = "") -> Check:
+    return Check(name, state, value, value - 0.1, value + 0.1, 0.2, note, guards=name == "error on test rows")
+
+
+@pytest.mark.parametrize("state", ["different", "unclear"])
+@pytest.mark.parametrize("name", [*NAMES, "attack, area under the curve"])
+def test_every_check_is_a_sentence_without_words_of_statistics(name, state):
+    notes = ("", "nats a row, 0.1 by chance; p = 0.001; beyond matched controls 0.2")
+    for value in (0.3, -0.3, 0.0):
+        for note in notes:
+            told = sentence(check(name, state, value, note))
+            assert not any(word in told for word in UNEXPLAINED), told
+            assert "nan" not in told
+            assert "--" not in told
+            assert "-" not in told or "attack" in name, told  # a minus is a minus, not a hyphen
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (
+            check("remembered share", "different", 0.5),
+            "of what the original network remembers of the forgotten examples, 50 % is left (40 % to 60 %; 20 % "
+            "may be)",
+        ),
+        (
+            check("remembered share", "different", -0.65),
+            "the forgotten examples are avoided, which gives them away: the unlearned networks are further from them "
+            "than networks that never saw them, by 65 % of what the original network remembers (55 % to 75 %; 20 % "
+            "may be)",
+        ),
+        (
+            check("error on forgotten rows", "different", -0.3),
+            "the error on the forgotten examples is lower than that of retrained networks, by 30.0 points (20.0 to "
+            "40.0; 20.0 may be)",
+        ),
+        (
+            check("error on forgotten rows", "different", 0.3, "mean losses, for the loss knows no wrong answers"),
+            "the loss on the forgotten examples is higher than that of retrained networks, by 0.3 (0.2 to 0.4; 0.2 may "
+            "be)",
+        ),
+        (
+            check("error on test rows", "different", 0.3),
+            "the error on new examples is higher than that of retrained networks, by 30.0 points (20.0 to 40.0; 20.0 "
+            "may be): a damaged network proves nothing about forgetting",
+        ),
+        (
+            check("error on test rows", "unclear", 0.05),
+            "the error on new examples may be higher than that of retrained networks, by 5.0 points (up to 15.0; 20.0 "
+            "may be)",
+        ),
+        (
+            Check("margins row by row", "different", 3.0, math.nan, math.nan, math.nan, "nats a row; p = 0.001; more"),
+            "single forgotten examples are answered differently than by networks that never saw them (chance alone "
+            "would do so with a probability of 0.001)",
+        ),
+        (
+            replace(check("remembered share", "unclear"), low=-math.inf, high=math.inf),
+            "how much is remembered cannot be told: the original network is hardly surer of the forgotten examples "
+            "than networks that never saw them",
+        ),
+    ],
+    ids=lambda one: one.name if isinstance(one, Check) else "",
+)
+def test_what_a_check_says(given, told):
+    assert sentence(given) == told
+
+
+def test_a_check_of_ones_own_is_shown_as_it_is():
+    assert sentence(Check("mine", "different", 1.0, 0.5, 1.5, 0.2)) == "mine: different, 1 [0.5, 1.5], may be 0.2"
+    assert why([check("remembered share", "same"), check("margins row by row", "same")]).endswith("in every check")
+
+
+def test_every_outcome_has_a_next_step():
+    assert set(NEXT) == {*get_args(Outcome), "not judged"}
+
+
+def verdict(outcome: Outcome, *checks: Check) -> Verdict:
+    return Verdict(outcome, "because", 0.1, LEAST, "forgotten", "inconclusive", Checks(checks))
+
+
+def test_a_method_that_never_sees_the_rows_needs_no_proof():
+    same = [check(name, "same") for name in NAMES]
+    found = by_construction(verdict("inconclusive", *same))
+    assert found.outcome == NEVER_SAW
+    assert found.reason == (
+        "the method trains on the other examples alone: no trace of the forgotten ones could be expected, and none was "
+        "detected. The audit by itself could not have told, for because"
+    )
+    assert by_construction(verdict("forgotten", *same)).outcome == "forgotten"
+    # What the audit shows still counts.
+    assert by_construction(verdict("not forgotten", check(NAMES[0], "different"))).outcome == "not forgotten"
+    assert by_construction(verdict("inconclusive", check(NAMES[3], "different"))).outcome == "inconclusive"
+
+
+def problem(copies: int = 0, model: nn.Module | None = None) -> tuple[Trained, sn.Split]:
+    data = sn.Data.of((torch.randn(20, 4), torch.arange(20) % 3))
+    split = replace(sn.rows([0, 1])(data), request=Request("rows", 2, copies=copies))
+    return Trained.of(model or nn.Linear(4, 3), recipe=sn.Recipe(epochs=1), init=model or nn.Linear(4, 3)), split
+
+
+@pytest.mark.parametrize("name", METHODS.names())
+def test_only_retraining_never_sees_them(name):
+    entry = METHODS.entry(name)
+    assert entry.never_sees_forgotten == (name in ("retrain", "short-retrain"))
+    if name in ("mixed-linear", "within-budget"):
+        return
+    trained, split = problem()
+    assert never_sees(entry.thing(), trained, split) == entry.never_sees_forgotten
+    assert not never_sees(sn.chain(sn.Retrain(), sn.NTK()), trained, split)
+
+
+def test_copies_and_running_statistics_may_bring_them_back():
+    assert not never_sees(sn.Retrain(), *problem(copies=1))
+    trained, split = problem(model=nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 3)))
+    assert never_sees(sn.Retrain(), trained, split)
+    assert not never_sees(sn.Retrain(), replace(trained, init_buffers=None), split)
+
+
+def test_those_methods_read_nothing_of_the_forget_set():
+    """By construction, and seen: every row that they fetch is a retained one."""
+    data_module = import_module("spotlessnet.core.data")
+    trained, split = problem()
+    gone, fetched = set(split.forget.rows.tolist()), []
+    usual = data_module.Data.fetch
+
+    def watched(self, rows):
+        fetched.extend(rows.tolist())
+        return usual(self, rows)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(data_module.Data, "fetch", watched)
+        for method in (sn.Retrain(), sn.ShortRetrain()):
+            method.shift(trained, split, import_module("spotlessnet.core.scrub").Notes())
+            assert fetched
+            assert not gone & {*fetched}
+            fetched.clear()
