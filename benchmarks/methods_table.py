@@ -6,7 +6,7 @@ python benchmarks/methods_table.py
 import sys
 from pathlib import Path
 
-from spotlessnet.methods.catalogue import CAPTION, table
+from spotlessnet.methods.catalogue import CAPTION, FIRST, table
 
 # Started as a script, its own folder comes first, not the one that holds it.
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -15,9 +15,6 @@ from benchmarks.common import Place
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "README.md", ROOT / "docs" / "which_method_when.md")
 PLACE = Place("<!-- methods: written by benchmarks/methods_table.py -->", "<!-- end of methods -->")
-
-FIRST = ("short-retrain", "retrain", "out-of-fold-distillation", "ntk", "newton", "fisher")
-"""What to try first comes first; baselines and published methods for comparison follow by name."""
 
 
 def made() -> str:

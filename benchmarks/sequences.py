@@ -37,6 +37,7 @@ from spotlessnet.datasets import load
 from spotlessnet.methods import NTK, OutOfFoldDistillation
 from spotlessnet.models.mlp import MLP
 from spotlessnet.precomputed.after_request import after_request
+from spotlessnet.precomputed.effect import Effect
 from spotlessnet.precomputed.fold_models import train_fold_models
 from spotlessnet.precomputed.precompute import precompute
 from spotlessnet.precomputed.step import step_from_statistics
@@ -153,16 +154,18 @@ def networks(method: str, original: Trained, data: Data, cohorts: list[list[int]
 
 def _distilled(original: Trained, data: Data, cohorts: list[list[int]]) -> Iterator[Trained]:
     """From fold models that are trained anew for every request, on the rows that are left."""
-    network, kept = original, data
+    network, kept, effects = original, data, list[Effect]()
     for i, cohort in enumerate(cohorts):
-        fold_models = train_fold_models(network, kept, after_requests=i > 0)
+        fold_models = replace(train_fold_models(network, kept, after_requests=i > 0), effects=tuple(effects))
         forget = rows(cohort)(data).forget
         kept = kept.without(forget)
         scrub = OutOfFoldDistillation(fold_models=fold_models, epochs=3, seed=i)
         done = scrub(network, Split(forget=forget, kept=kept))
         if done.diagnostics["retrain_now"]:
             return
-        network = network.at(done.mean)
+        network, before = network.at(done.mean), network
+        effect = Effect.of(before, network, forget)
+        effects += [] if effect is None else [effect]
         yield network
 
 

@@ -22,8 +22,9 @@ def test_the_method_that_is_judged_is_among_the_methods():
 @pytest.mark.slow
 def test_the_demo_ends_with_a_report_that_catches_the_original(tmp_path):
     report, path = demo(tmp_path)
-    assert {p.name for p in tmp_path.iterdir()} == {"report.html", "rows.csv", "rows.jsonl", "model-card.md"}
-    assert path.read_text().count("<svg") == 7
+    names = {"report.html", "rows.csv", "rows.jsonl", "model-card.md", "verdict.json"}
+    assert {p.name for p in tmp_path.iterdir()} == names
+    assert path.read_text().count("<figure") == 7
     assert report.verdict is not None
     assert report.verdict.power == "not forgotten"
     assert report.verdict.oracle == "forgotten"

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from safetensors.torch import load_file
 
 import spotlessnet
@@ -30,6 +31,7 @@ def surroundings(folder: Path) -> dict[str, str]:
     return {**os.environ, "PATH": search, "PYTHONPATH": source, "OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
 
 
+@pytest.mark.slow
 def test_the_quickstart_leads_to_a_scrubbed_network_a_receipt_and_a_report(tmp_path):
     around, home = surroundings(tmp_path / "bin"), tmp_path / "home"
     home.mkdir()

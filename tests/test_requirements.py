@@ -13,7 +13,14 @@ from packaging.version import Version
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
-SOUND = {"torch": "2.10", "pillow": "12.2", "jinja2": "3.1.6", "scikit-learn": "1.5", "transformers": "4.53"}
+SOUND = {
+    "torch": "2.10",
+    "pillow": "12.2",
+    "jinja2": "3.1.6",
+    "scikit-learn": "1.5",
+    "transformers": "4.53",
+    "cryptography": "46.0.5",
+}
 """The first version of each without a vulnerability known when this was written."""
 
 

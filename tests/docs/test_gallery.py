@@ -49,10 +49,11 @@ def test_a_class_is_forgotten_and_the_others_stay(tmp_path):
     assert "<svg" in (tmp_path / "forget_a_class.svg").read_text()
 
 
+@pytest.mark.slow
 def test_a_training_of_ones_own_is_repeated_and_judged():
     report = script("own_training").main(rows=200)
     assert report.method == "short-retrain"
-    assert report.outcome in ("forgotten", "inconclusive")
+    assert report.outcome in ("forgotten", "inconclusive", "never saw the rows")
     found = {(row.method, row.readout): row.value for row in report.rows}
     assert found["original", "error on forget"] < 0.5 < found["short-retrain", "error on forget"]
 

@@ -34,6 +34,7 @@ def test_every_snippet_runs_as_it_stands(tmp_path):
     assert pattern.sub("%", result) == pattern.sub("%", printed[0])
     numbers = zip(pattern.findall(result), pattern.findall(printed[0]), strict=True)
     assert all(abs(float(here) - float(there)) <= NEAR for here, there in numbers), printed[0]
+    assert printed[-1].startswith("forgotten: "), printed[-1]  # the command with an audit
     assert (home / "run" / "scrubbed.safetensors").is_file()
     assert (home / "run" / "receipt.json").is_file()
 
