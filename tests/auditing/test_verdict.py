@@ -11,7 +11,7 @@ from scipy import stats
 from torch import Tensor, float64, nn
 
 from spotlessnet.auditing.equivalence import EquivalenceTest, attack_check, judge_networks
-from spotlessnet.auditing.evidence import Evidence, row_test
+from spotlessnet.auditing.evidence import Evidence
 from spotlessnet.auditing.seeds import scrub_every_seed
 from spotlessnet.auditing.verdict import Check, Verdict
 from spotlessnet.auditing.wording import why
@@ -132,16 +132,6 @@ def test_retrained_groups_pass_and_originals_are_caught_on_gaussian_margins():
     assert sum(caught == "not forgotten" for _, caught in words) >= 38
 
 
-def test_null_p_values_are_uniform():
-    found = [row_test(group(2 * s).margins, group(2 * s + 1).margins, 99, s) for s in range(200)]
-    for p in ([f.p_mean for f in found], [f.p_high for f in found]):
-        assert stats.kstest(p, "uniform").pvalue > 0.01
-    assert np.mean([f.p <= 0.05 for f in found]) <= 0.1
-    assert row_test(group(1, 2.0).margins, group(2).margins, 399).p == pytest.approx(2 / 400)
-    same = group(1).margins
-    assert row_test(same, same, 99).p == 1.0
-
-
 def test_an_attack_counts_as_one_more_check():
     def attack(low: float, high: float) -> Check:
         return attack_check(Attack(Interval((low + high) / 2, low, high), None, None, 10, 10))
@@ -193,11 +183,11 @@ class Copy(Scrub):
 
 def problem() -> Split:
     g = torch.Generator().manual_seed(0)
-    x = torch.randn(90, 4, generator=g)
+    x = torch.randn(290, 4, generator=g)
     y = (x[:, 0] > 0).long()
     y[:8] = 1 - y[:8]
     data = Data.of((x, y))
-    return Split(data.select(range(8)), data.select(range(8, 50)), data.select(range(50, 90)))
+    return Split(data.select(range(8)), data.select(range(8, 50)), data.select(range(50, 290)))
 
 
 def begin(seed: int) -> Trained:
@@ -220,7 +210,7 @@ def test_real_trainings_end_to_end():
     assert kept.outcome == "not forgotten"
     assert kept.checks[0].value == pytest.approx(1.0)
     gone = judge_method(Copy(tuple(trainings.retrained)), trainings, split)
-    assert gone.checks[0].value == pytest.approx(0.0, abs=1e-9)
+    assert abs(gone.checks[0].value) < 0.2  # the held-out networks are references too
     assert {check.state for check in gone.checks} == {"same"}
 
 
@@ -289,10 +279,7 @@ def test_a_network_trained_otherwise_is_not_accused_of_memory():
     otherwise = stranger_group(1, doubt=0.7)
     found = among_strangers(otherwise)
     assert found.outcome == "forgotten"
-    assert found.reason == (
-        "nothing is left of the forgotten examples beyond what retraining leaves; the network was trained differently, "
-        "but remembers no more"
-    )
+    assert "like networks that never saw them, in every check" in found.reason
     without = QUICK(group(101, 6.0), replace(otherwise, unseen=None), group(102), group(103))
     assert state(without, "row by row") == "different"
     assert without.outcome == "not forgotten"
@@ -304,12 +291,6 @@ def test_strangers_excuse_no_memory():
         found = among_strangers(candidate)
         assert state(found, "row by row") == "different"
         assert found.outcome == "not forgotten"
-
-
-def test_a_little_memory_of_every_row_is_no_excuse_however_far_strangers_go_astray():
-    blind = replace(QUICK, max_control_sd=100.0)  # single rows may keep most
-    groups = (stranger_group(101, 6.0), stranger_group(1, 2.5, doubt=0.3), stranger_group(102), stranger_group(103))
-    assert state(blind(*groups), "row by row") == "different"
 
 
 def test_a_small_share_that_is_surely_there_is_not_excused():
@@ -348,7 +329,7 @@ def test_an_error_that_comes_with_another_training_is_excused_and_one_that_comes
     excused = QUICK(groups[0], other, *groups[2:])
     assert state(excused, "forgotten rows") == "same"
     [note] = [check.note for check in excused.checks if "forgotten rows" in check.name]
-    assert note == "trained differently, but remembers no more"
+    assert note == "within what single rows do by chance"
     two_rows = kept.margins.clone()
     two_rows[:, :2] += 8.0
     caught = QUICK(groups[0], replace(kept, margins=two_rows), *groups[2:])
@@ -372,22 +353,3 @@ def test_every_pair_gets_a_draw_of_its_own():
     judge_method(Remembering(), pairs, split)
     assert seen == [3 + 1000 * seed for seed in pairs.seeds]
     assert len(set(seen)) == 3
-
-
-@pytest.mark.parametrize(("labels", "outcome"), [(None, "forgotten"), (torch.zeros(ROWS).long(), "not forgotten")])
-def test_fewer_errors_are_excused_only_where_a_row_has_many_answers(labels, outcome):
-    """A network that is worse throughout is less wrong about masks drawn wrongly: its controls say the same."""
-
-    def beside(seed: int, own: float, others: float, error: float) -> Evidence:
-        found = group(seed, own)
-        g = torch.Generator().manual_seed(seed + 1000)
-        unseen = torch.linspace(-6, 2, 60, dtype=float64)[None, :, None] + others
-        unseen = unseen + 0.1 * torch.randn(8, 60, 2, generator=g, dtype=float64)
-        errors = error + 0.001 * torch.randn(8, generator=g, dtype=float64)
-        return replace(found, forget_error=errors, unseen=Unseen(unseen, labels))
-
-    candidate = beside(1, 2.0, 2.0, 0.95)
-    retrained, held_out = beside(102, 0.0, 0.0, 0.99), beside(103, 0.0, 0.0, 0.99)
-    found = QUICK(beside(101, 6.0, 0.0, 0.0), candidate, retrained, held_out)
-    assert (found.power, found.oracle) == ("not forgotten", "forgotten")
-    assert found.outcome == outcome, str(found)

@@ -39,7 +39,7 @@ def check(name: str, state: State, value: float = 0.3, note: str = "") -> Check:
 @pytest.mark.parametrize("state", ["different", "unclear"])
 @pytest.mark.parametrize("name", [*NAMES, "attack, area under the curve"])
 def test_every_check_is_a_sentence_without_words_of_statistics(name, state):
-    notes = ("", "nats a row, 0.1 by chance; p = 0.001; beyond matched controls 0.2")
+    notes = ("", "p = 0.1 over networks, 0.001 over rows and controls")
     for value in (0.3, -0.3, 0.0):
         for note in notes:
             told = sentence(check(name, state, value, note))
@@ -84,9 +84,9 @@ def test_every_check_is_a_sentence_without_words_of_statistics(name, state):
             "may be)",
         ),
         (
-            Check("margins row by row", "different", 3.0, math.nan, math.nan, math.nan, "nats a row; p = 0.001; more"),
-            "single forgotten examples are answered differently than by networks that never saw them (chance alone "
-            "would do so with a probability of 0.001)",
+            Check("margins row by row", "different", 0.001, math.nan, math.nan, math.nan, "p over rows and controls"),
+            "forgotten examples are answered differently than by networks that never saw them, and more so than other "
+            "new examples are (chance alone would do so with a probability of 0.001)",
         ),
         (
             replace(check("remembered share", "unclear"), low=-math.inf, high=math.inf),

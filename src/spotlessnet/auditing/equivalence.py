@@ -10,79 +10,95 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
+from jaxtyping import Bool
 from torch import Tensor
 
-from spotlessnet.auditing.evidence import Evidence, beyond_controls, row_test
+from spotlessnet.auditing.beside import Beside
+from spotlessnet.auditing.could_hide import could_hide
+from spotlessnet.auditing.evidence import Evidence, joined
+from spotlessnet.auditing.standing_out import exchangeable, standing_out
 from spotlessnet.auditing.verdict import (
     ATTACK,
+    FILE,
     FORGET_ERROR,
-    OTHERWISE,
-    ROWS,
+    RETAIN_ERROR,
     SHARE,
     TEST_ERROR,
     Check,
     Checks,
+    CouldHide,
     Outcome,
     State,
     Verdict,
 )
-from spotlessnet.auditing.wording import ALIKE, NO_TRACE, fails_itself, too_few, why
+from spotlessnet.auditing.wording import (
+    ALIKE,
+    HALF_COULD_HIDE,
+    NO_TRACE,
+    NOT_BEYOND_CONTROLS,
+    fails_itself,
+    too_few,
+    why,
+)
 from spotlessnet.core.errors import DataError, MismatchError, SettingError, check_positive
-from spotlessnet.core.intervals import Interval, ratio_interval
+from spotlessnet.core.intervals import Interval, quotient_interval, ratio_interval
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.readouts.attack import Attack
 from spotlessnet.training.pairs import Trainings
 
-MOST = 0.8
-"""A row that kept so much of what the original remembers of it is remembered, however far controls move."""
+PLANTED = 399
+"""Shuffles where a row is planted to see whether it would be noticed: many are tried."""
 
 
 @dataclass(frozen=True)
 class EquivalenceTest:
     r"""The equivalence test and its margins.
 
-    1. **remembered share** $\rho = (\bar\varphi - \bar\varphi_r) / (\bar\varphi_o - \bar\varphi_r)$ of mean margins on
-       $D_f$: 0 as retrained, 1 as the original, negative is the Streisand effect. Fieller's interval over seeds.
-    2. **error on $D_f$**, paired differences.
-    3. **rows**: margin-KL of each row, its mean and 95th percentile over rows, against shuffled networks.
-    4. **error on test**, one-sided: a broken network is not an unlearned one.
+    1. **rows**: forgotten rows must not stand out. Two tests must agree before they do (`standing_out`): networks
+       cannot be exchanged with retrained ones, and rows cannot be exchanged with matched controls. The first without
+       the second is a network that was trained differently.
+    2. **remembered share** $\rho = \bar\delta / \bar\delta_o$: how far the labels' margins lie above those of their
+       controls, beyond retrained networks', as a share of the original's. 0 as retrained, 1 as the original, negative
+       is the Streisand effect. Fieller's interval.
+    3. **error on $D_f$**, beside retrained networks; excused where rows do not stand out.
+    4. **error on test and retained rows**, one-sided: a broken network is not an unlearned one.
 
-    Where any of them differs, matched controls tell why: test rows with other labels that retrained networks find as
-    likely. A share is counted anew, of how much further than its controls each row has moved. If that holds zero and
-    is as small as 1. allows, and no single row goes `max_control_sd`, the network was trained differently and remembers
-    no more; if it is too wide, nothing can be told. Fewer errors on $D_f$ than retrained networks make are never
-    excused, unless a row has many answers (positions, yes-or-no labels).
+    Without test data there are no controls: networks alone are compared, margins stand for themselves, and a network
+    that was trained differently cannot be told from one that remembers.
 
     **Arguments:**
 
     - `share`: how much of the original's memory may remain.
-    - `max_control_sd`: standard deviations of controls among themselves that any one row may go further toward the
-      original than its controls, or `share` if that is more; never more than most of what the original remembers.
     - `points`, `deviations`: the interval of an error's difference must stay within the larger of so much (share of
       rows; of the retrained networks' mean loss where there are no wrong answers) and so many standard deviations
       between retrained networks. With 8 seeds the interval reaches about one deviation to each side, so three leave two
       to the estimate, and 99.6 % of genuine retrained groups stay inside.
     - `level`: of the one-sided limits that must lie inside the margins.
-    - `false_alarm`: significance at which a difference outside the margin counts as shown.
+    - `false_alarm`: significance at which a difference counts as shown by itself, where there are no controls.
+    - `networks_alarm`, `rows_alarm`: significance at which networks count as different, and their forgotten rows as
+      standing out. Both must, so that either bounds how often an honest network is accused.
+    - `rows_doubt`: below it, rows of networks that differ may stand out, and nothing is called forgotten.
     - `permutations`, `seed`: of the shuffles.
     - `least`: fewer seeds give no verdict.
     """
 
     share: float = 0.2
-    max_control_sd: float = 4.0
     points: float = 0.01
     deviations: float = 3.0
     level: float = 0.95
     false_alarm: float = 0.005
+    networks_alarm: float = 0.05
+    rows_alarm: float = 0.02
+    rows_doubt: float = 0.1
     permutations: int = 1999
     least: int = 5
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("share", "max_control_sd", "points", "deviations", "permutations"):
+        for name in ("share", "points", "deviations", "permutations"):
             check_positive(f"EquivalenceTest.{name}", getattr(self, name))
-        for name in ("level", "false_alarm"):
+        for name in ("level", "false_alarm", "networks_alarm", "rows_alarm", "rows_doubt"):
             if not 0 < getattr(self, name) < 1:
                 raise SettingError(f"`EquivalenceTest.{name}` must lie between 0 and 1, but got {getattr(self, name)}.")
 
@@ -114,36 +130,58 @@ class EquivalenceTest:
             return unknown(too_few(seeds, self.least))
         if _all_alike(retrained, held_out):
             return unknown(ALIKE)
-        # The audit is checked before it is believed: it must catch the original and let retrained networks pass.
-        power = self.outcome(self.checks(original, original, retrained, held_out))
+        # The audit is checked before it is believed: it must catch the original and let retrained networks pass. Only
+        # "forgotten" needs that; without controls a difference does too, for another training would show it as well.
+        known = self._beside(original, [retrained, held_out])
+        power: Outcome = "not forgotten" if known.stands_out else "inconclusive"
         oracle = self.outcome(self.checks(original, held_out, retrained, held_out))
         outcome = self.outcome(checks)
         reason = why(checks)
-        if power != "not forgotten":
-            outcome = "inconclusive"
-            reason = NO_TRACE
-        elif oracle != "forgotten":
-            outcome = "inconclusive"
-            reason = fails_itself(oracle)
-        return Verdict(outcome, reason, resolution, seeds, oracle, power, checks)
+        hidden = None
+        if outcome == "not forgotten" and candidate.channels is not None:
+            return Verdict(outcome, reason, resolution, seeds, oracle, power, checks)
+        if oracle == "not forgotten":
+            outcome, reason = "inconclusive", fails_itself(oracle)
+        elif power != "not forgotten":
+            outcome, reason = "inconclusive", NOT_BEYOND_CONTROLS if known.differs else NO_TRACE
+        if outcome == "forgotten":
+            hidden = self._could_hide(original, candidate, [retrained, held_out])
+            if hidden.half:
+                outcome, reason = "inconclusive", HALF_COULD_HIDE
+        return Verdict(outcome, reason, resolution, seeds, oracle, power, checks, hidden)
+
+    def _could_hide(self, original: Evidence, candidate: Evidence, references: Sequence[Evidence]) -> CouldHide:
+        """Rows planted in the candidates themselves: one trained differently hides more."""
+        quick = replace(self, permutations=min(self.permutations, PLANTED))
+
+        def notices(rows: Bool[Tensor, " T"]) -> bool:
+            planted = candidate.with_rows_moved(original, references[0], rows)
+            return quick._beside(planted, references).state != "same"
+
+        return could_hide(notices, candidate.margins.shape[1])
 
     def checks(self, original: Evidence, candidate: Evidence, retrained: Evidence, held_out: Evidence) -> Checks:
-        """All comparisons of a candidate with the retrained networks; the held-out ones only tell the spread."""
+        """All comparisons of a candidate with networks that were retrained, the held-out ones included."""
         groups = (candidate, retrained, held_out)
+        references = [retrained] if candidate is held_out else [retrained, held_out]
         in_losses = retrained.errors_are_losses
-        found = Checks(
-            (
-                self._share(original, candidate, retrained),
-                self._error(FORGET_ERROR, *(group.forget_error for group in groups), in_losses=in_losses),
-                self._rows(candidate, retrained),
+        beside = self._beside(candidate, references)
+        error = self._error(FORGET_ERROR, *(group.forget_error for group in groups), in_losses=in_losses)
+        share = self._share(original, candidate, retrained)
+        if beside.found is not None:
+            known = self._beside(original, references)
+            beside = self._without_own_class(beside, known, candidate)
+            share = self._share_beside_controls(beside, known)
+            error = beside.excuse(error)
+        guards = [
+            replace(self._error(name, *errors, worse_only=True, in_losses=in_losses), guards=True)
+            for name, errors in (
+                (TEST_ERROR, [group.test_error for group in groups]),
+                (RETAIN_ERROR, [group.retain_error for group in groups]),
             )
-        )
-        if any(check.state != "same" for check in found):
-            found = self._beside_controls(found, original, candidate, retrained)
-        if not len(retrained.test_error):
-            return found
-        test = self._error(TEST_ERROR, *(group.test_error for group in groups), worse_only=True, in_losses=in_losses)
-        return Checks((*found, replace(test, guards=True)))
+            if all(len(column) for column in errors)
+        ]
+        return Checks((share, error, beside.check(), *guards))
 
     @staticmethod
     def outcome(checks: Sequence[Check]) -> Outcome:
@@ -183,37 +221,55 @@ class EquivalenceTest:
         note = "mean losses, for the loss knows no wrong answers" if in_losses else ""
         return Check(name, self._state(inside, surely, margin, worse_only), *inside, margin, note)
 
-    def _rows(self, candidate: Evidence, retrained: Evidence) -> Check:
-        found = row_test(candidate.margins, retrained.margins, self.permutations, self.seed)
-        note = f"nats a row, {found.floor:.2g} by chance; p = {found.p:.2g}"
-        state: State = "different" if found.p <= self.false_alarm else "same"
-        return Check(ROWS, state, found.nats, math.nan, math.nan, math.nan, note)
+    def _beside(self, candidate: Evidence, references: Sequence[Evidence]) -> Beside:
+        """Candidate networks beside retrained ones, row by row."""
+        settings = {"permutations": self.permutations, "seed": self.seed}
+        ours, theirs = candidate.channels, [group.channels for group in references]
+        if ours is None or any(group is None for group in theirs):
+            margins = torch.cat([group.margins for group in references]).double()
+            p = exchangeable(candidate.margins.double(), margins, **settings)
+            return Beside(None, p, p <= self.false_alarm, "different" if p <= self.false_alarm else "same")
+        known = joined([group for group in theirs if group is not None])
+        found = standing_out(ours, known, candidate.labels, **settings)
+        # A single network has but so many to be exchanged with: it must then be the furthest of all.
+        alarm = max(self.networks_alarm, 1.001 / (1 + len(known[0].rows)) if len(candidate) == 1 else 0.0)
+        differs = found.p_networks <= alarm
+        state: State = "same"
+        if differs and found.p_rows <= self.rows_doubt:
+            state = "different" if found.p_rows <= self.rows_alarm else "unclear"
+        return Beside(found, max(found.p_networks, found.p_rows), differs, state)
 
-    def _beside_controls(self, checks: Checks, original: Evidence, candidate: Evidence, retrained: Evidence) -> Checks:
-        """The checks again, in the light of rows that nobody trained on."""
-        net = beyond_controls(original, candidate, retrained, 2 * self.level - 1, 1 - self.false_alarm)
-        if net is None:
-            return checks
-        told = [replace(check, note=f"{check.note}; {net}") if check.name == ROWS else check for check in checks]
-        # Answers that are more often right than after retraining can only come from the labels themselves. Not so where
-        # a row has many answers: a network that is worse throughout is also less wrong about wrong labels.
-        no_class = retrained.unseen is not None and retrained.unseen.labels is None
-        many_answers = no_class and not retrained.errors_are_losses
-        fewer = checks[FORGET_ERROR].state == "different" and checks[FORGET_ERROR].value < 0
-        knows_labels = fewer and not many_answers
-        one_row = max(self.share, self.max_control_sd * net.chance)
-        if net.surely.low > 0 or net.surely.high < 0 or net.single > one_row or knows_labels:
-            return Checks(told)
-        state: State = "unclear"
-        note = "trained differently, and what it remembers is too little to tell"
-        if -self.share <= net.share.low and net.share.high <= self.share and net.single <= MOST:
-            state, note = "same", OTHERWISE
-        return Checks(
-            check
-            if check.state == "same"
-            else replace(check, state=state, note=f"{check.note}: {note}" if check.note else note)
-            for check in told
+    def _without_own_class(self, candidate: Beside, original: Beside, evidence: Evidence) -> Beside:
+        """Where a whole class goes, controls are of other classes, not quite like it: a small move proves nothing."""
+        ours, whole = candidate.found, original.found
+        if ours is None or whole is None or not evidence.has_lost_classes or candidate.state != "different":
+            return candidate
+        return candidate if abs(ours.moved) > self.share * whole.moved else replace(candidate, state="unclear")
+
+    def _share_beside_controls(self, candidate: Beside, original: Beside) -> Check:
+        """The share from what rows have moved beyond their controls."""
+        ours, whole = candidate.found, original.found
+        assert ours is not None  # both have controls, or neither has
+        assert whole is not None
+        # Rows of a network that was trained differently stray, each in its own way; of one trained alike they do not.
+        error = max(ours.error, ours.error_of_rows) if candidate.differs else ours.error
+        inside, surely = (
+            quotient_interval(ours.moved, error, whole.moved, whole.error, level, ours.freedom)
+            for level in (2 * self.level - 1, 1 - self.false_alarm)
         )
+        seen = math.isfinite(surely.low)
+        note = "" if seen else "the original's margins do not differ enough from the retrained ones"
+        state = self._state(inside, surely, self.share) if seen else "unclear"
+        if state == "different" and candidate.state != "different":
+            state = "unclear"  # the rows do not stand out for sure
+        return Check(SHARE, state, *inside, self.share, note)
+
+    def judge_file(self, original: Evidence, delivered: Evidence, references: Sequence[Evidence]) -> Check:
+        """One network beside retrained ones: the very file that is taken away."""
+        beside = self._without_own_class(
+            self._beside(delivered, references), self._beside(original, references), delivered
+        )
+        return replace(beside.check(), name=FILE)
 
     @staticmethod
     def _state(inside: Interval, surely: Interval, margin: float, worse_only: bool = False) -> State:
@@ -244,10 +300,20 @@ def judge_networks(
     *,
     test: EquivalenceTest | None = None,
     extra: Sequence[Check] = (),
+    delivered: Trained | None = None,
 ) -> Verdict:
-    """Judge networks that were scrubbed already, one for each pair of trainings."""
+    """Judge networks that were scrubbed already, one for each pair of trainings.
+
+    **Arguments:**
+
+    - `delivered`: the network that is taken away, judged by itself beside all retrained ones.
+    """
+    test = test or EquivalenceTest()
     groups = (trainings.original, scrubbed, trainings.retrained, trainings.held_out)
-    return (test or EquivalenceTest())(*(Evidence.of(group, split) for group in groups), extra=extra)
+    original, candidate, *references = (Evidence.of(group, split) for group in groups)
+    if delivered is not None:
+        extra = [*extra, test.judge_file(original, Evidence.of([delivered], split), references)]
+    return test(original, candidate, *references, extra=extra)
 
 
 def _all_alike(retrained: Evidence, held_out: Evidence) -> bool:

@@ -1,24 +1,27 @@
-"""Evidence: what groups of networks make of the forgotten rows, and how two groups compare."""
+"""Evidence: what groups of networks make of the forgotten rows, of copies near them, and of rows that nobody saw."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from spotlessnet.core.intervals import Interval, ratio_interval
+from spotlessnet.auditing.standing_out import NEAR, Channel, evened
+from spotlessnet.core.adapters import Arrays
+from spotlessnet.core.data import Data
 from spotlessnet.core.loss import Loss
-from spotlessnet.core.progress import track
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.readouts.error import Error
-from spotlessnet.readouts.margin_kl import margin_kl
-from spotlessnet.readouts.matched_controls import Unseen, beyond
-from spotlessnet.readouts.scores import scores_of
+from spotlessnet.readouts.matched_controls import MOST, Unseen, drawn, margins_by_label
+from spotlessnet.readouts.parts import class_logits
+from spotlessnet.readouts.scores import kind_of, scores_of
 
-ENTRIES = 2**22
-"""Margins shuffled at once."""
+NOISE = 0.15
+"""Of copies near a row, in standard deviations of the inputs: what is memorised reaches further than the row itself."""
+
+EMPTY = torch.empty(0, dtype=torch.float64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +34,10 @@ class Evidence:
     - `forget_error`, `test_error`: shares of wrong answers; the latter empty where there is no test data.
     - `unseen`: what they make of rows that nobody trained on.
     - `errors_are_losses`: errors are mean losses, for the loss knows no wrong answers.
+    - `answers`: margins of every label of the forgotten rows; `None` where a row has no one class.
+    - `near`: the same of copies with some noise, and of such copies of the test rows; `None` where inputs have no
+      noise, such as words.
+    - `retain_error`: share of wrong answers on retained rows; empty where they are not at hand.
     """
 
     margins: Float[Tensor, "S T"]
@@ -38,111 +45,128 @@ class Evidence:
     test_error: Float[Tensor, " R"]
     unseen: Unseen | None = None
     errors_are_losses: bool = False
+    answers: Float[Tensor, "S T C"] | None = None
+    near: Channel | None = None
+    retain_error: Float[Tensor, " Q"] = EMPTY
 
     @staticmethod
     def of(networks: Iterable[Trained], split: Split) -> "Evidence":
         """Look at each network once."""
         group = list(networks)
-        forget = [float(Error("forget")(network, split)) for network in group]
-        test = [] if split.test is None else [float(Error("test")(network, split)) for network in group]
-        errors, tests = (torch.tensor(column, dtype=torch.float64) for column in (forget, test))
-        in_losses = bool(group) and type(group[0].loss).mistakes is Loss.mistakes
-        return Evidence(scores_of(group, split.forget), errors, tests, Unseen.of(group, split), in_losses)
+        parts = {"forget": True, "test": split.test is not None, "retain": split.kept is not None}
+        errors = {
+            on: torch.tensor([float(Error(on)(n, split)) for n in group if is_there], dtype=torch.float64)  # type: ignore[arg-type]  # a name of a part
+            for on, is_there in parts.items()
+        }
+        return Evidence(
+            margins=scores_of(group, split.forget),
+            forget_error=errors["forget"],
+            test_error=errors["test"],
+            unseen=Unseen.of(group, split),
+            errors_are_losses=bool(group) and type(group[0].loss).mistakes is Loss.mistakes,
+            answers=_answers(group, split.forget),
+            near=_near(group, split),
+            retain_error=errors["retain"],
+        )
 
     def __len__(self) -> int:
         return len(self.margins)
 
-
-@dataclass(frozen=True)
-class Net:
-    """What is remembered beyond matched controls, in shares of what the original remembers beyond them.
-
-    **Arguments:**
-
-    - `share`, `surely`: in the mean over rows, with Fieller's interval at two levels.
-    - `single`, `chance`: of the row that kept most, and the standard deviation of controls among themselves.
-    """
-
-    share: Interval
-    surely: Interval
-    single: float
-    chance: float
-
-    def __str__(self) -> str:
-        share = f"{self.share.value:.2g} [{self.share.low:.2g}, {self.share.high:.2g}]"
-        return f"beyond matched controls {share}, of one row {self.single:.2g} ({self.chance:.2g} by chance)"
-
-
-def beyond_controls(
-    original: Evidence, candidate: Evidence, retrained: Evidence, level: float, surely: float
-) -> Net | None:
-    """How much the original remembers beyond its matched controls; nothing where there are none.
-
-    A row's own share is taken of what the original remembers of it or of a typical one, whichever is more.
-    """
-    if original.unseen is None or candidate.unseen is None or retrained.unseen is None:
-        return None
-    ours, whole = (
-        beyond(group.margins, unseen, retrained.margins, retrained.unseen)
-        for group, unseen in ((candidate, candidate.unseen), (original, original.unseen))
-    )
-    typical = whole.rows.median()
-    # The original remembers no more of these rows than of their controls: there is no unit to count shares in.
-    if typical <= 0:
-        return None
-    # Of a row that the original hardly knew, a share of nearly nothing would be any number.
-    scale = whole.rows.clamp(min=typical)
-    share, wide = (ratio_interval(ours.rows, whole.rows, which) for which in (level, surely))
-    return Net(share, wide, float((ours.rows / scale).max()), float((ours.matched_controls / scale).std()))
-
-
-@dataclass(frozen=True)
-class RowTest:
-    """Margins row by row against shuffled networks.
-
-    **Arguments:**
-
-    - `nats`, `floor`: margin-KL, mean over rows, and what it is by chance.
-    - `p_mean`, `p_high`: how often shuffled networks have as large a mean, and as large a 95th percentile over rows.
-    """
-
-    nats: float
-    floor: float
-    p_mean: float
-    p_high: float
+    @property
+    def channels(self) -> list[Channel] | None:
+        """The ways of asking, each with its controls; nothing where too few rows may serve as controls."""
+        unseen = self.unseen
+        if unseen is None:
+            return None
+        if self.answers is None or unseen.labels is None:
+            # One score a row: every label of every test row is a control.
+            pairs = unseen.margins.flatten(1)
+            some = torch.randperm(pairs.shape[1], generator=torch.Generator().manual_seed(0))[:MOST]
+            if len(some) <= NEAR:
+                return None
+            return [Channel(evened(self.margins.double()).unsqueeze(2), evened(pairs[:, some].double()).unsqueeze(2))]
+        allowed = _allowed(unseen)
+        if int(allowed.sum()) <= NEAR:
+            return None
+        asked = [Channel(self.answers, unseen.margins), *([] if self.near is None else [self.near])]
+        return [Channel(evened(one.rows.double()), evened(one.controls[:, allowed].double())) for one in asked]
 
     @property
-    def p(self) -> float:
-        """Both together: the smaller counts twice."""
-        return min(1.0, 2 * min(self.p_mean, self.p_high))
+    def labels(self) -> Int64[Tensor, " T"]:
+        """Which column of a channel is that of the label."""
+        known = None if self.answers is None or self.unseen is None else self.unseen.labels
+        return torch.zeros(self.margins.shape[1], dtype=torch.long) if known is None else known
+
+    @property
+    def has_lost_classes(self) -> bool:
+        """Whether a class of forgotten rows has no retained row."""
+        return self.unseen is not None and self.unseen.gone is not None and len(self.unseen.gone) > 0
+
+    def select(self, networks: Int64[Tensor, " R"]) -> "Evidence":
+        """Some of the networks."""
+        return replace(
+            self,
+            margins=self.margins[networks],
+            forget_error=self.forget_error[networks],
+            test_error=self.test_error[networks] if len(self.test_error) else self.test_error,
+            retain_error=self.retain_error[networks] if len(self.retain_error) else self.retain_error,
+            unseen=None if self.unseen is None else self.unseen.select(networks),
+            answers=None if self.answers is None else self.answers[networks],
+            near=None if self.near is None else Channel(self.near.rows[networks], self.near.controls[networks]),
+        )
+
+    def with_rows_moved(self, original: "Evidence", retrained: "Evidence", rows: Bool[Tensor, " T"]) -> "Evidence":
+        """What these networks would answer if they knew some rows as much better as the original does."""
+
+        def moved(ours: Tensor, known: Tensor, unknown: Tensor) -> Tensor:
+            mask = rows.reshape(-1, *[1] * (ours.ndim - 2))
+            return torch.where(mask, ours + known.mean(dim=0) - unknown.mean(dim=0), ours)
+
+        found = replace(self, margins=moved(self.margins, original.margins, retrained.margins))
+        if self.answers is not None and original.answers is not None and retrained.answers is not None:
+            found = replace(found, answers=moved(self.answers, original.answers, retrained.answers))
+        if self.near is None or original.near is None or retrained.near is None:
+            return found
+        near = moved(self.near.rows, original.near.rows, retrained.near.rows)
+        return replace(found, near=replace(self.near, rows=near))
 
 
-def row_test(
-    candidate: Float[Tensor, "S T"], retrained: Float[Tensor, "R T"], permutations: int = 1999, seed: int = 0
-) -> RowTest:
-    """Do the margins of single rows differ more than those of shuffled networks?
-
-    The mean over rows finds a little everywhere, the 95th percentile much in a few. Networks are shuffled whole, so
-    that rows stay tied.
-    """
-    both = torch.cat([candidate, retrained]).double()
-    S = len(candidate)
-    T = candidate.shape[1]
-    seen = _heights(margin_kl(candidate, retrained).unsqueeze(0))[0]
-    generator = torch.Generator().manual_seed(seed)
-    orders = torch.rand(permutations, len(both), generator=generator).argsort(dim=1)
-    null = []
-    for some in track(orders.split(max(1, ENTRIES // both.numel())), "shuffling networks"):
-        # Every shuffle's rows side by side: networks stay the first axis.
-        mixed = both[some].transpose(0, 1).reshape(len(both), -1)
-        null.append(_heights(margin_kl(mixed[:S], mixed[S:]).reshape(-1, T)))
-    heights = torch.cat(null)
-    # A shuffle that changes nothing must count as equal despite rounding.
-    beyond = (heights >= seen * (1 - 1e-9)).sum(dim=0)
-    # The networks as they are count as one of the shuffles, so that p is never zero (Phipson and Smyth, 2010).
-    p = (1 + beyond.double()) / (1 + permutations)
-    return RowTest(float(seen[0]), float(heights[:, 0].mean()), float(p[0]), float(p[1]))
+def joined(groups: Sequence[Sequence[Channel]]) -> list[Channel]:
+    """The channels of several groups of networks as those of one."""
+    first, *others = groups
+    found = list(first)
+    for group in others:
+        found = [ours.join(theirs) for ours, theirs in zip(found, group, strict=True)]
+    return found
 
 
-def _heights(nats: Float[Tensor, "D T"]) -> Float[Tensor, "D 2"]:
-    return torch.stack([nats.mean(dim=1), nats.quantile(0.95, dim=1)], dim=1)
+def _allowed(unseen: Unseen) -> Bool[Tensor, " U"]:
+    if unseen.own is None or unseen.gone is None:
+        return torch.ones(unseen.margins.shape[1], dtype=torch.bool)
+    return ~torch.isin(unseen.own, unseen.gone)
+
+
+def _answers(group: Sequence[Trained], data: Data) -> Float[Tensor, "S T C"] | None:
+    if not group or kind_of(group[0], data) != "classes":
+        return None
+    return torch.stack([margins_by_label(class_logits(network, data)).cpu() for network in group])
+
+
+def _near(group: Sequence[Trained], split: Split) -> Channel | None:
+    """Answers to copies with noise; too many rows would take as much memory as the data."""
+    if split.test is None or len(split.forget) > MOST:
+        return None
+    copies, others = _with_noise(split.forget), _with_noise(drawn(split.test))
+    if copies is None or others is None:
+        return None
+    rows, controls = _answers(group, copies), _answers(group, others)
+    return None if rows is None or controls is None else Channel(rows, controls)
+
+
+def _with_noise(data: Data) -> Data | None:
+    batch = data.fetch(data.rows)
+    x = batch.x
+    if not isinstance(x, Tensor) or not x.is_floating_point():
+        return None
+    noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float32).to(x)
+    return Data(Arrays(x + NOISE * x.float().std().to(x) * noise, batch.y), torch.arange(len(data)))

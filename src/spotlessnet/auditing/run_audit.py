@@ -31,9 +31,9 @@ SMALL = 200_000
 """Weights up to which networks of all seeds are trained as one program."""
 
 NOT_SHOWN = (
-    "The verdict is about the method with these settings on these rows, over several trainings; a single file cannot "
-    "be told from chance.",
-    "No attack on gradients, on intermediate layers or over many requests was tried.",
+    "The verdict is about the method with these settings on these rows, over several trainings; a single file is held "
+    "against retrained networks, but one file shows less than several.",
+    "No attack on gradients, on intermediate layers, by relearning or over many requests was judged.",
     "Optimiser state is not touched: if it was kept, it still carries the rows. Destroy it.",
 )
 STATISTICS = (
@@ -71,7 +71,7 @@ def audit(
     - `seeds`: pairs of trainings; 8 unless said, 5 at least for a verdict.
     - `rerun_command`: shown at the foot of the report.
     - `shadow_attack`: also attack shadow networks that were scrubbed the same way (minutes).
-    - `delivered`: the network that a user takes away, shown as a row of its own.
+    - `delivered`: the network that a user takes away: judged by itself too, and shown as a row of its own.
     - `executor`: how networks are trained, and where they are kept so that an interrupted audit goes on; in turn, and
       nowhere, unless said.
     """
@@ -91,7 +91,7 @@ def audit(
     attacks = [u_lira(trainings.original[0], split, scrub, executor=executor)] if shadow_attack else []
     extra = [attack_check(attack.forgotten) for attack in attacks]
     diagnostics = networks.scrubbed[name][0].gaussian.diagnostics
-    verdict = judge_networks(networks.by(name), trainings, split, extra=extra)
+    verdict = judge_networks(networks.by(name), trainings, split, extra=extra, delivered=delivered)
     return AuditReport(
         title=title,
         method=name,

@@ -18,6 +18,8 @@ SHARE = "remembered share"
 FORGET_ERROR = "error on forgotten rows"
 ROWS = "margins row by row"
 TEST_ERROR = "error on test rows"
+RETAIN_ERROR = "error on retained rows"
+FILE = "the delivered network"
 ATTACK = "attack, area under the curve"
 """The checks, as a report addresses them."""
 
@@ -104,6 +106,32 @@ NONE = Checks()
 
 
 @dataclass(frozen=True)
+class CouldHide:
+    """What an audit would not have noticed.
+
+    **Arguments:**
+
+    - `single`, `tried`: single rows that could have been kept unnoticed, of so many that were tried.
+    - `share`: the largest share of the rows that could have been, in any of its tries; 0 if every one was noticed.
+    """
+
+    single: int
+    tried: int
+    share: float
+
+    @property
+    def half(self) -> bool:
+        """Whether half of the rows could have been kept: then nothing was shown."""
+        return self.share >= 0.5
+
+    def __str__(self) -> str:
+        text = f"Of {self.tried} single forgotten examples, {self.single} could have been kept unnoticed"
+        if not self.share:
+            return f"{text}; a tenth of all of them could not."
+        return f"{text}; up to {100 * self.share:.0f} % of all of them could have been."
+
+
+@dataclass(frozen=True)
 class Verdict(metaclass=AcceptsOldNames):
     """The outcome, why, and how finely it was looked.
 
@@ -114,6 +142,7 @@ class Verdict(metaclass=AcceptsOldNames):
     - `oracle`, `power`: outcomes for held-out retrained networks, which must pass, and for the untouched original,
       which must be caught.
     - `checks`: of the candidate, in order and by name: `verdict.checks["remembered share"]`.
+    - `could_hide`: what would not have been noticed; of "forgotten" alone.
     """
 
     outcome: Outcome
@@ -123,6 +152,7 @@ class Verdict(metaclass=AcceptsOldNames):
     oracle: Outcome
     power: Outcome
     checks: Checks = NONE
+    could_hide: CouldHide | None = None
 
     word = OldName("outcome")
     findings = OldName("checks")

@@ -5,9 +5,11 @@ from collections.abc import Sequence
 
 from spotlessnet.auditing.verdict import (
     ATTACK,
+    FILE,
     FORGET_ERROR,
     NEVER_SAW,
     OTHERWISE,
+    RETAIN_ERROR,
     ROWS,
     SHARE,
     TEST_ERROR,
@@ -23,6 +25,13 @@ DIFFERENT = (
 NO_TRACE = (
     "even the original network, which was trained on the forgotten examples, cannot be told from networks that never "
     "saw them: they left no trace that this audit can see"
+)
+NOT_BEYOND_CONTROLS = (
+    "the original network, which was trained on the forgotten examples, differs from networks that never saw them, but "
+    "hardly more on the forgotten examples than on other new ones; more test examples may tell"
+)
+HALF_COULD_HIDE = (
+    "half of the forgotten examples could have been kept without this audit noticing: they left too little trace"
 )
 ALIKE = "retrained networks of different seeds are all alike, so chance cannot be told; use smaller batches"
 
@@ -79,8 +88,7 @@ def sentence(check: Check) -> str:
     >>> sentence(Check(SHARE, "different", 0.5, 0.4, 0.6, 0.2))
     'of what the original network remembers of the forgotten examples, 50 % is left (40 % to 60 %; 20 % may be)'
     """
-    told = {SHARE: _share, FORGET_ERROR: _error, TEST_ERROR: _error, ROWS: _rows, ATTACK: _attack}.get(check.name)
-    return str(check) if told is None else told(check)
+    return str(check) if check.name not in SENTENCES else SENTENCES[check.name](check)
 
 
 def _share(check: Check) -> str:
@@ -109,7 +117,7 @@ def _share(check: Check) -> str:
 
 
 def _error(check: Check) -> str:
-    whose = "the forgotten examples" if check.name == FORGET_ERROR else "new examples"
+    whose = {FORGET_ERROR: "the forgotten examples", RETAIN_ERROR: "retained examples"}.get(check.name, "new examples")
     if "mean losses" in check.note:
         what, least, unit = f"the loss on {whose}", f"{check.margin:.3g}", ""
         value, low, high = (f"{abs(one):.3g}" for one in _outward(check))
@@ -131,11 +139,15 @@ def _outward(check: Check) -> tuple[float, float, float]:
 
 
 def _rows(check: Check) -> str:
-    p = check.note.partition("p = ")[2].partition(";")[0].partition(":")[0]
-    chance = f" (chance alone would do so with a probability of {p})" if p else ""
+    chance = f" (chance alone would do so with a probability of {check.value:.2g})"
     if check.state == "unclear":
         return f"it cannot be told whether single forgotten examples are remembered{chance}"
-    return f"single forgotten examples are answered differently than by networks that never saw them{chance}"
+    beside = ", and more so than other new examples are" if "rows and controls" in check.note else ""
+    return f"forgotten examples are answered differently than by networks that never saw them{beside}{chance}"
+
+
+def _file(check: Check) -> str:
+    return f"the delivered network itself: {_rows(check)}"
 
 
 def _attack(check: Check) -> str:
@@ -151,3 +163,15 @@ def _attack(check: Check) -> str:
 def _percent(share: float) -> str:
     text = f"{100 * share:.0f} %"
     return "0 %" if text == "-0 %" else text.replace("-", "−")
+
+
+SENTENCES = {
+    SHARE: _share,
+    FORGET_ERROR: _error,
+    TEST_ERROR: _error,
+    RETAIN_ERROR: _error,
+    ROWS: _rows,
+    FILE: _file,
+    ATTACK: _attack,
+}
+"""How each check is told."""

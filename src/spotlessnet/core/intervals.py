@@ -233,3 +233,17 @@ def ratio_interval(a: Float[Tensor, " S"], b: Float[Tensor, " S"], level: float)
         return Interval(mean_a / mean_b if mean_b else math.nan, -math.inf, math.inf)
     reach = math.sqrt(max(cross**2 - square * free, 0.0))
     return Interval(mean_a / mean_b, (cross - reach) / square, (cross + reach) / square)
+
+
+def quotient_interval(a: float, error_a: float, b: float, error_b: float, level: float, freedom: int) -> Interval:
+    r"""Fieller's interval of a ratio of two independent estimates with standard errors, for positive $b$.
+
+    >>> [round(x, 3) for x in quotient_interval(1.0, 0.1, 2.0, 0.0, 0.95, 10**9)]
+    [0.5, 0.402, 0.598]
+    """
+    t2 = float(stats.t.ppf((1 + _checked(level)) / 2, freedom)) ** 2
+    square, cross, free = b**2 - t2 * error_b**2, a * b, a**2 - t2 * error_a**2
+    if square <= 0 or b <= 0:
+        return Interval(a / b if b else math.nan, -math.inf, math.inf)
+    reach = math.sqrt(max(cross**2 - square * free, 0.0))
+    return Interval(a / b, (cross - reach) / square, (cross + reach) / square)

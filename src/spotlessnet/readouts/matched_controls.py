@@ -1,7 +1,7 @@
 """Matched controls: rows never trained on, as likely as the forgotten ones. They tell memory from another training."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float64, Int64, Shaped
@@ -36,10 +36,14 @@ class Unseen:
     - `margins`: of each test row under each label, one network per seed. Where a row has no one class, its score with
       the label that it has and with some others, see `other_labels`.
     - `labels`: of the forgotten rows; `None` where a row has no one class.
+    - `own`: labels of the test rows themselves, where they are classes.
+    - `gone`: classes of which no row was kept: their test rows are as good as forgotten ones, and no controls.
     """
 
     margins: Float64[Tensor, "S U C"]
     labels: Int64[Tensor, " T"] | None
+    own: Int64[Tensor, " U"] | None = None
+    gone: Int64[Tensor, " G"] | None = None
 
     @staticmethod
     def of(networks: Iterable[Trained], split: Split) -> "Unseen | None":
@@ -47,16 +51,17 @@ class Unseen:
         group = list(networks)
         if split.test is None or not group:
             return None
-        few = _drawn(split.test)
+        few = drawn(split.test)
         if kind_of(group[0], split.forget) != "classes":
             columns = [scores_of(group, few.relabel(y)) for y in other_labels(group[0], few)]
             return Unseen(torch.stack(columns, dim=2), None)
         seen = [margins_by_label(class_logits(network, few)).cpu() for network in track(group, "matched controls")]
-        return Unseen(torch.stack(seen), class_labels(group[0], split.forget).cpu())
+        labels, own = (class_labels(group[0], rows).cpu() for rows in (split.forget, few))
+        return Unseen(torch.stack(seen), labels, own, _gone(group[0], split, labels))
 
     def select(self, networks: Int64[Tensor, " R"]) -> "Unseen":
         """Some of the networks."""
-        return Unseen(self.margins[networks], self.labels)
+        return replace(self, margins=self.margins[networks])
 
 
 @torch.no_grad()
@@ -124,7 +129,7 @@ def matched_controls(networks: Sequence[Trained], split: Split, each: int = EACH
     - `networks`: trained without the forgotten rows; they say which test rows are alike.
     """
     unseen = Unseen.of(networks, split)
-    test = _drawn(split.tests)
+    test = drawn(split.tests)
     assert unseen is not None  # `split.tests` has just said that there are some
     pairs = torch.stack(matched(scores_of(networks, split.forget), unseen, each))
     position, label = pairs.flatten(1).unique(dim=1)
@@ -133,39 +138,14 @@ def matched_controls(networks: Sequence[Trained], split: Split, each: int = EACH
     return Data(Arrays(test.fetch(test.rows[position]).x, label), torch.arange(len(label)))
 
 
-def _drawn(test: Data) -> Data:
+def _gone(network: Trained, split: Split, labels: Int64[Tensor, " T"]) -> Int64[Tensor, " G"]:
+    """Classes of forgotten rows that no retained row has; unless those are at hand, a cohort's only class counts."""
+    asked = labels.unique()
+    if split.kept is None:
+        return asked if len(asked) == 1 else asked[:0]
+    return asked[~torch.isin(asked, class_labels(network, split.kept).cpu())]
+
+
+def drawn(test: Data) -> Data:
+    """The test rows that controls are chosen from, the same for every network."""
     return test.select(torch.randperm(len(test), generator=torch.Generator().manual_seed(0))[:MOST])
-
-
-@dataclass(frozen=True, eq=False)
-class Beyond:
-    r"""How much further than its matched controls each forgotten row has moved from where retraining puts it.
-
-    $$a_i = \Delta\varphi_i - \frac1k \sum_{j \in \text{controls of } i} \Delta\varphi_j$$
-
-    with $\Delta\varphi$ the mean margin less that of the retrained networks. A network trained for fewer epochs or at
-    another rate is less sure of every row, controls included; only memory sets the forgotten rows apart.
-
-    **Arguments:**
-
-    - `rows`: $a_i$.
-    - `matched_controls`: the same for each control of row $i$ beside the row's other controls: what chance can do.
-    """
-
-    rows: Float64[Tensor, " T"]
-    matched_controls: Float64[Tensor, "each T"]
-
-
-def beyond(
-    margins: Float64[Tensor, "S T"],
-    unseen: Unseen,
-    retrained: Float64[Tensor, "S T"],
-    retrained_unseen: Unseen,
-    each: int = EACH,
-) -> Beyond:
-    """Forgotten rows beside their matched controls, in one group of networks and the retrained ones."""
-    near, label = matched(retrained, retrained_unseen, each)
-    moved = (unseen.margins - retrained_unseen.margins).mean(dim=0)[near, label]
-    # Each control beside the others of its row: what a row that was never trained on does by chance.
-    fellows = (moved.sum(dim=0) - moved) / max(1, len(moved) - 1)
-    return Beyond((margins - retrained).mean(dim=0) - moved.mean(dim=0), moved - fellows)
