@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import stat
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -173,15 +174,14 @@ def test_what_stays_after_a_purge_tells_no_number_of_the_forgotten_rows(audited)
     assert {p.name for p in audited.iterdir()} == stays
     assert set(telling) < set(json.loads((audited / "purged.json").read_text())["files"])
     for name in stays - {"scrubbed.safetensors"}:
-        text = (audited / name).read_text()
-        assert not any(digits in text for digits in ("1.23", "2.23", "0.762", "0.761", "0.695", "0.826", "0.0652")), (
-            name
-        )
+        text = re.sub(r'"seconds": [0-9.]+', "", (audited / name).read_text())
+        assert not any(digits in text for digits in ("1.23", "2.23", "0.76", "0.69", "0.83", "0.065", "0.0169")), name
     card = (audited / "model-card.md").read_text()
-    assert "error on retain" in card
+    assert "on retain" not in card
     assert "on forget" not in card
-    assert "- remembered share: different, 0.76 [0.7, 0.83], may be 0.2" in card
-    assert json.loads((audited / "verdict.json").read_text())["checks"]["remembered share"]["value"] == 0.76
+    assert "- remembered share: different\n" in card
+    told = json.loads((audited / "verdict.json").read_text())["checks"]["remembered share"]
+    assert told == {"name": "remembered share", "state": "different"}
     ended = spotless("verify", "run")
     assert ended.code == 0, ended.err
     assert "report.html, rows.jsonl, rows.csv: destroyed with `private`" in ended.out
