@@ -368,33 +368,3 @@ def follows_request(weights: Path | None) -> bool:
     except DataError:  # of something else: the name is a common one
         return False
     return digest_of(real) in written
-
-
-def check_rows_left(weights: Path | None, retain: Data) -> None:
-    """Raise where retained rows are those that the request which left these weights forgot: they would be learnt again.
-
-    Told by the folder `private` of that request, as long as it is there. Requests before it are not looked at.
-    """
-    if weights is None or not follows_request(weights):
-        return
-    private = Private(weights.resolve().parent)
-    path = private.path / ROWS
-    # Beside the salt it can only have been removed, where the request is one that keeps it; a purge takes both.
-    if not path.exists() and not (private.has_salt and (private.out / SCRUBBED).is_file()):
-        return
-    try:
-        told = json.loads(private.sealed(ROWS, LONGEST_REQUEST))
-    except (OSError, ValueError, RecursionError) as e:
-        how = "was damaged, or another request wrote it" if path.exists() else "is gone"
-        raise DataError(
-            f"{path} must say which rows the request that wrote {weights} forgot, but {how}. Bring it back "
-            "from a backup; once it is due, `spotless purge` destroys it."
-        ) from e
-    gone = {bytes.fromhex(digest) for digest in told["digests"]}
-    left = sum(digest in gone for digest in keyed_digests(retain, private.salt))
-    if left > told["copies"]:
-        raise DataError(
-            f"The data must no longer hold what an earlier request forgot, but {left - told['copies']} rows of the "
-            f"request that wrote {weights} are still there and would be learnt again. Take them out, or ask for them "
-            "too."
-        )
