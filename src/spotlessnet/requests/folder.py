@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from spotlessnet.core.data import Data, keyed_digests
-from spotlessnet.core.errors import DamageError, DataError, IntegrityError, ResourceError
+from spotlessnet.core.errors import DataError, IntegrityError, ResourceError, SpotlessError
 from spotlessnet.core.files import opened, overwrite, overwrite_leftovers, read_whole, sha256, sweep, write_whole
 from spotlessnet.store.checkpoints import AFTER, SINGLE, read_metadata
 from spotlessnet.store.receipts import as_json, digest_of, identity_of, keyed, loads_once, plain, read_receipt, verify
@@ -289,13 +289,18 @@ class Folder:
             self.private.begin(self.days)
             try:
                 yield
-            except DamageError:
-                # Nothing was written, so that nothing of this run may stay; what an earlier one began is left to it.
-                if not begun:
+            except SpotlessError:
+                # Nothing was done, so that nothing of this run may stay; what an earlier one began is left to it.
+                if not begun and self._is_untouched():
                     shutil.rmtree(private)
-                if made:
-                    self.path.rmdir()
+                    if made:
+                        self.path.rmdir()
                 raise
+
+    def _is_untouched(self) -> bool:
+        """Whether a run wrote nothing but what it was asked: no network, no refusal, no note of kept trainings."""
+        inside = {p.name for p in self.private.path.iterdir()}
+        return [p.name for p in self.path.iterdir()] == [PRIVATE] and inside <= {SALT, DUE, REQUEST}
 
     def sweep(self) -> None:
         """Remove what a killed run left half-written; files of a living one stay."""
