@@ -138,6 +138,16 @@ def test_all_digits_of_an_audit_lie_in_private_until_the_purge(here, monkeypatch
     assert not (here / "alone/private").exists()
 
 
+def test_a_request_asked_for_again_without_its_figures_tells_the_words(here):
+    asked = ("scrub", *BASE, *METHODS["budget"], "--accept-damage", "--out", "run")
+    assert "nats are left" in spotless(*asked).err
+    (here / "run/private/receipt-diagnostics.json").unlink()
+    ended = spotless(*asked, "--resume")
+    assert ended.code == 0, ended.err
+    assert "nats are left" not in ended.err
+    assert "limit   Assumed: no retrained weights were given" in ended.err
+
+
 @pytest.mark.slow
 def test_a_true_audit_of_each_label_leaves_the_same(here):
     (here / "forget.csv").write_text(f"id\nperson-{ROW}\n")

@@ -101,7 +101,7 @@ def _told(served: Unlearned, console: Console, *, audited: bool) -> int:
     verdict = next((figure for figure in about.get("audit", receipt["audit"]) if "verdict" in figure), None)
     if served.again:
         console.say("This request was served before; nothing was changed.")
-    if "nats" in about:
+    if "nats" in about and served.exact is not None:
         # The price of the budget must not hide in the receipt, nor that it was only estimated.
         low, high = about.get("nats_range", [about["nats"]] * 2)
         guess = "" if low == high else f" (an estimate: in trials it was {low:.2g} to {high:.2g})"
