@@ -81,7 +81,8 @@ def effects_beside(file: Path | None) -> tuple[Effect, ...] | None:
         return None
     found: list[Effect] = []
     seen: set[Path] = set()
-    at, beside = Private(file.resolve().parent), file.resolve()
+    beside = file.resolve()
+    at = Private(beside.parent)
     # A folder that names one already seen was not written by a request.
     while at.out not in seen and len(seen) < MOST:
         seen.add(at.out)

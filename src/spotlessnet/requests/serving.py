@@ -385,8 +385,9 @@ def measured_utility(opened: LoadedRequest, after: Trained, scrub: Scrub | None 
 def _refuse(place: Folder | Unwritten, plan: Plan, known: Mapping[str, Any], gaussian: Gaussian) -> NoReturn:
     """Say why nothing was forgotten, for the records where there is a folder, and end."""
     why = "; ".join(dict.fromkeys(gaussian.diagnostics.assumed))
-    records, limits = ".", ["Refused: nothing was forgotten, and no network was written. Retrain without the rows."]
+    records = "."
     if isinstance(place, Folder):
+        limits = ["Refused: nothing was forgotten, and no network was written. Retrain without the rows."]
         about, noise = {**gaussian.diagnostics, "refused": why}, {"kind": "none", "consequence": "nothing was drawn"}
         told = _receipt(place, plan, known, subjects={}, noise=noise, diagnostics=about, limits=limits)
         place.private.keep_diagnostics(about, REFUSAL)
