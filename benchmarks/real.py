@@ -204,7 +204,7 @@ def judge(cases: list[Case], report: Report, seeds: list[int]) -> None:
             report.say(
                 "verdict", request=case.name, method=name, pairs=len(seeds), seeds=seeds, outcome=verdict.outcome,
                 reason=verdict.reason, oracle=verdict.oracle, power=verdict.power, resolution=verdict.resolution,
-                checks=[_plain(check.record()) for check in verdict.checks], lira=areas,
+                checks=[_plain(check.figures()) for check in verdict.checks], lira=areas,
             )  # fmt: skip
 
 

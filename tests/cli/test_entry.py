@@ -50,6 +50,26 @@ def test_something_is_said_within_a_second(arguments):
     assert took < 1.0
 
 
+WITHOUT_TORCH = """
+import sys
+class Without:
+    def find_spec(self, name, *more):
+        if name.split(".")[0] == "torch":
+            raise ModuleNotFoundError("No module named 'torch'", name="torch")
+sys.meta_path.insert(0, Without())
+from spotlessnet.cli import main
+sys.exit(main(["list", "-q"]))
+"""
+
+
+def test_without_torch_one_line_says_what_is_missing():
+    """The fault before: 70, a mistake of spotless."""
+    ended = subprocess.run([sys.executable, "-c", WITHOUT_TORCH], capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (4, "")
+    assert ended.stderr.startswith("error[environment]: a package is missing or broken (No module named 'torch')")
+    assert ended.stderr.count("\n") == 1
+
+
 def test_quiet_is_quiet_from_the_start():
     ended = subprocess.run([sys.executable, "-m", "spotlessnet", "list", "-q"], capture_output=True, text=True)
     assert (ended.returncode, ended.stderr) == (0, "")

@@ -269,6 +269,7 @@ def test_of_two_requests_at_once_one_is_served(here):
     [refused] = [err for (_, err), run in zip(told, runs, strict=True) if run.returncode]
     sent_on = f"Go on from the network and the statistics in {served[0]}"
     assert "at work from the statistics" in refused or sent_on in refused
+    assert not (here / ("b" if served == ["a"] else "a")).exists()
     note = json.loads((here / f"{STATISTICS}.next").read_text())
     assert (note["folder"], note["state"]) == (f"../{served[0]}", "done")
 
@@ -298,6 +299,7 @@ def test_a_killed_request_neither_blocks_nor_forks(here, moment, is_served):
         busy = spotless(*("second.csv" if w == "forget.csv" else w for w in asked), "--out", "meanwhile")
         assert busy.code == 4
         assert "Another request is at work from the statistics" in busy.err
+        assert not (here / "meanwhile").exists()  # it left its `private` before
         run.send_signal(signal.SIGKILL)
         run.communicate(timeout=60)
         time.sleep(0.1)

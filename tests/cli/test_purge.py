@@ -2,10 +2,12 @@
 
 import json
 import os
+import re
 import stat
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from importlib import import_module
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
@@ -116,14 +118,16 @@ def test_folders_that_no_request_wrote_and_dates_that_are_gone_are_refused(here,
     assert (here / "precious").read_text() == "mine"
 
 
-GONE, ALIVE = ".spotless-4194999-aa", f".spotless-{os.getppid()}-bb"
-"""What processes were writing; of the first there can be none, for numbers end before."""
+GONE, ALIVE, ANEW = ".spotless-4194999-aa", f".spotless-{os.getppid()}-bb", f".spotless-{os.getppid()}-ee"
+"""What processes were writing; of the first there can be none, for numbers end before; the last began too late."""
 
 
 def test_what_a_killed_run_was_writing_is_destroyed_too(run, monkeypatch):
     """The fault before: half a report with all digits stayed beside the receipt."""
-    for name in (GONE, ALIVE, "private/" + GONE):
+    for name in (GONE, ALIVE, "private/" + GONE, *([ANEW] if Path("/proc/self/stat").exists() else [])):
         (run / name).write_text("loss 1.2345678")
+    if (run / ANEW).exists():
+        os.utime(run / ANEW, (1e9, 1e9))  # its number was given to another process since
     (run / (GONE + "c")).mkdir()
     (run / (GONE + "c") / "report.html").write_text("loss 1.2345678")
     os.link(run / "receipt.json", run / (GONE + "d"))  # killed between its two names
@@ -134,7 +138,7 @@ def test_what_a_killed_run_was_writing_is_destroyed_too(run, monkeypatch):
     stays = {ALIVE, "purged.json", "receipt.json", "scrubbed.safetensors"}
     assert {p.name for p in run.iterdir()} == stays
     assert (run / "receipt.json").read_bytes() == receipt
-    assert [call.args[0].name for call in over.call_args_list] == [GONE, "report.html"]
+    assert [call.args[0].name for call in over.call_args_list if call.args[0].name != ANEW] == [GONE, "report.html"]
     assert {GONE, GONE + "c", GONE + "d"} < set(json.loads((run / "purged.json").read_text())["files"])
     assert spotless("verify", "run").code == 0
 
@@ -173,15 +177,14 @@ def test_what_stays_after_a_purge_tells_no_number_of_the_forgotten_rows(audited)
     assert {p.name for p in audited.iterdir()} == stays
     assert set(telling) < set(json.loads((audited / "purged.json").read_text())["files"])
     for name in stays - {"scrubbed.safetensors"}:
-        text = (audited / name).read_text()
-        assert not any(digits in text for digits in ("1.23", "2.23", "0.762", "0.761", "0.695", "0.826", "0.0652")), (
-            name
-        )
+        text = re.sub(r'"seconds": [0-9.]+', "", (audited / name).read_text())
+        assert not any(digits in text for digits in ("1.23", "2.23", "0.76", "0.69", "0.83", "0.065", "0.0169")), name
     card = (audited / "model-card.md").read_text()
-    assert "error on retain" in card
+    assert "on retain" not in card
     assert "on forget" not in card
-    assert "- remembered share: different, 0.76 [0.7, 0.83], may be 0.2" in card
-    assert json.loads((audited / "verdict.json").read_text())["checks"]["remembered share"]["value"] == 0.76
+    assert "- remembered share: different\n" in card
+    told = json.loads((audited / "verdict.json").read_text())["checks"]["remembered share"]
+    assert told == {"name": "remembered share", "state": "different"}
     ended = spotless("verify", "run")
     assert ended.code == 0, ended.err
     assert "report.html, rows.jsonl, rows.csv: destroyed with `private`" in ended.out

@@ -118,7 +118,7 @@ def test_noise_is_secret_unless_a_seed_is_given_and_a_seed_is_labelled(here):
 def test_secrets_that_agree_in_32_bits_release_different_networks(here, monkeypatch):
     """What a search over the seeds of torch's generator would find again."""
     given = iter([5, 5 | 1 << 32, 5 | 1 << 63])
-    monkeypatch.setattr("spotlessnet.store.receipts.secrets.randbits", lambda bits: next(given))
+    monkeypatch.setattr("spotlessnet.store.noise_seed.secrets.randbits", lambda bits: next(given))
     for out in "abc":
         assert spotless("scrub", *BASE, *QUICK, "--out", out).code == 0
     assert len({(here / out / "scrubbed.safetensors").read_bytes() for out in "abc"}) == 3

@@ -48,10 +48,9 @@ def test_what_a_request_did_to_its_rows_lies_in_private_alone(here):
 
 
 def begun(folder):
-    private = Private(folder)
-    private.path.mkdir(parents=True)
-    private.begin(90)
-    return private
+    """The folder of a request that was served."""
+    assert spotless("scrub", *BASE, *QUICK, "--out", folder).code == 0
+    return Private(folder)
 
 
 @pytest.mark.parametrize("told", ["", "{}", "[]", '{"effect": null, "before": 3}', '{"effect": null, "before": "."}'])
@@ -72,6 +71,50 @@ def test_what_another_request_did_is_not_taken_for_it(here):
     assert effects_beside(here / "first/scrubbed.safetensors") is None
     (other.path / "salt").unlink()
     assert effects_beside(here / "other/scrubbed.safetensors") is None
+
+
+def exchange_notes(first, other):
+    shutil.rmtree(first / "private")
+    shutil.copytree(other / "private", first / "private")
+
+
+def exchange_all_but_the_network(first, other):
+    exchange_notes(first, other)
+    shutil.copy(other / "receipt.json", first / "receipt.json")
+
+
+def exchange_the_network(first, other):
+    shutil.copy(other / "scrubbed.safetensors", first / "scrubbed.safetensors")
+
+
+def remove_the_receipt(first, other):
+    (first / "receipt.json").unlink()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (exchange_notes, "but the receipt is another's"),
+        (exchange_all_but_the_network, "but scrubbed.safetensors is another's"),
+        (exchange_the_network, "but scrubbed.safetensors is another's"),
+        (remove_the_receipt, "holds notes of a request without its receipt"),
+    ],
+)
+def test_notes_are_of_the_network_beside_them(here, change, said):
+    """The fault before: notes of a request that forgot nothing of these rows let them be learnt again."""
+    begun(here / "first")
+    (here / "forget.csv").write_text("id\nperson-9\n")
+    begun(here / "other").keep_sealed(EFFECT, as_text(None, ""))
+    Private(here / "first").keep_sealed(EFFECT, as_text(None, ""))
+    assert effects_beside(here / "first/scrubbed.safetensors") == ()
+    change(here / "first", here / "other")
+    assert effects_beside(here / "first/scrubbed.safetensors") is None
+    for asked in (("precompute", *second(ROWS), "--rank", "0"), ("scrub", *second(BASE), *QUICK)):
+        ended = spotless(*asked, "--out", "anew")
+        assert ended.code == 7, ended.err
+        assert said in ended.err
+        assert len(ended.err.strip().splitlines()) == 1
+        assert not (here / "anew").exists()
 
 
 @pytest.mark.parametrize("before", [".", "../first/x/..", "../first" + "/." * 400_000])

@@ -161,7 +161,8 @@ def test_exports_tell_the_same():
     assert Row.from_json(as_json_lines(told.rows).splitlines()[0]).key == told.rows[0].key
     card = as_model_card(told, "ab" * 32)
     assert card.startswith("## Forgetting\n\n**Forgotten.** After scrubbing")
-    assert "| NTK | 0.0" in card
+    assert "- remembered share: same\n" in card
+    assert "0.0" not in card  # it outlasts the purge
     assert "sha256:abab" in card
 
 

@@ -10,6 +10,7 @@ from spotlessnet.auditing.rows import Row
 from spotlessnet.auditing.verdict import Checks, Verdict
 from spotlessnet.auditing.wording import NEXT
 from spotlessnet.core.deprecated import AcceptsOldNames, OldName
+from spotlessnet.store.receipts import without_figures
 
 
 @dataclass(frozen=True)
@@ -99,12 +100,19 @@ class AuditReport(metaclass=AcceptsOldNames):
         """What to do now."""
         return NEXT[self.outcome]
 
-    def figures(self) -> list[dict[str, Any]]:
-        """The audit section of a receipt: the outcome and why, then one figure a check."""
-        head: dict[str, Any] = {"verdict": self.outcome, "reason": self.reason}
+    def record(self) -> list[dict[str, Any]]:
+        """The audit section of a receipt: the outcome and why, then each check and how it came out; no figure."""
+        head: dict[str, Any] = {"verdict": self.outcome, "reason": without_figures(self.reason)}
         if self.verdict is not None:
             head["seeds"] = self.verdict.seeds
         return [head, *(check.record() for check in self.checks)]
+
+    def figures(self) -> list[dict[str, Any]]:
+        """The same with all digits, for the folder `private` alone."""
+        head: dict[str, Any] = {"verdict": self.outcome, "reason": self.reason}
+        if self.verdict is not None:
+            head |= {"seeds": self.verdict.seeds, "resolution": self.verdict.resolution}
+        return [head, *(check.figures() for check in self.checks)]
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the page itself, in a frame of its own so that its style stays inside."""

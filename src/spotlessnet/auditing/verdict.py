@@ -54,12 +54,15 @@ class Check:
         return f"{self.name}: {self.state}, {self.value:.3g}{limits}{'; ' if self.note else ''}{self.note}"
 
     def record(self) -> dict[str, Any]:
-        """The check for a receipt and for `verdict.json`; `guards` is a rule of the audit, not a figure.
+        """The check for a receipt, for `verdict.json` and for the model card: what was compared, and how it came out.
 
-        With two digits: both outlast the purge, and a number with all its digits can tell which row was forgotten.
+        No figure: they outlast the purge, and even two digits told the label of a single forgotten row.
         """
-        told = {name: value for name, value in vars(self).items() if name != "guards"}
-        return told | {name: float(f"{told[name]:.2g}") for name in ("value", "low", "high", "margin")}
+        return {"name": self.name, "state": self.state}
+
+    def figures(self) -> dict[str, Any]:
+        """The check with all digits, for the folder `private`; `guards` is a rule of the audit, not a figure."""
+        return {name: value for name, value in vars(self).items() if name != "guards"}
 
 
 class Checks(tuple[Check, ...]):

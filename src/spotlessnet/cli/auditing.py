@@ -11,7 +11,7 @@ from spotlessnet.cli.common import AsJson, Asked, Console, Debug, Quiet, takes_c
 from spotlessnet.cli.scrubbing import EXIT_CODES, Keep, Seeds, Strong, Workers, planned, verdict_lines
 from spotlessnet.core.errors import SettingError
 from spotlessnet.core.progress import quiet as no_bars
-from spotlessnet.requests.audits import Audit, audit_case, usual_fields, write_report
+from spotlessnet.requests.audits import Audit, audit_case, usual_fields, write_audit
 from spotlessnet.requests.case import as_flag, inputs_of
 from spotlessnet.requests.folder import Folder
 from spotlessnet.requests.forgettable import audit_fits
@@ -109,7 +109,7 @@ def _forgettable(asked: Asked, seeds: int, features: str, ridge: str, console: C
     report = audit_fits(case, features, ridge, seeds, say=console.say)
     assert report is not None
     with folder.claimed():
-        files = [case.out / name for name in write_report(case.out, report, replace=asked.resume)]
+        files = write_audit(folder, report)
     return _told(report, files, console)
 
 

@@ -214,6 +214,8 @@ def _meaning(error: Exception) -> tuple[int, str]:
         return 4, f"{error.filename or 'the system'}: {error.strerror or error}. Check disk and permissions."
     if (where := _raised_by_own(error)) is not None:
         return 3, f"{where}: {type(error).__name__}: {error}. This is code that the case names; --debug shows where."
+    if isinstance(error, ImportError):
+        return 4, f"a package is missing or broken ({error}). Install spotlessnet anew, with torch: see README."
     if kinds & {"LinAlgError", "_LinAlgError"}:
         return (
             5,

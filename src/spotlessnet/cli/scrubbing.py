@@ -17,6 +17,7 @@ from spotlessnet.requests.folder import PRETRAINED, SCRUBBED
 from spotlessnet.requests.planning import Plan, plan_of
 from spotlessnet.requests.recorded import lineages_of
 from spotlessnet.requests.serving import Unlearned, serve
+from spotlessnet.store.receipts import LIMITS
 
 EXIT_CODES = {"forgotten": 0, "not forgotten": 1, "inconclusive": 6, NEVER_SAW: 0}
 """What the audit's word means to a script; no word at all is inconclusive too."""
@@ -95,11 +96,12 @@ def verdict_lines(word: str, reason: str) -> list[str]:
 def _told(served: Unlearned, console: Console, *, audited: bool) -> int:
     assert served.folder is not None  # --out was needed
     receipt = served.receipt["predicate"]
-    verdict = next((figure for figure in receipt["audit"] if "verdict" in figure), None)
+    about = served.diagnostics
+    # With figures while `private` has them; the receipt says it in words.
+    verdict = next((figure for figure in about.get("audit", receipt["audit"]) if "verdict" in figure), None)
     if served.again:
         console.say("This request was served before; nothing was changed.")
-    about = served.diagnostics
-    if "nats" in about:
+    if "nats" in about and served.exact is not None:
         # The price of the budget must not hide in the receipt, nor that it was only estimated.
         low, high = about.get("nats_range", [about["nats"]] * 2)
         guess = "" if low == high else f" (an estimate: in trials it was {low:.2g} to {high:.2g})"
@@ -108,11 +110,11 @@ def _told(served: Unlearned, console: Console, *, audited: bool) -> int:
         )
     if not about.get("utility", {}).get("measured", [None]):
         console.say("utility was not measured: there is no row that stays to look at")
-    for one in about.get("utility", {}).get("measured", []):
+    for one in about.get("utility", {}).get("measured", []) if served.exact is not None else []:
         console.say(
             f"utility {one['kind']} on {one['rows']} {one['on']} {one['before']:.3g} before, {one['after']:.3g} now"
         )
-    for limit in receipt["limits"]:
+    for limit in [*about["limits"], *LIMITS] if "limits" in about else receipt["limits"]:
         console.say(f"limit   {limit}")
     told = {
         "status": "already done" if served.again else "done",

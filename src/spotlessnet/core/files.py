@@ -13,6 +13,7 @@ import os
 import secrets
 import shutil
 import stat
+import time
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -170,7 +171,7 @@ def _leftovers(folder: Path) -> list[Path]:
     found = []
     for path in sorted(folder.glob(f"{PENDING}*")):
         owner = path.name.removeprefix(PENDING).split("-")[0]
-        if not (owner.isdigit() and _is_alive(int(owner))):
+        if not (owner.isdigit() and _is_alive(int(owner)) and not _began_after(int(owner), path)):
             found.append(path)
     return found
 
@@ -196,6 +197,21 @@ def _is_alive(pid: int) -> bool:
     except PermissionError:
         return True
     return True
+
+
+SLACK = 2.0
+"""Seconds by which clocks of the kernel and of a file system may differ."""
+
+
+def _began_after(pid: int, path: Path) -> bool:
+    """Whether a process began after a file was last written: its number was given anew, and it wrote another."""
+    try:
+        # After the name, which may hold blanks, the twentieth field: ticks from the machine's start.
+        ticks = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+        began = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / os.sysconf("SC_CLK_TCK")
+        return began > path.lstat().st_mtime + SLACK
+    except (OSError, ValueError, IndexError, AttributeError):
+        return False  # where the system does not tell, a living process keeps its files
 
 
 def sha256(path: Path) -> str:

@@ -6,20 +6,13 @@ import json
 from collections.abc import Iterable
 from dataclasses import asdict, fields
 from importlib.resources import files
-from math import isnan
 from typing import Any
 
 from spotlessnet.auditing.audit_report import AuditReport
 from spotlessnet.auditing.rows import Row
-from spotlessnet.auditing.summary import summarise
-from spotlessnet.auditing.verdict import Check
-from spotlessnet.report.number import number
 from spotlessnet.report.page import in_plain_words
 from spotlessnet.store.receipts import plain
 from spotlessnet.store.schema import VERDICT_SCHEMA
-
-SHOWN_ON_CARD = (" on retain", " on test")
-"""Readouts of rows that stay, and of rows that nobody trained on."""
 
 
 def as_csv(rows: Iterable[Row]) -> str:
@@ -37,16 +30,15 @@ def as_json_lines(rows: Iterable[Row]) -> str:
 
 
 def as_verdict(report: AuditReport) -> str:
-    """The verdict for a program: what the receipt says of the audit, how finely it looked, and checks by name.
+    """The verdict for a program: what the receipt says of the audit, and checks by name; no figure, for it stays.
 
     `verdict.schema.json` beside this file says what it holds, in JSON Schema; `verdict_schema()` gives its text.
     """
-    head, *checks = report.figures()
+    head, *checks = report.record()
     told: dict[str, Any] = {"schema": VERDICT_SCHEMA, **head, "checks": {check["name"]: check for check in checks}}
     told |= {"method": report.method, "header": {name: str(value) for name, value in report.header.items()}}
     if report.verdict is not None:
         told |= {key: getattr(report.verdict, key) for key in ("oracle", "power")}
-        told["resolution"] = float(f"{report.verdict.resolution:.2g}")
     return json.dumps(plain(told), indent=2, sort_keys=True, allow_nan=False) + "\n"
 
 
@@ -56,42 +48,21 @@ def verdict_schema() -> str:
 
 
 def as_model_card(report: AuditReport, receipt_digest: str = "") -> str:
-    """A section for a model card: what was forgotten, how, and what was measured. Names no id.
+    """A section for a model card: what was forgotten, how, and which checks passed. Names no id and has no figure.
 
-    Of the forgotten rows it has the verdict's checks alone, with two digits: their losses and margins would tell which
-    rows they were, and a card outlasts the purge.
+    A card outlasts the purge, and figures of networks that knew the rows tell of them; the report has all of them.
     """
-    lines = [line for line in summarise(report.rows) if line.readout.endswith(SHOWN_ON_CARD)]
-    readouts = list(dict.fromkeys(line.readout for line in lines))
-    cells = {(line.method, line.readout): line for line in lines}
-    head = "| method | " + " | ".join(readouts) + " |"
-    table = [head, "|---" * (len(readouts) + 1) + "|"]
-    for method in dict.fromkeys(line.method for line in lines):
-        found = [cells.get((method, readout)) for readout in readouts]
-        texts = [
-            "–" if line is None else _with_interval(line.mean.value, line.mean.low, line.mean.high) for line in found
-        ]
-        table.append(f"| {method} | " + " | ".join(texts) + " |")
     parts = [
         "## Forgetting",
         f"**{report.outcome.capitalize()}.** {in_plain_words(report)}",
         f"Method: {report.method}. Rows forgotten: {report.request.get('rows to forget', '?')}.",
-        *(["\n".join(table)] if lines else []),
-        *(["Checks:\n" + "\n".join(map(_check, report.checks))] if report.checks else []),
+        *(
+            ["Checks:\n" + "\n".join(f"- {check.name}: {check.state}" for check in report.checks)]
+            if report.checks
+            else []
+        ),
         "Limits:\n" + "\n".join(f"- {limit}" for limit in report.limits),
     ]
     if receipt_digest:
         parts.append(f"Receipt: sha256:{receipt_digest}")
     return "\n\n".join(parts) + "\n"
-
-
-def _check(check: Check) -> str:
-    told = check.record()
-    found = _with_interval(told["value"], told["low"], told["high"])
-    limit = "" if isnan(told["margin"]) else f", may be {number(told['margin'])}"
-    return f"- {check.name}: {check.state}, {found}{limit}"
-
-
-def _with_interval(value: float, low: float, high: float) -> str:
-    interval = "" if number(low) in ("–", "−∞") else f" [{number(low)}, {number(high)}]"
-    return number(value) + interval

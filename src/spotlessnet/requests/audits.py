@@ -163,7 +163,7 @@ def audit_case(
         if settings.keep_trainings is not None:
             folder.private.keep_trainings(Path(settings.keep_trainings))
         report = audited(plan, None, settings, say)
-        return report, [case.out / name for name in write_report(case.out, report, replace=resume)]
+        return report, write_audit(folder, report)
 
 
 def with_header(report: AuditReport, known: Mapping[str, Any], subjects: Mapping[str, str]) -> AuditReport:
@@ -227,6 +227,12 @@ def _without_names(name: str, value: Any) -> Any:
 def usual_fields() -> dict[str, object]:
     """What each field of a case is when nobody says anything."""
     return {f.name: f.default for f in fields(Case)}
+
+
+def write_audit(folder: Folder, report: AuditReport) -> list[Path]:
+    """The files of an audit that stands alone, its checks with all digits in `private`; gives those beside it."""
+    folder.private.keep_diagnostics({"audit": report.figures()}, VERDICT)
+    return [folder.path / name for name in write_report(folder.path, report, replace=folder.again)]
 
 
 def write_report(folder: Path, report: AuditReport, *, replace: bool) -> dict[str, str]:

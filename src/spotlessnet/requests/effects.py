@@ -1,5 +1,7 @@
-"""What requests did to their rows, each told in its own folder `private` for the requests after it."""
+"""What requests did to their rows, and which these were, each told in its own `private` for the requests after it."""
 
+import hmac
+import json
 import os
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -8,13 +10,15 @@ from typing import TYPE_CHECKING, TypeVar
 
 from torch import nn
 
-from spotlessnet.core.errors import SpotlessError
+from spotlessnet.core.data import Data, keyed_digests
+from spotlessnet.core.errors import DataError, IntegrityError, SpotlessError
 from spotlessnet.core.trained import Trained
 from spotlessnet.precomputed.effect import Effect, as_text, from_text
 from spotlessnet.precomputed.fold_models import FoldModels
 from spotlessnet.precomputed.statistics import Statistics
-from spotlessnet.requests.folder import Private, follows_request
+from spotlessnet.requests.folder import LONGEST_REQUEST, RECEIPT, ROWS, SCRUBBED, Private, follows_request
 from spotlessnet.store.checkpoints import is_following
+from spotlessnet.store.receipts import digest_of, read_receipt, seals
 
 if TYPE_CHECKING:
     from spotlessnet.requests.loading import LoadedRequest
@@ -77,12 +81,14 @@ def effects_beside(file: Path | None) -> tuple[Effect, ...] | None:
         return None
     found: list[Effect] = []
     seen: set[Path] = set()
-    at = Private(file.resolve().parent)
+    beside = file.resolve()
+    at = Private(beside.parent)
     # A folder that names one already seen was not written by a request.
     while at.out not in seen and len(seen) < MOST:
         seen.add(at.out)
         try:
             told = from_text(at.sealed(EFFECT, LONGEST), datetime.now(UTC))
+            check_network(at, beside)
         except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError, SpotlessError):
             return None
         if told is None:
@@ -92,4 +98,64 @@ def effects_beside(file: Path | None) -> tuple[Effect, ...] | None:
         if before == FIRST:
             return tuple(reversed(found))
         at = Private(Path(os.path.normpath(at.out / before)))
+        beside = at.out / SCRUBBED  # destroyed by now, as a rule
     return None
+
+
+def check_network(private: Private, beside: Path) -> None:
+    """Raise unless a network, or statistics, are those of the request that wrote the notes in `private`.
+
+    The salt that seals the notes seals the receipt, and that names what the request wrote by its digest. So neither
+    can be exchanged alone. What was destroyed is not asked for.
+    """
+    path = private.out / RECEIPT
+    try:
+        receipt = read_receipt(path)
+        seal = seals(receipt, private.salt)["hmac_sha256"]
+    except DataError as e:
+        raise IntegrityError(
+            f"{private.path} holds notes of a request without its receipt, so nobody can tell whether they are of "
+            f"{beside.name} ({e}) Bring the receipt back, finish the request with --resume, or move the network to a "
+            "folder of its own."
+        ) from e
+    written = {subject["digest"]["sha256"] for subject in receipt["subject"]}
+    same = hmac.compare_digest(seal, receipt["predicate"]["integrity"]["hmac_sha256"])
+    if not same or (beside.exists() and digest_of(beside) not in written):
+        what = "the receipt" if not same else beside.name
+        raise IntegrityError(
+            f"The notes in {private.path} must be of the request that wrote what lies beside them, but {what} is "
+            "another's: one of them was exchanged. Bring back what was there, or move the network to a folder of its "
+            "own."
+        )
+
+
+def check_rows_left(weights: Path | None, retain: Data) -> None:
+    """Raise where retained rows are those that the request which left these weights forgot: they would be learnt again.
+
+    Told by the folder `private` of that request, as long as it is there. Requests before it are not looked at.
+    """
+    if weights is None or not follows_request(weights):
+        return
+    private = Private(weights.resolve().parent)
+    path = private.path / ROWS
+    if private.has_salt:
+        check_network(private, weights.resolve())
+    # Beside the salt it can only have been removed, where the request is one that keeps it; a purge takes both.
+    if not path.exists() and not (private.has_salt and (private.out / SCRUBBED).is_file()):
+        return
+    try:
+        told = json.loads(private.sealed(ROWS, LONGEST_REQUEST))
+    except (OSError, ValueError, RecursionError) as e:
+        how = "was damaged, or another request wrote it" if path.exists() else "is gone"
+        raise DataError(
+            f"{path} must say which rows the request that wrote {weights} forgot, but {how}. Bring it back "
+            "from a backup; once it is due, `spotless purge` destroys it."
+        ) from e
+    gone = {bytes.fromhex(digest) for digest in told["digests"]}
+    left = sum(digest in gone for digest in keyed_digests(retain, private.salt))
+    if left > told["copies"]:
+        raise DataError(
+            f"The data must no longer hold what an earlier request forgot, but {left - told['copies']} rows of the "
+            f"request that wrote {weights} are still there and would be learnt again. Take them out, or ask for them "
+            "too."
+        )

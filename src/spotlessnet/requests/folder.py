@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from spotlessnet.core.data import Data, keyed_digests
-from spotlessnet.core.errors import DamageError, DataError, IntegrityError, ResourceError
+from spotlessnet.core.errors import DataError, IntegrityError, ResourceError, SpotlessError
 from spotlessnet.core.files import opened, overwrite, overwrite_leftovers, read_whole, sha256, sweep, write_whole
 from spotlessnet.store.checkpoints import AFTER, SINGLE, read_metadata
 from spotlessnet.store.receipts import as_json, digest_of, identity_of, keyed, loads_once, plain, read_receipt, verify
@@ -289,13 +289,18 @@ class Folder:
             self.private.begin(self.days)
             try:
                 yield
-            except DamageError:
-                # Nothing was written, so that nothing of this run may stay; what an earlier one began is left to it.
-                if not begun:
+            except SpotlessError:
+                # Nothing was done, so that nothing of this run may stay; what an earlier one began is left to it.
+                if not begun and self._is_untouched():
                     shutil.rmtree(private)
-                if made:
-                    self.path.rmdir()
+                    if made:
+                        self.path.rmdir()
                 raise
+
+    def _is_untouched(self) -> bool:
+        """Whether a run wrote nothing but what it was asked: no network, no refusal, no note of kept trainings."""
+        inside = {p.name for p in self.private.path.iterdir()}
+        return [p.name for p in self.path.iterdir()] == [PRIVATE] and inside <= {SALT, DUE, REQUEST}
 
     def sweep(self) -> None:
         """Remove what a killed run left half-written; files of a living one stay."""
@@ -368,33 +373,3 @@ def follows_request(weights: Path | None) -> bool:
     except DataError:  # of something else: the name is a common one
         return False
     return digest_of(real) in written
-
-
-def check_rows_left(weights: Path | None, retain: Data) -> None:
-    """Raise where retained rows are those that the request which left these weights forgot: they would be learnt again.
-
-    Told by the folder `private` of that request, as long as it is there. Requests before it are not looked at.
-    """
-    if weights is None or not follows_request(weights):
-        return
-    private = Private(weights.resolve().parent)
-    path = private.path / ROWS
-    # Beside the salt it can only have been removed, where the request is one that keeps it; a purge takes both.
-    if not path.exists() and not (private.has_salt and (private.out / SCRUBBED).is_file()):
-        return
-    try:
-        told = json.loads(private.sealed(ROWS, LONGEST_REQUEST))
-    except (OSError, ValueError, RecursionError) as e:
-        how = "was damaged, or another request wrote it" if path.exists() else "is gone"
-        raise DataError(
-            f"{path} must say which rows the request that wrote {weights} forgot, but {how}. Bring it back "
-            "from a backup; once it is due, `spotless purge` destroys it."
-        ) from e
-    gone = {bytes.fromhex(digest) for digest in told["digests"]}
-    left = sum(digest in gone for digest in keyed_digests(retain, private.salt))
-    if left > told["copies"]:
-        raise DataError(
-            f"The data must no longer hold what an earlier request forgot, but {left - told['copies']} rows of the "
-            f"request that wrote {weights} are still there and would be learnt again. Take them out, or ask for them "
-            "too."
-        )

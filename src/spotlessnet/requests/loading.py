@@ -26,8 +26,8 @@ from spotlessnet.precomputed.fold_models import FoldModels
 from spotlessnet.precomputed.statistics import Statistics
 from spotlessnet.precomputed.statistics_files import read_statistics
 from spotlessnet.requests.case import Case, as_flag, called, made, resolve
-from spotlessnet.requests.effects import effects_beside, held_later
-from spotlessnet.requests.folder import check_rows_left
+from spotlessnet.requests.effects import check_rows_left, effects_beside, held_later
+from spotlessnet.requests.folder import follows_request
 from spotlessnet.requests.recorded import check_rows
 from spotlessnet.store.checkpoints import fit_names, load_into, read_weights
 from spotlessnet.store.pretrained import is_pretrained, load_pretrained
@@ -148,7 +148,7 @@ def load_rows(case: Case, network: LoadedNetwork, *, needs_forget: bool = True) 
         raise DataError("`forget` must name rows, but names none, so there is nothing to forget.")
     contents = {n: contents_of(data) for n, data in (("test", test), *others.items()) if data is not None}
     contents["data"] = contents_of(train, split.forget)
-    if case.weights is not None:
+    if case.weights is not None and follows_request(case.weights):
         check_rows_left(case.weights, split.retain)
     found = replace(split.request, copies=contents["data"].copies)
     if isinstance(case.forget, Path) and isinstance(cohort, rows):

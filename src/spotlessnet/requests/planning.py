@@ -21,6 +21,7 @@ from spotlessnet.requests.case import Case
 from spotlessnet.requests.loading import LoadedRequest, load_network, load_rows, need_inputs
 from spotlessnet.requests.methods import FALLBACK, changed, check_method, default, described, scrub_of
 from spotlessnet.requests.recorded import limits_of_record
+from spotlessnet.store.receipts import ASSUMED
 from spotlessnet.training.kept import KNOW_THE_ROWS
 
 TIMED, AT_MOST = 3, 12
@@ -239,7 +240,7 @@ def limits_of(
     opened: LoadedRequest, gaussian: Gaussian, report: AuditReport | None, *, unchanged: bool = False
 ) -> list[str]:
     """What the receipt of this request cannot say."""
-    limits = [f"Assumed: {text}." for text in dict.fromkeys(gaussian.diagnostics.assumed)]
+    limits = [f"{ASSUMED}{text}." for text in dict.fromkeys(gaussian.diagnostics.assumed)]
     limits += _limits_of_norms(opened.trained, gaussian)
     if unchanged:
         limits.append("Nothing was changed: every weight came back bit for bit, so nothing was forgotten.")

@@ -123,22 +123,18 @@ def request_of(case: Case, looks: Mapping[str, Look], plan: Plan | None = None) 
 
 
 def _digests_of_objects(case: Case, plan: Plan) -> dict[str, Any]:
-    opened = plan.opened
-    vectors = {"weights": opened.trained.weights, "init": opened.trained.init, "reference": opened.reference}
+    opened, trained = plan.opened, plan.opened.trained
+    vectors = {"weights": trained.weights, "init": trained.init, "reference": opened.reference}
     found: dict[str, Any] = {name: sha256_of(value) for name, value in vectors.items() if value is not None}
     found["rows"] = {name: held.sha256 for name, held in opened.contents.items()}
     found["forget"] = sorted(opened.ids)
     found["method"] = described(plan.scrub)
-    found["training"] = {"loss": repr(opened.trained.loss), **_training_of(opened.trained)}
+    recipe = None if trained.recipe is None else trained.recipe.described()
+    by = {"recipe": recipe} if trained.trainer is None else {"trainer": name_of(trained.trainer)}
+    found["training"] = {"loss": repr(trained.loss), **by}
     # Statistics and fold models belong to these weights and rows alone, which was checked.
     found["precomputed"] = [name for name in ("statistics", "fold_models") if getattr(case, name) is not None]
     return found
-
-
-def _training_of(trained: Trained) -> dict[str, Any]:
-    if trained.trainer is not None:
-        return {"trainer": name_of(trained.trainer)}
-    return {"recipe": None if trained.recipe is None else trained.recipe.described()}
 
 
 def serve(
@@ -276,7 +272,9 @@ def _forget(
     report = None if audit is None else with_header(audited(plan, after, audit, say), known, subjects)
     if folder is not None and report is not None:
         subjects |= write_report(folder.path, report, replace=folder.again)
-    exact = plain({**gaussian.diagnostics, "seconds": meter.seconds, "utility": utility})
+    limits = limits_of(opened, gaussian, report, unchanged=is_unchanged(opened, weights, gaussian))
+    measured = {**gaussian.diagnostics, "seconds": meter.seconds, "utility": utility, "limits": limits}
+    exact = plain(measured if report is None else {**measured, "audit": report.figures()})
     receipt = _receipt(
         place,
         plan,
@@ -284,8 +282,8 @@ def _forget(
         subjects=subjects,
         noise=NO_NOISE if noise is None else noise.record(),
         diagnostics=exact,
-        audit=[] if report is None else report.figures(),
-        limits=limits_of(opened, gaussian, report, unchanged=is_unchanged(opened, weights, gaussian)),
+        audit=[] if report is None else report.record(),
+        limits=limits,
     )
     if folder is not None:
         folder.private.keep_diagnostics(exact)
@@ -380,7 +378,8 @@ def measured_utility(opened: LoadedRequest, after: Trained, scrub: Scrub | None 
         found = utility_of(opened.trained, after, opened.split)
     else:
         found = check_damage(opened.trained, after, opened.split, limit, scrub=scrub)
-    return {"measured": [one.record() for one in found], "limit": limit, "accepted_any": bool(case.accept_damage)}
+    told = {"within_limit": all(one.share <= limit for one in found), "accepted_any": bool(case.accept_damage)}
+    return {"measured": [one.record() for one in found], "limit": limit, **told}
 
 
 def _refuse(place: Folder | Unwritten, plan: Plan, known: Mapping[str, Any], gaussian: Gaussian) -> NoReturn:

@@ -1,26 +1,30 @@
-"""Receipts: what was run, on what, with what result, as an in-toto statement that names no person."""
+"""Receipts: what was run, on what, with what result, as an in-toto statement that names no person.
+
+A receipt outlasts `spotless purge`. Whoever holds everything but one forgotten row can do the request again with each
+label that it may have had, and compare any figure that was measured: on the row itself, on networks that knew it, or on
+rows that stay. So a receipt has words, flags, counts, and what was promised, coarsely; all figures are in `private`,
+and the receipt commits to them.
+"""
 
 import hashlib
 import hmac
 import json
 import math
-import os
 import platform
-import secrets
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from spotlessnet.core.data import spelled
-from spotlessnet.core.errors import DataError, IntegrityError, SettingError
+from spotlessnet.core.errors import DataError, IntegrityError
 from spotlessnet.core.files import folder_sha256, read_whole, sha256, write_whole
-from spotlessnet.core.noise import KEY_BYTES, SecretNoise, check_same_process
+from spotlessnet.store.noise_seed import NoiseSeed as NoiseSeed
 from spotlessnet.store.schema import mistakes
 
 STATEMENT = "https://in-toto.io/Statement/v1"
@@ -40,7 +44,6 @@ COUNTED = frozenset(
         "coreset",
         "cost_in_trainings",
         "epochs",
-        "error_increase_limit",
         "examples",
         "examples_left",
         "forgotten_read",
@@ -55,83 +58,25 @@ COUNTED = frozenset(
 )
 """What settings and counts alone decide: published as it is."""
 
-PROMISED = frozenset(["distance_bound", "distance_bound_relative", "error_increase", "nats", "nats_range"])
-"""What a request promises: one digit, rounded up."""
+PROMISED = frozenset(["distance_bound", "distance_bound_relative", "nats", "nats_range"])
+"""What a request promises: the next power of ten."""
 
-MEASURED = frozenset(["after", "before", "seconds"])
-"""What a request cost: two digits."""
+TIMED = frozenset(["seconds"])
+"""What a request took: two digits, as far as the machine repeats them."""
+
+TOLD_IN_WORDS = frozenset(["audit", "limits"])
+"""Parts with sections of their own in a receipt, there without figures."""
 
 HELD_BACK = "held_back"
+
+NUMBER = re.compile(r"(?<!\w)[-−+]?\d+(?:[.,]\d+)*(?:e[-+]?\d+)?(?:\s?%)?", re.IGNORECASE)
+ASIDE = re.compile(r" \([^()]*\d[^()]*\)")
+"""A number in a sentence, and an aside that has one."""
+
 EXACT = "exact"
 
-
-class NoiseSeed:
-    """Where the protective noise came from. A published seed would let anyone subtract the noise again.
-
-    A secret one can be neither copied nor stored, and serves the process that made it: a copy would draw the same
-    noise again.
-
-    **Arguments:**
-
-    - `value`: 256 random bits where the noise must protect, a small number where it must only repeat.
-    """
-
-    # No dictionary: what lists an object's variables would list the key.
-    __slots__ = ("_process", "_streams", "_value", "is_secret", "salt")
-
-    def __init__(self, value: int, is_secret: bool, salt: bytes) -> None:
-        """Take `secret()` or `for_experiments(value)` instead."""
-        self._value, self.is_secret, self.salt = value, is_secret, salt
-        self._streams = count()
-        self._process = os.getpid()
-
-    @property
-    def value(self) -> int:
-        """The key or the seed."""
-        return self._value
-
-    @staticmethod
-    def secret() -> "NoiseSeed":
-        """A key that nobody knows: the default. Only its commitment is written down."""
-        return NoiseSeed(secrets.randbits(8 * KEY_BYTES), True, secrets.token_bytes(32))
-
-    @staticmethod
-    def for_experiments(value: int) -> "NoiseSeed":
-        """A seed that can be run again, and therefore protects nobody."""
-        return NoiseSeed(value, False, b"")
-
-    def __repr__(self) -> str:
-        return "NoiseSeed.secret()" if self.is_secret else f"NoiseSeed.for_experiments({self.value})"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        if self.is_secret:
-            raise SettingError("A secret seed cannot be copied or stored. Draw from it where it was made.")
-        return NoiseSeed.for_experiments, (self.value,)
-
-    def generator(self, device: torch.device | str = "cpu") -> SecretNoise | torch.Generator:
-        """What to draw from: a secret stream, another one at each call; or, for experiments, torch's generator.
-
-        **Arguments:**
-
-        - `device`: of torch's generator; a secret stream runs on the processor, and its numbers are moved.
-        """
-        if self.is_secret:
-            check_same_process(self._process)
-            # One stream twice would be the same noise twice, which whoever holds both results could take away.
-            return SecretNoise(self._key, next(self._streams))
-        return torch.Generator(device).manual_seed(self.value)
-
-    def record(self) -> dict[str, Any]:
-        """What the receipt says about it."""
-        if not self.is_secret:
-            return {"kind": "published, for experiments only", "seed": self.value}
-        # Salted: whoever guesses a key must not be able to confirm it from the receipt alone.
-        commitment = hashlib.sha256(self.salt + self._key).hexdigest()
-        return {"kind": "secret, not kept", "generator": "SHAKE-256, 256-bit key", "commitment": commitment}
-
-    @property
-    def _key(self) -> bytes:
-        return self.value.to_bytes(KEY_BYTES, "big")
+ASSUMED = "Assumed: "
+"""How a limit begins that the method told, perhaps with figures."""
 
 
 COMMITMENT = "HMAC-SHA256 of the sorted ids as a JSON list"
@@ -200,7 +145,7 @@ def statement(
             "noise": plain(noise),
             "about": {**public(exact), EXACT: {"commitment": commit_to_exact(exact, salt)}},
             "audit": plain(audit),
-            "limits": [*limits, *LIMITS],
+            "limits": [*(without_figures(one) if one.startswith(ASSUMED) else one for one in limits), *LIMITS],
             "private": plain(private),
             "environment": environment(),
             "began": (began or datetime.now(UTC)).isoformat(timespec="seconds"),
@@ -337,52 +282,75 @@ def _no_constant(text: str) -> None:
 
 
 def public(diagnostics: Mapping[str, Any]) -> dict[str, Any]:
-    """Diagnostics, as plain values, that may stand in a receipt: text and flags, and the numbers named above.
+    """Diagnostics, as plain values, that may stand in a receipt: words and flags, and the numbers named above.
 
-    All others are left out, and named: whoever holds the retained rows, the new network and what was written for the
-    next request can work most of them out for any row that may have been forgotten, and look which row fits. Of a
-    request for one row, a single number with all its digits singled that row out of a hundred and fifty.
+    All others are left out, and named.
 
-    >>> public({"drift": 0.0123, "retrain_now": False, "utility": {"before": 0.1234}, "nats": 0.61})
-    {'retrain_now': False, 'utility': {'before': 0.12}, 'nats': 0.7, 'held_back': ['drift']}
+    >>> public({"drift": 0.0123, "retrain_now": False, "lost": ["0.3 % of it"], "nats": 0.61})
+    {'retrain_now': False, 'lost': ['… of it'], 'nats': 1.0, 'held_back': ['drift']}
     """
-    held: list[str] = []
-    found = _public(diagnostics, "", held)
+    held = sorted(TOLD_IN_WORDS & diagnostics.keys())
+    found = _public({name: value for name, value in diagnostics.items() if name not in held}, "", held)
     return {**found, HELD_BACK: sorted(held)}
 
 
-def _public(values: Mapping[str, Any], place: str, held: list[str]) -> dict[str, Any]:
+def _public(values: Mapping[str, Any], place: str, held: list[str], *, is_one_of_many: bool = False) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in values.items():
         path = f"{place}{name}"
         if isinstance(value, Mapping):
-            found[name] = _public(value, f"{path}.", held)
+            found[name] = _public(value, f"{path}.", held, is_one_of_many=is_one_of_many)
         elif isinstance(value, list) and value and all(isinstance(one, Mapping) for one in value):
-            found[name] = [_public(one, f"{path}.", held) for one in value]
-        elif not _numbers(value) or name in COUNTED:
+            # Many coarse numbers together would be a fine one.
+            words = [_public(one, f"{path}.", held, is_one_of_many=True) for one in value]
+            found |= {name: words} if any(words) else {}
+        elif not _numbers(value):
+            found[name] = _in_words(value)
+        elif is_one_of_many or name not in COUNTED | PROMISED | TIMED:
+            held += [] if path in held else [path]
+        elif name in COUNTED:
             found[name] = value
-        elif name in PROMISED | MEASURED:
+        else:
             found[name] = [coarse(name, v) for v in value] if isinstance(value, list) else coarse(name, value)
-        elif path not in held:
-            held.append(path)
     return found
 
 
 def _numbers(value: Any) -> bool:
     if isinstance(value, list):
         return any(_numbers(one) for one in value)
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    # In JSON what is not finite is text.
+    return value in ("nan", "inf", "-inf") or (isinstance(value, (int, float)) and not isinstance(value, bool))
+
+
+def _in_words(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_in_words(one) for one in value]
+    return without_figures(value) if isinstance(value, str) else value
+
+
+def without_figures(text: str) -> str:
+    """A sentence without the numbers in it, and without asides that have one.
+
+    >>> without_figures("of what it knew, 50 % is left (40 % to 60 %; 20 % may be), in float32")
+    'of what it knew, … is left, in float32'
+    """
+    return NUMBER.sub("…", ASIDE.sub("", text))
 
 
 def coarse(name: str, value: Any) -> Any:
-    """A number as it may be published; text in its place (what is not finite) as it is."""
-    if not _numbers(value) or value == 0:
+    """A number as it may be published; text in its place (what is not finite) as it is.
+
+    >>> coarse("nats", 0.61), coarse("nats", 10), coarse("seconds", 1.234)
+    (1.0, 10.0, 1.2)
+    """
+    if isinstance(value, str) or value == 0:
         return value
-    if name in MEASURED:
+    if name in TIMED:
         return float(f"{value:.2g}")
-    unit = 10.0 ** math.floor(math.log10(abs(value)))
+    if value < 0:
+        return 0.0
     # Just above a round number by rounding alone is that number.
-    return float(f"{math.ceil(value / unit - 1e-9) * unit:.1g}")
+    return 10.0 ** math.ceil(math.log10(value) - 1e-9)
 
 
 def commit_to_exact(diagnostics: Mapping[str, Any], salt: bytes) -> str:

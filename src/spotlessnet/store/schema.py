@@ -24,8 +24,9 @@ KINDS: dict[str, tuple[type, str]] = {
 COUNTS = ("matched", "missing", "duplicates", "kept", "copies")
 WORDS = ("forgotten", "not forgotten", "inconclusive", "not judged", "never saw the rows")
 DIGEST = re.compile(r"[0-9a-f]{64}")
-VERDICT_SCHEMA = 1
-"""Of `verdict.json`. Before there was a number, the file was the receipt's audit section, a list."""
+VERDICT_SCHEMA = 2
+"""Of `verdict.json`. The first had figures; before there was a number, the file was the receipt's audit section."""
+READ_SCHEMAS = (1, VERDICT_SCHEMA)
 HEAD = ("verdict", "reason", "seeds")
 """What receipt and verdict file both say of the audit as a whole."""
 
@@ -123,8 +124,8 @@ def verdict_mistakes(told: Any) -> list[str]:
         return list(_audit(told)) if told else ["it tells no verdict"]
     if not isinstance(told, dict):
         return ["it must be an object"]
-    if told.get("schema") != VERDICT_SCHEMA or isinstance(told["schema"], bool):
-        return [f"its schema must be {VERDICT_SCHEMA}, but is {str(told.get('schema'))[:20]}"]
+    if told.get("schema") not in READ_SCHEMAS or isinstance(told["schema"], bool):
+        return [f"its schema must be {' or '.join(map(str, READ_SCHEMAS))}, but is {str(told.get('schema'))[:20]}"]
     found = [] if told.get("verdict") in WORDS else [f"its verdict must be one of {', '.join(WORDS)}"]
     # The page and Python call it so: a file that says two things would be read in two ways.
     if "outcome" in told and told["outcome"] != told.get("verdict"):
