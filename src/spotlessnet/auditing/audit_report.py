@@ -112,6 +112,8 @@ class AuditReport(metaclass=AcceptsOldNames):
         head: dict[str, Any] = {"verdict": self.outcome, "reason": self.reason}
         if self.verdict is not None:
             head |= {"seeds": self.verdict.seeds, "resolution": self.verdict.resolution}
+            hidden = self.verdict.could_hide
+            head |= {} if hidden is None else {"could_hide": vars(hidden)}
         return [head, *(check.figures() for check in self.checks)]
 
     def _repr_html_(self) -> str:

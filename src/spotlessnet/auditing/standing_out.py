@@ -68,7 +68,7 @@ class StandingOut:
 
 
 def evened(margins: Float64[Tensor, "..."]) -> Float64[Tensor, "..."]:
-    r"""$2\,\mathrm{asinh}(m / 2)$: how sure a sure answer is tells how long a network was trained, not what it knows."""
+    r"""$2\,\mathrm{asinh}(m / 2)$: how sure a sure answer is tells of long training, not of memory."""
     return EVEN * (margins / EVEN).asinh()
 
 
@@ -129,7 +129,8 @@ class _Match:
         V = len(controls)
         order = apart.argsort(dim=1)
         few = min(NEAR, V - 1)
-        return _Match(_mean_over(order[:, :few], V), _mean_over(between.argsort(dim=1)[:, :few], V), order[:, :FIELD])
+        closest = between.topk(few, dim=1, largest=False).indices
+        return _Match(_mean_over(order[:, :few], V), _mean_over(closest, V), order[:, :FIELD])
 
     def beside(self, controls: Float64[Tensor, "S V C"]) -> Float64[Tensor, "S T C"]:
         """The mean answer of each forgotten row's nearest controls."""

@@ -4,7 +4,18 @@ import math
 from dataclasses import dataclass
 
 from spotlessnet.auditing.summary import RETRAINED, Line
-from spotlessnet.auditing.verdict import ATTACK, FORGET_ERROR, ROWS, SHARE, TEST_ERROR, Check, Checks, Verdict
+from spotlessnet.auditing.verdict import (
+    ATTACK,
+    FILE,
+    FORGET_ERROR,
+    RETAIN_ERROR,
+    ROWS,
+    SHARE,
+    TEST_ERROR,
+    Check,
+    Checks,
+    Verdict,
+)
 from spotlessnet.report.number import number
 
 
@@ -27,14 +38,22 @@ class Chip:
 PASS, FAIL, UNCLEAR = Chip("✓", "pass", "good"), Chip("✗", "fail", "bad"), Chip("?", "unclear", "open")
 STATES = {"same": PASS, "different": FAIL, "unclear": UNCLEAR}
 
-CHECKED = {"error on forget": FORGET_ERROR, "error on test": TEST_ERROR, "margin on forget": SHARE}
+CHECKED = {
+    "error on forget": FORGET_ERROR,
+    "error on test": TEST_ERROR,
+    "error on retain": RETAIN_ERROR,
+    "margin on forget": SHARE,
+}
 """Readouts that a check of the verdict is about."""
 
 MEANING = {
     SHARE: "How much of what the original remembers of the forgotten examples is left: 0 is as retrained, 1 as the "
     "original, below 0 they are avoided.",
     FORGET_ERROR: "How often the answers on the forgotten examples are wrong, beside retrained networks.",
-    ROWS: "Whether single forgotten examples are answered differently than by networks that never saw them.",
+    ROWS: "Whether forgotten examples are answered differently than by networks that never saw them, and more so than "
+    "other new examples are. The figure is the probability of chance.",
+    FILE: "The same of the very network that is taken away.",
+    RETAIN_ERROR: "How often the answers on retained examples are wrong: unlearning must not break the network.",
     TEST_ERROR: "How often the answers on new examples are wrong: unlearning must not break the network.",
     ATTACK: "How well an attacker tells forgotten examples from examples that were never seen; 0.5 is guessing.",
 }
