@@ -19,6 +19,7 @@ import torch
 from benchmarks.methods import PLACE, table
 
 import spotlessnet as sn
+from benchmarks import gauntlet_page
 from spotlessnet.auditing.rows import read_rows
 from spotlessnet.auditing.shadow_attack import u_lira
 from spotlessnet.cli.entry import WORDS
@@ -149,16 +150,6 @@ def test_exit_codes_are_those_of_the_command():
 
 
 def test_figures_are_those_of_the_results():
-    figures = json.loads((ROOT / "results" / "calibration.json").read_text())["figures"]
-    shown = ("retrained_pass", "original_caught", "one_row_kept_caught")
-    for page in (ROOT / "README.md", DOCS / "reading_the_report.md"):
-        text = " ".join(page.read_text(encoding="utf-8").split())
-        for name in shown:
-            assert f"{figures[name]['share']:.1%}".replace("%", " %") in text, name
-    otherwise = figures["trained_otherwise_pass"]
-    told = [otherwise[word] / 200 for word in ("forgotten", "inconclusive", "not forgotten")]
-    assert all(f"{share:.1%}".replace("%", " %") in text for share in told)
-    assert f"{figures['networks']} trainings" in text
     found = [json.loads(line) for line in (ROOT / "results" / "gpu-operators.jsonl").read_text().splitlines()]
     text = " ".join(TABLE.read_text(encoding="utf-8").split())
     kernels = {row["exactness"]: row["seconds"] for row in found if row["what"].startswith("kernel")}
@@ -170,24 +161,12 @@ def test_figures_are_those_of_the_results():
     assert f"{basis['tflops']:.0f} TFLOP/s, {basis['share_of_ceiling']:.0%}".replace("%", " %") in text
 
 
-def test_what_is_said_of_audits_of_adamw_is_in_its_record():
-    figures = json.loads((RESULTS / "calibration-adamw.json").read_text())["figures"]
-    kinds = ("retrained_pass", "original_caught", "one_row_kept_caught")
-    passed, caught, kept = (round(100 * figures[name]["share"]) for name in kinds)
-    text = " ".join((DOCS / "reading_the_report.md").read_text(encoding="utf-8").split())
-    assert f"{figures['networks']} trainings, 100 audits" in text
-    assert f"*forgotten* in {passed} of 100, unchanged ones *not forgotten* in {caught} of 100" in text
-    assert f"kept one example, in {kept} of 100" in text
-    otherwise = figures["trained_otherwise_pass"]
-    told = [otherwise[word] for word in ("forgotten", "inconclusive", "not forgotten")]
-    assert "with AdamW {}, {} and {} of 100".format(*told) in text
-    sgd = json.loads((RESULTS / "calibration.json").read_text())["figures"]
-    known, before = (1 - one["error_on_forgotten"]["original"] for one in (figures, sgd))
-    assert f"answered {100 * known:.0f} % of the sixty wrong labels (with SGD {100 * before:.0f} %)" in text
-    margin, *others = (one["ks_p"] for one in figures["null_p_values"].values())
-    assert f"p = {margin:.2f} over 100 draws; the others {others[0]:.2f} and {others[1]:.2f}" in text
-    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
-    assert f"with AdamW in {passed}, {caught} and {kept} of 100" in readme
+def test_what_is_said_of_the_verdict_is_in_the_rows_of_the_gauntlet():
+    rows = gauntlet_page.read()
+    page, readme = (path.read_text(encoding="utf-8") for path in (gauntlet_page.PAGE, gauntlet_page.README))
+    told = gauntlet_page.summary(rows)
+    assert gauntlet_page.PLACE.fill(page, f"{told}\n\n{gauntlet_page.table(rows)}") == page
+    assert gauntlet_page.SHORT.fill(readme, told) == readme
 
 
 def test_what_is_said_of_the_vit_is_in_its_rows():

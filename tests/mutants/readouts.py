@@ -158,6 +158,27 @@ PLANTED = (
         "auditing/test_verdict.py::test_the_four_answers",
     ),
     Planted(
+        "squared t by the spread of all networks",
+        "auditing/standing_out.py",
+        "within = (total - gap * (S * n / N)).clamp(min=0) / (N - 2)",
+        "within = total.expand_as(gap) / (N - 2)",
+        "auditing/test_standing_out.py::test_squared_t_of_every_shuffle_is_that_of_a_loop",
+    ),
+    Planted(
+        "rows without their controls",
+        "auditing/standing_out.py",
+        "found.append((moved - near @ of_controls).square() / ((variance + typical) / 2))",
+        "found.append(moved.square() / ((variance + typical) / 2))",
+        "auditing/test_standing_out.py::test_another_training_differs_but_its_rows_do_not_stand_out",
+    ),
+    Planted(
+        "the least of many p-values taken for one",
+        "auditing/standing_out.py",
+        "return float((p <= p[0] * (1 + 1e-9)).double().mean())",
+        "return float(p[0])",
+        "auditing/test_standing_out.py::test_the_least_p_is_that_of_counting",
+    ),
+    Planted(
         "one draw of the method for all trainings",
         "auditing/seeds.py",
         "own = scrub.reseeded(DRAWS_APART * seed)",
