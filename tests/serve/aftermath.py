@@ -1,4 +1,4 @@
-"""What must be so during a storm and after it: nothing lost, nothing done twice, receipts for all, audited models only."""
+"""What must be so during a storm and after it: nothing lost or done twice, receipts, audited models only."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Requests of all sorts while the processes of a desk are killed again and again, and a person who decides; then a look."""
+"""Requests of all sorts while a desk is killed again and again and a person decides; then a look around."""
 
 import os
 import random

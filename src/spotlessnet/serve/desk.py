@@ -12,7 +12,7 @@ from spotlessnet.proof.dsse import taken_apart
 from spotlessnet.proof.keys import SigningKey
 from spotlessnet.serve.access import SCOPES, add_tenant, add_token, policy_of
 from spotlessnet.serve.closing import close_ready
-from spotlessnet.serve.database import JOBS, MODELS, REQUESTS, TENANTS, address_of, opened, reading, row_of, rows_of
+from spotlessnet.serve.database import JOBS, MODELS, REQUESTS, TARGETS, TENANTS, address_of, opened, reading, rows_of
 from spotlessnet.serve.engine import Engine, Workers, check_folder
 from spotlessnet.serve.matching import check_name, match, register
 from spotlessnet.serve.migrating import migrate
@@ -21,8 +21,8 @@ from spotlessnet.serve.sealing import FILE, Keys
 from spotlessnet.serve.trail import OPEN, note, now
 
 SIGNING = "signing.pem"
-AT_ONCE = 200
-"""Requests that one round matches."""
+AT_ONCE = 50
+"""Requests that one transaction matches or warns of: whoever wants to write meanwhile waits for it."""
 
 WORKFLOWS = {
     "planned": "make",
@@ -116,13 +116,12 @@ class Desk:
             close_ready(connection, self.signer)
             _warn(connection)
         with reading(self.database) as connection:
-            free = rows_of(connection, sa.select(MODELS).where(MODELS.c.job.is_(None)))
+            # Only a look: a model that nobody waits for needs no lock.
+            waits = sa.exists().where(TARGETS.c.model == MODELS.c.id, TARGETS.c.state == "matched")
+            free = connection.execute(sa.select(MODELS.c.id).where(MODELS.c.job.is_(None), waits)).scalars().all()
         for model in free:
             with self.database.begin() as connection:
-                # Looked at again, since it is its version now that counts.
-                current = row_of(connection, sa.select(MODELS).where(MODELS.c.id == model["id"]))
-                assert current is not None
-                start_job(connection, current)
+                start_job(connection, model)
         return self.due()
 
     def _match(self) -> None:
@@ -133,8 +132,7 @@ class Desk:
             if connection.execute(chosen.with_only_columns(REQUESTS.c.id).limit(1)).first() is None:
                 return
         with self.database.begin() as connection:
-            for request in rows_of(connection, query):
-                match(connection, request)
+            match(connection, rows_of(connection, query))
 
     def due(self) -> list[tuple[str, str, int]]:
         """Jobs whose workflow must be at work: the name of the workflow, the job and its attempt."""
