@@ -56,7 +56,7 @@ class Moody(StandIn):
     - `seconds`: how long a piece of work may take.
     """
 
-    def __init__(self, seconds: float = 0.1) -> None:
+    def __init__(self, seconds: float = 0.6) -> None:
         super().__init__()
         self.seconds = seconds
 
