@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -15,6 +16,7 @@ from tests.postgresql import new_database
 from tests.serve.conftest import BY_RULE, Tenant, model_of
 from tests.serve.stand_in import StandIn
 
+Act = Callable[[sa.Connection], Any]
 HEAD_START = 0.4
 """Seconds in which the second one does what it can while the first has not yet committed."""
 
@@ -26,7 +28,7 @@ def desk(tmp_path, postgresql) -> Iterator[Desk]:
     made.close()
 
 
-def both(desk: Desk, first: Callable, second: Callable) -> None:
+def both(desk: Desk, first: Act, second: Act) -> None:
     """Both in transactions of their own: the second begins before the first commits, and may have to wait for it."""
     wrong: list[BaseException] = []
 
@@ -57,7 +59,7 @@ def state_of(desk: Desk, request: str) -> str:
         return str(connection.execute(sa.select(REQUESTS.c.state).where(REQUESTS.c.id == request)).scalar_one())
 
 
-def received(connection: sa.Connection, request: str) -> list:
+def received(connection: sa.Connection, request: str) -> list[dict[str, Any]]:
     return rows_of(connection, sa.select(REQUESTS).where(REQUESTS.c.id == request).with_for_update())
 
 
@@ -109,7 +111,8 @@ def test_a_model_gets_one_job(desk, tenant, tmp_path):
         assert len(rows_of(connection, sa.select(JOBS))) == 1
 
 
-def test_two_workers_may_list_the_same_person(desk, tenant):
+def test_two_workers_may_list_the_same_person(desk, tenant, tmp_path):
+    model_of(desk, tenant, tmp_path / "one")
     one, two = (ask(desk, tenant, key, ["ann", "bob"]) for key in "12")
     both(
         desk,

@@ -17,6 +17,7 @@ from spotlessnet.core.errors import ResourceError, SpotlessError
 from spotlessnet.serve import api, opendsr, pages, watching, workflow
 from spotlessnet.serve.access import Limit
 from spotlessnet.serve.desk import Desk
+from spotlessnet.serve.together import Together
 from spotlessnet.serve.trail import StateError
 from spotlessnet.serve.watching import LOG
 
@@ -36,6 +37,9 @@ FOR_PROGRAMS = ("/api/", "/opendsr/", "/metrics", "/health", "/ready", "/openapi
 ROUND = 0.5
 """Seconds between two rounds where nobody calls."""
 
+BREATH = 0.05
+"""Seconds after a round in which calls gather for the next one."""
+
 
 class Rounds(threading.Thread):
     """Makes the desk's rounds, and starts the workflows that are due; an error in one round does not end it."""
@@ -48,6 +52,7 @@ class Rounds(threading.Thread):
 
     def run(self) -> None:
         while not self.ended.is_set():
+            self.ended.wait(BREATH)
             self.app.state.wake.wait(ROUND)
             self.app.state.wake.clear()
             if self.ended.is_set():
@@ -101,6 +106,7 @@ def make_app(desk: Desk, *, worker: str = "local", rate: float = 400.0, run: boo
 
     app = FastAPI(title="spotlessnet desk", version=__version__, lifespan=life, docs_url=None, redoc_url=None)
     app.state.desk = desk
+    app.state.together = Together(desk.database)
     app.state.wake = threading.Event()
     app.state.last_round = time.monotonic()
     app.state.calls, app.state.failures = Limit(rate, 2 * rate), Limit(1.0, 20.0)

@@ -83,27 +83,47 @@ def match(connection: sa.Connection, requests: Sequence[Mapping[str, Any]]) -> N
     - `requests`: some hundred rows at most, locked where the database can.
     """
     names = [one["id"] for one in requests]
-    query = (
-        sa.select(REQUESTS.c.id, MODELS.c.id, MODELS.c.name, sa.func.count(), sa.func.sum(MODEL_IDS.c.examples))
-        .join(REQUEST_IDS, REQUEST_IDS.c.request == REQUESTS.c.id)
-        .join(MODEL_IDS, MODEL_IDS.c.id == REQUEST_IDS.c.id)
-        .join(MODELS, sa.and_(MODELS.c.id == MODEL_IDS.c.model, MODELS.c.tenant == REQUESTS.c.tenant))
-        .where(REQUESTS.c.id.in_(names))
-        .group_by(REQUESTS.c.id, MODELS.c.id, MODELS.c.name)
-    )
-    found = connection.execute(query).all()
     suppress(connection, names)
     told: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
-    for request, _, model, people, examples in found:
-        told[request].append({"model": model, "people": people, "examples": int(examples)})
-    if found:
-        targets = [{"request": row[0], "model": row[1], "state": "matched"} for row in found]
+    targets = []
+    for (request, model), (name, people, examples) in sorted(_seen(connection, requests).items()):
+        told[request].append({"model": name, "people": people, "examples": examples})
+        targets.append({"request": request, "model": model, "state": "matched"})
+    if targets:
         connection.execute(TARGETS.insert(), targets)
-    connection.execute(REQUESTS.update().where(REQUESTS.c.id.in_(names)).values(state="matched"))
+    # Where no model saw anybody, there is nothing left to destroy: such a request is closed next.
+    states = {
+        "matched": [name for name in names if told[name]],
+        "destroyed": [name for name in names if not told[name]],
+    }
+    for state, some in states.items():
+        connection.execute(REQUESTS.update().where(REQUESTS.c.id.in_(some)).values(state=state))
     for tenant in sorted({one["tenant"] for one in requests}):
         own = [one for one in requests if one["tenant"] == tenant]
         details = {one["id"]: {"models": told[one["id"]], "asked": one["count"]} for one in own}
         note_all(connection, tenant, "matched", details)
+
+
+def _seen(
+    connection: sa.Connection, requests: Sequence[Mapping[str, Any]]
+) -> dict[tuple[str, str], tuple[str, int, int]]:
+    """By request and model: the model's name, and how many of the people asked for it saw, with how many examples."""
+    tenants = {one["id"]: one["tenant"] for one in requests}
+    asked = sa.select(REQUEST_IDS.c.id, REQUEST_IDS.c.request).where(REQUEST_IDS.c.request.in_(list(tenants)))
+    askers: dict[bytes, list[str]] = {}
+    for digest, request in connection.execute(asked):
+        askers.setdefault(bytes(digest), []).append(request)
+    models = {row["id"]: row for row in rows_of(connection, sa.select(MODELS.c.id, MODELS.c.tenant, MODELS.c.name))}
+    found: dict[tuple[str, str], tuple[str, int, int]] = {}
+    # By the ids that are asked for, in parts: a join would make SQLite walk through everybody whom a model holds.
+    for some in in_parts(sorted(askers)):
+        held = sa.select(MODEL_IDS.c.id, MODEL_IDS.c.model, MODEL_IDS.c.examples).where(MODEL_IDS.c.id.in_(some))
+        for digest, model, examples in connection.execute(held):
+            for request in askers[bytes(digest)]:
+                if models[model]["tenant"] == tenants[request]:
+                    _, people, before = found.get((request, model), ("", 0, 0))
+                    found[request, model] = (models[model]["name"], people + 1, before + examples)
+    return found
 
 
 def suppress(connection: sa.Connection, requests: Sequence[str]) -> None:
