@@ -82,8 +82,8 @@ def flags() -> Flags:
 
 
 @contextlib.contextmanager
-def desk(folder: Path, database: str | None, *more: str) -> Iterator[Client]:
-    """A desk in a process of its own, and somebody with all scopes."""
+def desk(folder: Path, database: str | None, *more: str) -> Iterator[tuple[Client, int]]:
+    """A desk in a process of its own: somebody with all scopes, and the process."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -97,7 +97,7 @@ def desk(folder: Path, database: str | None, *more: str) -> Iterator[Client]:
             token = next(line.split()[1] for line in log.read_text().splitlines() if line.startswith("token"))
             client = Client(f"http://127.0.0.1:{port}", token)
             until(lambda: client.list() is not None)
-            yield client
+            yield client, process.pid
         finally:
             process.send_signal(signal.SIGKILL)
             process.wait()
@@ -167,12 +167,13 @@ def intake(given: argparse.Namespace, folder: Path, database: str | None) -> dic
     """Requests while a scrub with its audit runs from before the first until after the last."""
     (folder / "train.py").write_text(TRAINING)
     subprocess.run([sys.executable, "train.py"], cwd=folder, check=True)
-    with desk(folder / "desk", database, "--register", f"net={folder / 'run'}") as client:
+    with desk(folder / "desk", database, "--register", f"net={folder / 'run'}") as (client, process):
         client._call("PUT", "/api/v1/policy", {"approval": "person", "audit_seeds": 1000})
         first = client.send("first", ["person-0"])["id"]
         until(lambda: is_at_work(client, first))
-        load = os.getloadavg()
+        load, worked = os.getloadavg(), seconds_of(process)
         times, codes = asyncio.run(send_all(client, given.rate, given.time))
+        worked = seconds_of(process) - worked
         scrubs = is_at_work(client, first)
         waited = time.monotonic()
         until(lambda: not client._call("GET", "/api/v1/requests")["counts"].get("received"))
@@ -182,7 +183,14 @@ def intake(given: argparse.Namespace, folder: Path, database: str | None) -> dic
     told = {name: round(1000 * quantile(times, part), 1) for name, part in names.items()}
     refused = sum(code != 201 for code in codes)
     return {"ms": told, "sent": len(times), "refused": refused, "scrub_ran_all_the_time": scrubs, "counts": counts,
-            "seconds_until_all_matched": round(caught_up, 2), "load_before": load}  # fmt: skip
+            "seconds_until_all_matched": round(caught_up, 2),
+            "cpu_ms_a_request": round(1000 * worked / len(times), 2), "load_before": load}  # fmt: skip
+
+
+def seconds_of(process: int) -> float:
+    """Processor time of a process, without that of its workers."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def is_at_work(client: Client, request: str) -> bool:
@@ -193,7 +201,7 @@ def is_at_work(client: Client, request: str) -> bool:
 
 def inbox(given: argparse.Namespace, folder: Path, database: str | None) -> dict[str, Any]:
     """Pages of an inbox with many requests, as HTML and as JSON, the first page and one in the middle."""
-    with desk(folder / "desk", database) as client:
+    with desk(folder / "desk", database) as (client, _):
         engine = opened(address_of((folder / "desk").resolve(), database))
         middle = fill(engine, given.inbox)
         engine.dispose()

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -10,6 +10,7 @@ from anyio import to_thread
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException as Ended
 
 from spotlessnet import __version__
@@ -112,8 +113,8 @@ def make_app(desk: Desk, *, worker: str = "local", rate: float = 400.0, run: boo
     app.state.calls, app.state.failures = Limit(rate, 2 * rate), Limit(1.0, 20.0)
     for part in (api, opendsr, watching, pages):
         app.include_router(part.router)
-    app.middleware("http")(_headers)
-    app.middleware("http")(watching.logged)
+    app.add_middleware(Headed)
+    app.add_middleware(watching.Logged)
     app.add_middleware(Capped)
     answers: tuple[tuple[Any, Any], ...] = (
         (SpotlessError, _refused),
@@ -127,11 +128,23 @@ def make_app(desk: Desk, *, worker: str = "local", rate: float = 400.0, run: boo
     return app
 
 
-async def _headers(request: Request, call: Callable[[Request], Awaitable[Response]]) -> Response:
-    response = await call(request)
-    for name, value in HEADERS.items():
-        response.headers.setdefault(name, value)
-    return response
+class Headed:
+    """Puts the headers on every answer that has not its own."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Add them as the answer begins."""
+
+        async def headed(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        await self.app(scope, receive, headed)
 
 
 def _told(request: Request, status: int, text: str, headers: Any = None) -> Response:

@@ -24,6 +24,19 @@ CANCELLABLE = STEPS[: STEPS.index("scrubbed")]
 """Once a network was scrubbed for a request, its examples are gone from it: that is not taken back."""
 
 
+# Statements of every request, put together once: that takes longer than the database takes to answer them.
+_TAKE = {
+    kind.name: insert(REQUESTS).on_conflict_do_nothing(index_elements=["tenant", "key"])
+    for kind, insert in ((postgresql.dialect, postgresql.insert), (sqlite.dialect, sqlite.insert))
+}
+_TAKE_IDS = REQUEST_IDS.insert()
+_TAKE_COPIES = ID_COPIES.insert()
+_SHOWN = [REQUESTS.c[name] for name in ("id", "key", "content", "state", "received", "due")]
+_TAKEN = sa.select(*_SHOWN).where(
+    REQUESTS.c.tenant == sa.bindparam("of"), REQUESTS.c.key.in_(sa.bindparam("keys", expanding=True))
+)
+
+
 @dataclass(frozen=True)
 class Submitted:
     """What became of a submission.
@@ -114,15 +127,14 @@ def take_in(
     # In one order, so that two workers who are sent the same keys wait for each other, and not crosswise.
     ordered = sorted(rows.items(), key=lambda pair: (pair[1].tenant, pair[1].key))
     new = [_row(name, one, at, policies[one.tenant]) for name, one in ordered]
-    insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
-    connection.execute(insert(REQUESTS).on_conflict_do_nothing(index_elements=["tenant", "key"]), new)
+    connection.execute(_TAKE[connection.dialect.name], new)
     held = _by_key(connection, asked)
     mine = {name: one for name, one in rows.items() if held[one.tenant, one.key]["id"] == name}
     if mine:
         digests = [{"request": name, "id": digest} for name, one in mine.items() for digest in one.digests]
-        connection.execute(REQUEST_IDS.insert(), digests)
+        connection.execute(_TAKE_IDS, digests)
         copies = [{"request": name, "sealed": one.sealed} for name, one in mine.items()]
-        connection.execute(ID_COPIES.insert(), copies)
+        connection.execute(_TAKE_COPIES, copies)
     for name, one in mine.items():
         note(connection, one.tenant, "received", request=name, actor=one.submitter, count=len(one.digests))
     return [_became(name, one, held[one.tenant, one.key]) for name, one in rows.items()]
@@ -140,8 +152,8 @@ def _by_key(connection: sa.Connection, asked: Sequence[Asking]) -> dict[tuple[st
     found: dict[tuple[str, bytes], Mapping[str, Any]] = {}
     for tenant in sorted({one.tenant for one in asked}):
         for keys in in_parts(sorted({one.key for one in asked if one.tenant == tenant})):
-            query = sa.select(REQUESTS).where(REQUESTS.c.tenant == tenant, REQUESTS.c.key.in_(keys))
-            found |= {(tenant, bytes(row["key"])): row for row in rows_of(connection, query)}
+            rows = connection.execute(_TAKEN, {"of": tenant, "keys": keys}).mappings()
+            found |= {(tenant, bytes(row["key"])): dict(row) for row in rows}
     return found
 
 

@@ -19,6 +19,9 @@ DESK = "desk"
 """Who acts where no person did."""
 
 
+_ADD = EVENTS.insert()
+
+
 class StateError(DataError):
     """What was asked for does not fit the state that a request or a job is in."""
 
@@ -40,7 +43,7 @@ def note(
 ) -> None:
     """Write one event, in the transaction of what it tells of: both happen or neither."""
     values = {"tenant": tenant, "request": request, "job": job, "at": now(), "actor": actor}
-    connection.execute(EVENTS.insert().values(**values, what=what, detail=detail))
+    connection.execute(_ADD, {**values, "what": what, "detail": detail})
 
 
 def note_all(
@@ -50,7 +53,7 @@ def note_all(
     same = {"tenant": tenant, "job": None, "at": now(), "actor": actor, "what": what}
     rows = [{**same, "request": request, "detail": dict(detail)} for request, detail in details.items()]
     if rows:
-        connection.execute(EVENTS.insert(), rows)
+        connection.execute(_ADD, rows)
 
 
 def events_of(connection: sa.Connection, tenant: str, request: str) -> list[dict[str, Any]]:
