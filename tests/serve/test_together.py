@@ -3,6 +3,7 @@
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -30,7 +31,7 @@ def commits(desk):
     return seen
 
 
-def all_at_once(desk, asked: list[Asking]) -> list:
+def all_at_once(desk, asked: list[Asking]) -> list[Any]:
     """Callers who all wait while somebody else writes, and what became of each."""
     door = Together(desk.database)
 

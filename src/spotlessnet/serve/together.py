@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 
 import sqlalchemy as sa
 
-from spotlessnet.core.errors import MismatchError
 from spotlessnet.serve.access import policy_of
 from spotlessnet.serve.intake import Asking, Submitted, take_in
 
@@ -20,7 +19,7 @@ MOST = 64
 @dataclass(eq=False)
 class _Waiting:
     asked: Asking
-    became: Submitted | MismatchError | BaseException | None = None
+    became: Submitted | Exception | None = None
 
 
 @dataclass(eq=False)
@@ -38,7 +37,7 @@ class Together:
         with self._turn:
             while own.became is None:
                 self._write()
-        if isinstance(own.became, BaseException):
+        if isinstance(own.became, Exception):
             raise own.became
         return own.became
 
@@ -49,10 +48,9 @@ class Together:
             with self.database.begin() as connection:
                 policies = {name: policy_of(connection, name) for name in sorted({one.asked.tenant for one in some})}
                 found = take_in(connection, [one.asked for one in some], policies)
-        except BaseException as error:
+        except Exception as error:
             for one in some:
                 one.became = error
-            raise
         else:
             for one, became in zip(some, found, strict=True):
                 one.became = became
