@@ -5,6 +5,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+
+pytest.importorskip("psycopg", reason="the extra `serve` is not installed")
+
 import sqlalchemy as sa
 
 from spotlessnet.serve.database import JOBS, MODELS, REQUESTS, SUPPRESSIONS, TARGETS, reading, rows_of
