@@ -1,7 +1,6 @@
-"""The same ledger on PostgreSQL, where one runs: SPOTLESS_POSTGRESQL=postgresql://user@host/database."""
+"""The same ledger on PostgreSQL, where there is one."""
 
 import multiprocessing
-import os
 import random
 
 import pytest
@@ -10,28 +9,24 @@ pytest.importorskip("cryptography")
 pytest.importorskip("sqlalchemy")
 pytest.importorskip("psycopg")
 
-from spotlessnet.proof import dsse, ledger, merkle, tables
+from spotlessnet.proof import dsse, ledger, merkle
 from spotlessnet.proof.bundle import bundle, verify_bundle
 from spotlessnet.proof.checking import check
 from spotlessnet.proof.connecting import engine_of
 from spotlessnet.proof.heads import head_of
 from spotlessnet.proof.keys import PublicKeys, SigningKey
+from tests.postgresql import new_database
 from tests.proof.ledgers import filled, receipt, statement
 from tests.proof.tampering import CHANGES
 
-ADDRESS = os.environ.get("SPOTLESS_POSTGRESQL", "")
 KEY, NEXT = SigningKey.new(), SigningKey.new()
 TRUSTED = PublicKeys([KEY.public])
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not ADDRESS, reason="SPOTLESS_POSTGRESQL names no database")]
-
 
 @pytest.fixture
-def engine():
-    engine = engine_of(ADDRESS)
-    tables.METADATA.drop_all(engine)
+def engine(postgresql):
+    engine = engine_of(new_database(postgresql))
     yield engine
-    tables.METADATA.drop_all(engine)
     engine.dispose()
 
 
@@ -50,7 +45,7 @@ def test_random_changes_are_all_found(engine):
     filled(engine, KEY, 11, [(5, NEXT)])
     missed = []
     for number, name in enumerate(CHANGES):
-        for seed in range(5):
+        for seed in range(2):
             with engine.connect() as connection:
                 witness = ledger.tree_head(connection)
                 CHANGES[name](connection, random.Random(100 * number + seed))
@@ -60,8 +55,8 @@ def test_random_changes_are_all_found(engine):
     assert missed == []
 
 
-def write(key: SigningKey, writer: int, count: int) -> None:
-    engine = engine_of(ADDRESS)
+def write(address: str, key: SigningKey, writer: int, count: int) -> None:
+    engine = engine_of(address)
     with ledger.writing(engine) as connection:
         ledger.begin(connection)
     for i in range(count):
@@ -74,8 +69,9 @@ def test_four_processes_leave_no_gap_and_no_fork(engine):
     with ledger.writing(engine) as connection:
         ledger.create(connection)
     engine.dispose()
+    address = engine.url.render_as_string(hide_password=False)
     start = multiprocessing.get_context("fork")
-    running = [start.Process(target=write, args=(KEY, i, 50)) for i in range(4)]
+    running = [start.Process(target=write, args=(address, KEY, i, 25)) for i in range(4)]
     for one in running:
         one.start()
     for one in running:
@@ -83,4 +79,4 @@ def test_four_processes_leave_no_gap_and_no_fork(engine):
         assert one.exitcode == 0
     with engine.connect() as connection:
         found = check(connection, TRUSTED)
-    assert (found.mistakes, found.size) == ((), 200)
+    assert (found.mistakes, found.size) == ((), 100)

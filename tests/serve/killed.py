@@ -13,11 +13,11 @@ import uvicorn
 from spotlessnet.serve.access import Limit
 from spotlessnet.serve.app import make_app
 from spotlessnet.serve.desk import Desk
-from tests.serve.stand_in import StandIn
+from tests.serve.moody import Moody
 
 
 def serve(folder: Path, database: str | None, port: int, worker: str) -> None:
-    desk = Desk.at(folder, database=database, engine=StandIn())
+    desk = Desk.at(folder, database=database, engine=Moody())
     app = make_app(desk, worker=worker)
     app.state.calls = Limit(1e6, 1e6)
     uvicorn.run(app, host="127.0.0.1", port=port, log_level="error", access_log=False)

@@ -15,7 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from spotlessnet.core.errors import SettingError
-from spotlessnet.serve.database import TENANTS, TOKENS, row_of, rows_of
+from spotlessnet.serve.database import TENANTS, TOKENS, rows_of
 from spotlessnet.serve.policy import Policy
 from spotlessnet.serve.sealing import Keys
 from spotlessnet.serve.trail import note, now
@@ -25,6 +25,12 @@ PREFIX = "spotless_"
 """So that scanners for secrets recognise a token that was published by mistake."""
 
 SESSION = timedelta(hours=8)
+
+# Statements of every call, put together once: that takes longer than the database takes to answer them.
+_POLICY = sa.select(TENANTS.c.policy).where(TENANTS.c.id == sa.bindparam("tenant"))
+_VALID = sa.select(TOKENS).where(TOKENS.c.revoked.is_(None))
+_BY_DIGEST = _VALID.where(TOKENS.c.digest == sa.bindparam("told"))
+_BY_ID = _VALID.where(TOKENS.c.id == sa.bindparam("told"))
 
 
 @dataclass(frozen=True)
@@ -56,7 +62,7 @@ def add_tenant(connection: sa.Connection, name: str, policy: Policy | None = Non
 
 def policy_of(connection: sa.Connection, tenant: str) -> Policy:
     """The rules of a tenant."""
-    return Policy.of(connection.execute(sa.select(TENANTS.c.policy).where(TENANTS.c.id == tenant)).scalar_one())
+    return Policy.of(connection.execute(_POLICY, {"tenant": tenant}).scalar_one())
 
 
 def set_policy(connection: sa.Connection, tenant: str, policy: Policy, actor: str) -> None:
@@ -103,11 +109,11 @@ def tokens_of(connection: sa.Connection, tenant: str) -> list[dict[str, Any]]:
 
 def caller_of(connection: sa.Connection, told: str) -> Caller | None:
     """Who bears a token; `None` for one that is unknown, ended or revoked. Found by digest, so no prefix leaks."""
-    return _caller(connection, TOKENS.c.digest == _digest(told))
+    return _caller(connection, _BY_DIGEST, _digest(told))
 
 
-def _caller(connection: sa.Connection, which: sa.ColumnElement[bool]) -> Caller | None:
-    row = row_of(connection, sa.select(TOKENS).where(which, TOKENS.c.revoked.is_(None)))
+def _caller(connection: sa.Connection, query: sa.Select[Any], told: bytes | str) -> Caller | None:
+    row = connection.execute(query, {"told": told}).mappings().one_or_none()
     if row is None or (row["expires"] is not None and row["expires"] < now()):
         return None
     return Caller(row["id"], row["tenant"], row["name"], frozenset(row["scopes"].split()))
@@ -133,7 +139,7 @@ def caller_of_cookie(connection: sa.Connection, keys: Keys, cookie: str) -> Call
         token, ends = json.loads(content)
     except (ValueError, TypeError):
         return None
-    return None if ends < time.time() else _caller(connection, TOKENS.c.id == token)
+    return None if ends < time.time() else _caller(connection, _BY_ID, token)
 
 
 def form_code(keys: Keys, cookie: str) -> str:

@@ -23,7 +23,7 @@ from spotlessnet.serve.access import (
 )
 from spotlessnet.serve.database import reading
 from spotlessnet.serve.desk import Desk
-from spotlessnet.serve.intake import LONGEST_KEY, MOST_IDS, Submitted, cancel, hold, submit
+from spotlessnet.serve.intake import LONGEST_KEY, MOST_IDS, Submitted, asking, cancel, hold
 from spotlessnet.serve.looking import PAGE, counts_of, job_of, models_of, plain, request_of, requests_in
 from spotlessnet.serve.matching import suppressed
 from spotlessnet.serve.policy import Policy
@@ -34,8 +34,8 @@ bearer = HTTPBearer(auto_error=False, description="A token of this desk.")
 router = APIRouter(prefix="/api/v1", tags=["desk"])
 
 
-def desk_of(request: Request) -> Desk:
-    """The desk that answers."""
+async def desk_of(request: Request) -> Desk:
+    """The desk that answers; asked for in the loop itself, since it waits for nothing."""
     found = request.app.state.desk
     assert isinstance(found, Desk)
     return found
@@ -120,10 +120,8 @@ def receive(request: Request, desk: Desk, caller: Caller, key: str, ids: list[st
     """Receive a request, and wake the desk."""
     if due is not None and due.tzinfo is None:
         raise SettingError("`due` must be a time with its zone, such as 2026-12-31T12:00Z.")
-    with desk.database.begin() as connection:
-        policy = policy_of(connection, caller.tenant)
-        told: dict[str, Any] = {"key": key, "ids": ids, "submitter": caller.token, "due": due}
-        found = submit(connection, desk.keys, caller.tenant, policy, **told)
+    asked = asking(desk.keys, caller.tenant, key=key, ids=ids, submitter=caller.token, due=due)
+    found: Submitted = request.app.state.together.receive(asked)
     request.app.state.wake.set()
     return found
 

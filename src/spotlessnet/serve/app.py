@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -10,6 +10,7 @@ from anyio import to_thread
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException as Ended
 
 from spotlessnet import __version__
@@ -17,6 +18,7 @@ from spotlessnet.core.errors import ResourceError, SpotlessError
 from spotlessnet.serve import api, opendsr, pages, watching, workflow
 from spotlessnet.serve.access import Limit
 from spotlessnet.serve.desk import Desk
+from spotlessnet.serve.together import Together
 from spotlessnet.serve.trail import StateError
 from spotlessnet.serve.watching import LOG
 
@@ -36,6 +38,9 @@ FOR_PROGRAMS = ("/api/", "/opendsr/", "/metrics", "/health", "/ready", "/openapi
 ROUND = 0.5
 """Seconds between two rounds where nobody calls."""
 
+BREATH = 0.05
+"""Seconds after a round in which calls gather for the next one."""
+
 
 class Rounds(threading.Thread):
     """Makes the desk's rounds, and starts the workflows that are due; an error in one round does not end it."""
@@ -48,6 +53,7 @@ class Rounds(threading.Thread):
 
     def run(self) -> None:
         while not self.ended.is_set():
+            self.ended.wait(BREATH)
             self.app.state.wake.wait(ROUND)
             self.app.state.wake.clear()
             if self.ended.is_set():
@@ -101,13 +107,14 @@ def make_app(desk: Desk, *, worker: str = "local", rate: float = 400.0, run: boo
 
     app = FastAPI(title="spotlessnet desk", version=__version__, lifespan=life, docs_url=None, redoc_url=None)
     app.state.desk = desk
+    app.state.together = Together(desk.database)
     app.state.wake = threading.Event()
     app.state.last_round = time.monotonic()
     app.state.calls, app.state.failures = Limit(rate, 2 * rate), Limit(1.0, 20.0)
     for part in (api, opendsr, watching, pages):
         app.include_router(part.router)
-    app.middleware("http")(_headers)
-    app.middleware("http")(watching.logged)
+    app.add_middleware(Headed)
+    app.add_middleware(watching.Logged)
     app.add_middleware(Capped)
     answers: tuple[tuple[Any, Any], ...] = (
         (SpotlessError, _refused),
@@ -121,11 +128,23 @@ def make_app(desk: Desk, *, worker: str = "local", rate: float = 400.0, run: boo
     return app
 
 
-async def _headers(request: Request, call: Callable[[Request], Awaitable[Response]]) -> Response:
-    response = await call(request)
-    for name, value in HEADERS.items():
-        response.headers.setdefault(name, value)
-    return response
+class Headed:
+    """Puts the headers on every answer that has not its own."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Add them as the answer begins."""
+
+        async def headed(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        await self.app(scope, receive, headed)
 
 
 def _told(request: Request, status: int, text: str, headers: Any = None) -> Response:

@@ -4,11 +4,11 @@ No id of a person stands in them. An id is a keyed digest (`sealing.py`) whereve
 copy, destroyed at the end, where a training must be asked for it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import (
@@ -30,6 +30,10 @@ from sqlalchemy import (
 from spotlessnet.core.errors import SettingError
 
 METADATA = MetaData()
+
+T = TypeVar("T")
+FEW = 500
+"""Values in one statement."""
 
 ID = String(36)
 DIGEST = LargeBinary(32)
@@ -263,6 +267,17 @@ def reading(engine: sa.Engine) -> Iterator[sa.Connection]:
     """A connection that only reads: it waits for nobody."""
     with engine.connect().execution_options(reads=True) as connection:
         yield connection
+
+
+def in_state(*states: str) -> sa.ColumnElement[bool]:
+    """Requests of all tenants in some states; the tenants are named, for the index begins with them."""
+    return sa.and_(REQUESTS.c.tenant.in_(sa.select(TENANTS.c.id)), REQUESTS.c.state.in_(states))
+
+
+def in_parts(values: Sequence[T]) -> Iterator[Sequence[T]]:
+    """Values for one statement after another: SQLite takes a limited number in each."""
+    for start in range(0, len(values), FEW):
+        yield values[start : start + FEW]
 
 
 def row_of(connection: sa.Connection, query: sa.Select[Any]) -> dict[str, Any] | None:

@@ -11,8 +11,19 @@ from spotlessnet.proof import ledger
 from spotlessnet.proof.dsse import taken_apart
 from spotlessnet.proof.keys import SigningKey
 from spotlessnet.serve.access import SCOPES, add_tenant, add_token, policy_of
-from spotlessnet.serve.closing import close_ready
-from spotlessnet.serve.database import JOBS, MODELS, REQUESTS, TENANTS, address_of, opened, reading, row_of, rows_of
+from spotlessnet.serve.closing import close_ready, is_ready_to_close
+from spotlessnet.serve.database import (
+    JOBS,
+    MODELS,
+    REQUESTS,
+    TARGETS,
+    TENANTS,
+    address_of,
+    in_state,
+    opened,
+    reading,
+    rows_of,
+)
 from spotlessnet.serve.engine import Engine, Workers, check_folder
 from spotlessnet.serve.matching import check_name, match, register
 from spotlessnet.serve.migrating import migrate
@@ -21,8 +32,8 @@ from spotlessnet.serve.sealing import FILE, Keys
 from spotlessnet.serve.trail import OPEN, note, now
 
 SIGNING = "signing.pem"
-AT_ONCE = 200
-"""Requests that one round matches."""
+AT_ONCE = 50
+"""Requests that one transaction matches or warns of: whoever wants to write meanwhile waits for it."""
 
 WORKFLOWS = {
     "planned": "make",
@@ -112,29 +123,53 @@ class Desk:
     def round(self) -> list[tuple[str, str, int]]:
         """Match what was received, close what is done, warn of dates, start jobs; gives the workflows that are due."""
         self._match()
-        with self.database.begin() as connection:
-            close_ready(connection, self.signer)
-            _warn(connection)
+        self.close_all()
+        self._warn()
         with reading(self.database) as connection:
-            free = rows_of(connection, sa.select(MODELS).where(MODELS.c.job.is_(None)))
+            # Only a look: a model that nobody waits for needs no lock.
+            waits = sa.exists().where(TARGETS.c.model == MODELS.c.id, TARGETS.c.state == "matched")
+            free = connection.execute(sa.select(MODELS.c.id).where(MODELS.c.job.is_(None), waits)).scalars().all()
         for model in free:
             with self.database.begin() as connection:
-                # Looked at again, since it is its version now that counts.
-                current = row_of(connection, sa.select(MODELS).where(MODELS.c.id == model["id"]))
-                assert current is not None
-                start_job(connection, current)
+                start_job(connection, model)
         return self.due()
 
     def _match(self) -> None:
-        chosen = sa.select(REQUESTS).where(REQUESTS.c.state == "received", REQUESTS.c.held.is_(False))
+        chosen = sa.select(REQUESTS).where(in_state("received"), REQUESTS.c.held.is_(False))
         query = chosen.order_by(REQUESTS.c.due).limit(AT_ONCE).with_for_update(skip_locked=True)
         with reading(self.database) as connection:
             # Only a look: an empty round must not wait for those who write.
             if connection.execute(chosen.with_only_columns(REQUESTS.c.id).limit(1)).first() is None:
                 return
         with self.database.begin() as connection:
-            for request in rows_of(connection, query):
-                match(connection, request)
+            match(connection, rows_of(connection, query))
+
+    def close_all(self) -> None:
+        """Close what is done, some at a time: whoever wants to write meanwhile waits for one transaction only."""
+        with reading(self.database) as connection:
+            # Only a look, as above.
+            ready = sa.select(sa.func.count()).select_from(REQUESTS).where(is_ready_to_close())
+            left = connection.execute(ready).scalar_one()
+        while left > 0:
+            with self.database.begin() as connection:
+                closed = close_ready(connection, self.signer)
+            left = left - len(closed) if closed else 0
+
+    def _warn(self) -> None:
+        """One event for each request whose date comes near."""
+        with reading(self.database) as connection:
+            # Only a look, as above.
+            near = [row for tenant in _tenants(connection) for row in connection.execute(_near(connection, tenant))]
+        if not near:
+            return
+        with self.database.begin() as connection:
+            for tenant in _tenants(connection):
+                for request, due in connection.execute(
+                    _near(connection, tenant).with_for_update(skip_locked=True)
+                ).all():
+                    connection.execute(REQUESTS.update().where(REQUESTS.c.id == request).values(warned=now()))
+                    told = "late" if due < now() else "due soon"
+                    note(connection, tenant, told, request=request, due=due.isoformat())
 
     def due(self) -> list[tuple[str, str, int]]:
         """Jobs whose workflow must be at work: the name of the workflow, the job and its attempt."""
@@ -156,12 +191,12 @@ def check_own_ledger(connection: sa.Connection, signer: SigningKey) -> None:
         )
 
 
-def _warn(connection: sa.Connection) -> None:
-    """One event for each request whose date comes near."""
-    for tenant in connection.execute(sa.select(TENANTS.c.id)).scalars().all():
-        limit = now() + policy_of(connection, tenant).warning
-        near = sa.and_(REQUESTS.c.tenant == tenant, REQUESTS.c.state.in_(OPEN), REQUESTS.c.due <= limit)
-        query = sa.select(REQUESTS.c.id, REQUESTS.c.due).where(near, REQUESTS.c.warned.is_(None)).limit(AT_ONCE)
-        for request, due in connection.execute(query).all():
-            connection.execute(REQUESTS.update().where(REQUESTS.c.id == request).values(warned=now()))
-            note(connection, tenant, "late" if due < now() else "due soon", request=request, due=due.isoformat())
+def _tenants(connection: sa.Connection) -> list[str]:
+    return list(connection.execute(sa.select(TENANTS.c.id)).scalars())
+
+
+def _near(connection: sa.Connection, tenant: str) -> sa.Select[Any]:
+    """Open requests of a tenant that are due soon or late, and that nobody was warned of."""
+    limit = now() + policy_of(connection, tenant).warning
+    near = sa.and_(REQUESTS.c.tenant == tenant, REQUESTS.c.state.in_(OPEN), REQUESTS.c.due <= limit)
+    return sa.select(REQUESTS.c.id, REQUESTS.c.due).where(near, REQUESTS.c.warned.is_(None)).limit(AT_ONCE)

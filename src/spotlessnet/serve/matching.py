@@ -1,10 +1,11 @@
 """From ids to models: which registered trainings saw whom, told by keyed digests; and who must not be trained on."""
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
 
 from spotlessnet.core.errors import SettingError
 from spotlessnet.serve.database import (
@@ -15,15 +16,14 @@ from spotlessnet.serve.database import (
     SUPPRESSIONS,
     TARGETS,
     VERSIONS,
+    in_parts,
     row_of,
     rows_of,
 )
 from spotlessnet.serve.sealing import Keys
-from spotlessnet.serve.trail import StateError, note, now
+from spotlessnet.serve.trail import StateError, note, note_all, now
 
 KINDS = ("recorded", "forgettable")
-FEW = 500
-"""Digests in one statement: SQLite takes a limited number of values."""
 
 
 def register(
@@ -75,34 +75,70 @@ def lineage_of(connection: sa.Connection, model: str) -> list[dict[str, Any]]:
     return rows_of(connection, sa.select(VERSIONS).where(VERSIONS.c.model == model).order_by(VERSIONS.c.number))
 
 
-def match(connection: sa.Connection, request: Mapping[str, Any]) -> int:
-    """Find the models that saw the ids of a received request; gives how many. From now on nobody trains on them."""
-    name, tenant = request["id"], request["tenant"]
-    asked = sa.select(REQUEST_IDS.c.id).where(REQUEST_IDS.c.request == name)
-    query = (
-        sa.select(MODELS.c.id, MODELS.c.name, sa.func.count(), sa.func.sum(MODEL_IDS.c.examples))
-        .join(MODEL_IDS, MODEL_IDS.c.model == MODELS.c.id)
-        .where(MODELS.c.tenant == tenant, MODEL_IDS.c.id.in_(asked))
-        .group_by(MODELS.c.id, MODELS.c.name)
-    )
-    found = connection.execute(query).all()
-    suppress(connection, tenant, name)
-    told = [{"model": row[1], "people": row[2], "examples": int(row[3])} for row in found]
-    if found:
-        targets = [{"request": name, "model": row[0], "state": "matched"} for row in found]
+def match(connection: sa.Connection, requests: Sequence[Mapping[str, Any]]) -> None:
+    """Find the models that saw the ids of received requests. From now on nobody trains on them.
+
+    **Arguments:**
+
+    - `requests`: some hundred rows at most, locked where the database can.
+    """
+    names = [one["id"] for one in requests]
+    suppress(connection, names)
+    told: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    targets = []
+    for (request, model), (name, people, examples) in sorted(_seen(connection, requests).items()):
+        told[request].append({"model": name, "people": people, "examples": examples})
+        targets.append({"request": request, "model": model, "state": "matched"})
+    if targets:
         connection.execute(TARGETS.insert(), targets)
-    connection.execute(REQUESTS.update().where(REQUESTS.c.id == name).values(state="matched"))
-    note(connection, tenant, "matched", request=name, models=told, asked=request["count"])
-    return len(found)
+    # Where no model saw anybody, there is nothing left to destroy: such a request is closed next.
+    states = {
+        "matched": [name for name in names if told[name]],
+        "destroyed": [name for name in names if not told[name]],
+    }
+    for state, some in states.items():
+        connection.execute(REQUESTS.update().where(REQUESTS.c.id.in_(some)).values(state=state))
+    for tenant in sorted({one["tenant"] for one in requests}):
+        own = [one for one in requests if one["tenant"] == tenant]
+        details = {one["id"]: {"models": told[one["id"]], "asked": one["count"]} for one in own}
+        note_all(connection, tenant, "matched", details)
 
 
-def suppress(connection: sa.Connection, tenant: str, request: str) -> None:
-    """Put the ids of a request on the list that the next training reads."""
-    known = sa.select(SUPPRESSIONS.c.id).where(SUPPRESSIONS.c.tenant == tenant)
-    chosen = sa.select(REQUEST_IDS.c.id).where(REQUEST_IDS.c.request == request, REQUEST_IDS.c.id.not_in(known))
-    new = connection.execute(chosen).scalars().all()
-    if new:
-        connection.execute(SUPPRESSIONS.insert(), [{"tenant": tenant, "id": one, "since": now()} for one in new])
+def _seen(
+    connection: sa.Connection, requests: Sequence[Mapping[str, Any]]
+) -> dict[tuple[str, str], tuple[str, int, int]]:
+    """By request and model: the model's name, and how many of the people asked for it saw, with how many examples."""
+    tenants = {one["id"]: one["tenant"] for one in requests}
+    asked = sa.select(REQUEST_IDS.c.id, REQUEST_IDS.c.request).where(REQUEST_IDS.c.request.in_(list(tenants)))
+    askers: dict[bytes, list[str]] = {}
+    for digest, request in connection.execute(asked):
+        askers.setdefault(bytes(digest), []).append(request)
+    models = {row["id"]: row for row in rows_of(connection, sa.select(MODELS.c.id, MODELS.c.tenant, MODELS.c.name))}
+    found: dict[tuple[str, str], tuple[str, int, int]] = {}
+    # By the ids that are asked for, in parts: a join would make SQLite walk through everybody whom a model holds.
+    for some in in_parts(sorted(askers)):
+        held = sa.select(MODEL_IDS.c.id, MODEL_IDS.c.model, MODEL_IDS.c.examples).where(MODEL_IDS.c.id.in_(some))
+        for digest, model, examples in connection.execute(held):
+            for request in askers[bytes(digest)]:
+                if models[model]["tenant"] == tenants[request]:
+                    _, people, before = found.get((request, model), ("", 0, 0))
+                    found[request, model] = (models[model]["name"], people + 1, before + examples)
+    return found
+
+
+def suppress(connection: sa.Connection, requests: Sequence[str]) -> None:
+    """Put the ids of requests on the list that the next training reads; those that are on it stay."""
+    since = sa.literal(now(), SUPPRESSIONS.c.since.type)
+    asked = (
+        sa.select(REQUESTS.c.tenant, REQUEST_IDS.c.id, since)
+        .join(REQUEST_IDS, REQUEST_IDS.c.request == REQUESTS.c.id)
+        .where(REQUESTS.c.id.in_(requests))
+        # In one order, so that two workers who list the same people wait for each other, and not crosswise.
+        .order_by(REQUESTS.c.tenant, REQUEST_IDS.c.id)
+        .distinct()
+    )
+    insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+    connection.execute(insert(SUPPRESSIONS).from_select(["tenant", "id", "since"], asked).on_conflict_do_nothing())
 
 
 def release(connection: sa.Connection, tenant: str, request: str) -> None:
@@ -143,7 +179,5 @@ def held_of(connection: sa.Connection, model: str, job: str) -> set[bytes]:
 
 def forget_ids(connection: sa.Connection, model: str, ids: set[bytes]) -> None:
     """Note that a model no longer holds these ids: its new version was made without them."""
-    listed = sorted(ids)
-    for start in range(0, len(listed), FEW):
-        some = listed[start : start + FEW]
+    for some in in_parts(sorted(ids)):
         connection.execute(MODEL_IDS.delete().where(MODEL_IDS.c.model == model, MODEL_IDS.c.id.in_(some)))

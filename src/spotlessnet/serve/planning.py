@@ -8,40 +8,53 @@ from typing import Any
 import sqlalchemy as sa
 
 from spotlessnet.serve.access import policy_of
-from spotlessnet.serve.database import JOBS, MODEL_IDS, MODELS, REQUEST_IDS, REQUESTS, TARGETS, rows_of
+from spotlessnet.serve.database import (
+    JOBS,
+    MODEL_IDS,
+    MODELS,
+    REQUEST_IDS,
+    REQUESTS,
+    TARGETS,
+    in_parts,
+    row_of,
+    rows_of,
+)
 from spotlessnet.serve.policy import Policy
-from spotlessnet.serve.trail import advance, note, now
+from spotlessnet.serve.trail import advance, note, note_all, now
 
 MOST = 1000
 """Requests in one job at most."""
 
 
-def start_job(connection: sa.Connection, model: Mapping[str, Any]) -> str | None:
-    """Make a job of all requests that wait for a model, if it is free and one of them is ready; gives the job."""
+def start_job(connection: sa.Connection, name: str) -> str | None:
+    """Make a job of all requests that wait for a model, if it is free and one of them is ready; gives the job.
+
+    **Arguments:**
+
+    - `name`: the model's id. Its row is read here and locked: the version that counts is the one at this moment.
+    """
+    model = row_of(connection, sa.select(MODELS).where(MODELS.c.id == name).with_for_update())
+    if model is None or model["job"] is not None:
+        return None  # another worker was first
     waiting = _waiting(connection, model["id"])
     if not waiting or not is_ready(waiting, policy_of(connection, model["tenant"])):
         return None
-    job = str(uuid.uuid4())
-    free = MODELS.update().where(MODELS.c.id == model["id"], MODELS.c.job.is_(None))
-    if not connection.execute(free.values(job=job)).rowcount:
-        return None  # another worker was first
     asked = [row["id"] for row in waiting]
-    left = [name for name in asked if _holds(connection, model["id"], name)]
-    for name in set(asked) - set(left):
-        served_before(connection, model, name)
+    left = sorted(_holding(connection, model["id"], asked))
+    served_before(connection, model, sorted(set(asked) - set(left)))
     if not left:
-        connection.execute(MODELS.update().where(MODELS.c.id == model["id"]).values(job=None))
         return None
+    job = str(uuid.uuid4())
     values = {"id": job, "tenant": model["tenant"], "model": model["id"], "state": "planned", "attempt": 1}
     settings = dict(model["settings"])
     once = settings.pop("next_method", None)  # where a person sent a result back and named another method
-    connection.execute(MODELS.update().where(MODELS.c.id == model["id"]).values(settings=settings))
+    connection.execute(MODELS.update().where(MODELS.c.id == model["id"]).values(settings=settings, job=job))
     values |= {"base": model["version"], "method": once or settings.get("method"), "created": now()}
     connection.execute(JOBS.insert().values(**values))
-    chosen = sa.and_(TARGETS.c.model == model["id"], TARGETS.c.request.in_(left))
-    connection.execute(TARGETS.update().where(chosen).values(job=job, state="planned"))
-    for name in left:
-        advance(connection, name)
+    for some in in_parts(left):
+        chosen = sa.and_(TARGETS.c.model == model["id"], TARGETS.c.request.in_(some))
+        connection.execute(TARGETS.update().where(chosen).values(job=job, state="planned"))
+    advance(connection, left)
     note(connection, model["tenant"], "planned", job=job, model=model["name"], together=len(left))
     return job
 
@@ -53,6 +66,8 @@ def _waiting(connection: sa.Connection, model: str) -> list[dict[str, Any]]:
         .where(TARGETS.c.model == model, TARGETS.c.state == "matched", REQUESTS.c.held.is_(False))
         .order_by(REQUESTS.c.due, REQUESTS.c.id)
         .limit(MOST)
+        # Whoever is being cancelled or put on hold at this moment is not taken along.
+        .with_for_update(of=REQUESTS, skip_locked=True)
     )
     return rows_of(connection, query)
 
@@ -65,18 +80,24 @@ def is_ready(waiting: Sequence[Mapping[str, Any]], policy: Policy) -> bool:
     return len(waiting) >= MOST or at >= first + timedelta(minutes=policy.batch_minutes) or at >= urgent
 
 
-def _holds(connection: sa.Connection, model: str, request: str) -> bool:
-    asked = sa.select(REQUEST_IDS.c.id).where(REQUEST_IDS.c.request == request)
-    query = sa.select(MODEL_IDS.c.id).where(MODEL_IDS.c.model == model, MODEL_IDS.c.id.in_(asked)).limit(1)
-    return connection.execute(query).first() is not None
+def _holding(connection: sa.Connection, model: str, requests: Sequence[str]) -> set[str]:
+    """Those of these requests that ask for somebody whom a model holds."""
+    held = sa.select(MODEL_IDS.c.id).where(MODEL_IDS.c.model == model)
+    found: set[str] = set()
+    for some in in_parts(requests):
+        query = sa.select(REQUEST_IDS.c.request).where(REQUEST_IDS.c.request.in_(some), REQUEST_IDS.c.id.in_(held))
+        found.update(connection.execute(query).scalars())
+    return found
 
 
-def served_before(connection: sa.Connection, model: Mapping[str, Any], request: str) -> None:
-    """Another request that was published meanwhile has removed all that this one asks for."""
-    chosen = sa.and_(TARGETS.c.model == model["id"], TARGETS.c.request == request)
-    connection.execute(TARGETS.update().where(chosen).values(state="destroyed"))
-    advance(connection, request)
-    note(connection, model["tenant"], "served before", request=request, model=model["name"], version=model["version"])
+def served_before(connection: sa.Connection, model: Mapping[str, Any], requests: Sequence[str]) -> None:
+    """Another request that was published meanwhile has removed all that these ask for."""
+    told = {"model": model["name"], "version": model["version"]}
+    for some in in_parts(requests):
+        chosen = sa.and_(TARGETS.c.model == model["id"], TARGETS.c.request.in_(some))
+        connection.execute(TARGETS.update().where(chosen).values(state="destroyed"))
+        note_all(connection, model["tenant"], "served before", dict.fromkeys(some, told))
+    advance(connection, requests)
 
 
 def requests_of(connection: sa.Connection, job: str) -> list[str]:
@@ -88,8 +109,7 @@ def reach(connection: sa.Connection, job: str, state: str) -> None:
     """Set a job and the requests in it to a state."""
     connection.execute(JOBS.update().where(JOBS.c.id == job).values(state=state, message=None))
     connection.execute(TARGETS.update().where(TARGETS.c.job == job).values(state=state))
-    for request in requests_of(connection, job):
-        advance(connection, request)
+    advance(connection, requests_of(connection, job))
 
 
 def hand_back(connection: sa.Connection, job: Mapping[str, Any], state: str) -> None:
@@ -98,5 +118,4 @@ def hand_back(connection: sa.Connection, job: Mapping[str, Any], state: str) -> 
     connection.execute(JOBS.update().where(JOBS.c.id == job["id"]).values(state=state))
     connection.execute(TARGETS.update().where(TARGETS.c.job == job["id"]).values(state="matched", job=None))
     connection.execute(MODELS.update().where(MODELS.c.job == job["id"]).values(job=None))
-    for request in requests:
-        advance(connection, request)
+    advance(connection, requests)

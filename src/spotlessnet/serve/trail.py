@@ -1,12 +1,13 @@
 """The trail of every action: who did what to which request, and when; no id of a person is ever in it."""
 
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import sqlalchemy as sa
 
 from spotlessnet.core.errors import DataError
-from spotlessnet.serve.database import EVENTS, REQUESTS, TARGETS, rows_of
+from spotlessnet.serve.database import EVENTS, REQUESTS, TARGETS, in_parts, rows_of
 
 STEPS = ("received", "matched", "planned", "scrubbed", "audited", "approved", "published", "destroyed", "closed")
 """The way of a request, in order."""
@@ -16,6 +17,9 @@ ENDED = ("closed", "cancelled")
 
 DESK = "desk"
 """Who acts where no person did."""
+
+
+_ADD = EVENTS.insert()
 
 
 class StateError(DataError):
@@ -39,7 +43,17 @@ def note(
 ) -> None:
     """Write one event, in the transaction of what it tells of: both happen or neither."""
     values = {"tenant": tenant, "request": request, "job": job, "at": now(), "actor": actor}
-    connection.execute(EVENTS.insert().values(**values, what=what, detail=detail))
+    connection.execute(_ADD, {**values, "what": what, "detail": detail})
+
+
+def note_all(
+    connection: sa.Connection, tenant: str, what: str, details: Mapping[str, Mapping[str, Any]], actor: str = DESK
+) -> None:
+    """Write one event for each of many requests, in one statement."""
+    same = {"tenant": tenant, "job": None, "at": now(), "actor": actor, "what": what}
+    rows = [{**same, "request": request, "detail": dict(detail)} for request, detail in details.items()]
+    if rows:
+        connection.execute(_ADD, rows)
 
 
 def events_of(connection: sa.Connection, tenant: str, request: str) -> list[dict[str, Any]]:
@@ -49,9 +63,18 @@ def events_of(connection: sa.Connection, tenant: str, request: str) -> list[dict
     return rows_of(connection, sa.select(EVENTS).where(EVENTS.c.tenant == tenant, about).order_by(EVENTS.c.number))
 
 
-def advance(connection: sa.Connection, request: str) -> str:
-    """Set a request to the least advanced state of its models, and give that state."""
-    states = connection.execute(sa.select(TARGETS.c.state).where(TARGETS.c.request == request)).scalars().all()
-    least = min(states, key=STEPS.index, default="matched")
-    connection.execute(REQUESTS.update().where(REQUESTS.c.id == request).values(state=least))
-    return least
+def advance(connection: sa.Connection, requests: Sequence[str]) -> None:
+    """Set each of these requests to the least advanced state of its models."""
+    for some in in_parts(sorted(requests)):
+        chosen = REQUESTS.c.id.in_(some)
+        # Locked first, in one order for all: of two jobs that advance a request, the second sees what the first did.
+        connection.execute(sa.select(REQUESTS.c.id).where(chosen).order_by(REQUESTS.c.id).with_for_update())
+        states: dict[str, list[str]] = {one: [] for one in some}
+        for request, state in connection.execute(
+            sa.select(TARGETS.c.request, TARGETS.c.state).where(TARGETS.c.request.in_(some))
+        ):
+            states[request].append(state)
+        least = {request: min(found, key=STEPS.index, default="matched") for request, found in states.items()}
+        for state in sorted(set(least.values())):
+            there = [request for request in some if least[request] == state]
+            connection.execute(REQUESTS.update().where(REQUESTS.c.id.in_(there)).values(state=state))

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 WATCH = 1.0
 """Seconds between two looks at whether the desk still lives."""
 
+GENTLE = 10
+"""How far work stands back: whoever sends a request meanwhile is answered first."""
+
 METHODS = (None, "retrain", "short-retrain", "finetune")
 """What a plan compares; `None` is what the library would choose."""
 
@@ -176,6 +179,7 @@ TASKS = {"read": read, "plan": plan, "forget": forget, "destroy": destroy, "with
 
 def main() -> int:
     """Do one piece of work, and end with the exit code of its error."""
+    os.nice(GENTLE)
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     told = json.loads(sys.stdin.read())
     ids = told.get("ids", [])

@@ -14,7 +14,6 @@ from dbos import DBOS, DBOSConfig, SetWorkflowID
 from spotlessnet import __version__
 from spotlessnet.core.errors import DataError, SpotlessError
 from spotlessnet.serve.access import policy_of
-from spotlessnet.serve.closing import close_ready
 from spotlessnet.serve.database import ID_COPIES, JOBS, MODELS, REQUESTS, TARGETS, reading, row_of
 from spotlessnet.serve.desk import Desk
 from spotlessnet.serve.engine import Work, WorkError
@@ -217,8 +216,8 @@ def clear_away(job: str) -> None:
 def close(job: str) -> None:
     """Close the requests that are done, each with its receipt, and free the model."""
     desk = _desk()
+    desk.close_all()
     with desk.database.begin() as connection:
-        close_ready(connection, desk.signer)
         finished(connection, job)
 
 
