@@ -31,7 +31,7 @@ def untold(
     labels = D_f.labels().cpu().long()
     wrong = split.request.mislabelled
     if fold_models is not None:
-        answers = _from_fold_models(fold_models, trained, D_f, labels, self_weight if wrong else 0.0)
+        answers = _from_fold_models(fold_models, trained, D_f, split.forget, labels, self_weight if wrong else 0.0)
     else:
         answers = trained.predict(D_f, READ).cpu()
     # No retained row has these classes, so a retrained network would not give them.
@@ -48,9 +48,14 @@ def untold(
 
 
 def _from_fold_models(
-    fold_models: FoldModels, trained: Trained, D_f: Data, labels: Int64[Tensor, " k"], self_weight: float
+    fold_models: FoldModels,
+    trained: Trained,
+    D_f: Data,
+    request: Data,
+    labels: Int64[Tensor, " k"],
+    self_weight: float,
 ) -> Float[Tensor, "k C"]:
-    answers = fold_models.answers(trained, D_f)
+    answers = fold_models.answers(trained, D_f, request)
     if not self_weight:
         return answers
     return blend_own_logits(answers, trained.predict(D_f, READ).cpu(), labels, self_weight)
