@@ -126,6 +126,14 @@ class FoldModels:
         part = self.part[:, self.keys.find(request)]
         return (part == part[:, :1]).all(dim=1)
 
+    def unseen_or_all(self, request: Data | None) -> Bool[Tensor, " D"]:
+        """The divisions to ask: those of `unseen_divisions`, or all where there are none."""
+        every = torch.ones(len(self.part), dtype=torch.bool)
+        if request is None or not len(request):
+            return every
+        unseen = self.unseen_divisions(request)
+        return unseen if bool(unseen.any()) else every
+
     def answers(self, network: Trained, data: Data, request: Data | None = None) -> Float[Tensor, "n C"]:
         """What is said of each row by the fold models that never saw it, in the mean over divisions, on the CPU.
 
@@ -133,10 +141,7 @@ class FoldModels:
         fold models saw none of the `request`, these alone are asked; where there are none, all that missed the row.
         """
         self.check_belong_to(network, data)
-        clean = self.part.new_ones(len(self.part), dtype=torch.bool)
-        if request is not None and len(request) and bool((unseen := self.unseen_divisions(request)).any()):
-            clean = unseen
-        part = self.part[:, self.keys.find(data)][clean]
+        part = self.part[:, self.keys.find(data)][self.unseen_or_all(request)]
         found: Float[Tensor, "n C"] | None = None
         for k in range(len(self.weights)):
             mine = (part == k).any(dim=0).nonzero().squeeze(1)
