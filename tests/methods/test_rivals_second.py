@@ -20,6 +20,7 @@ from spotlessnet.methods.msg import MSG
 from spotlessnet.methods.truncated_retrain import TruncatedRetrain
 from spotlessnet.operators.gradient import gradient
 from spotlessnet.training.fit import fit
+from tests.methods.problems import inputs
 
 RATE = 0.1
 
@@ -55,7 +56,7 @@ def step(trained: Trained, x: Tensor, answers: Tensor) -> Tensor:
 def test_amun_goes_straight_to_the_boundary_of_a_linear_network():
     """Two classes: the nearest wrong answer lies along the difference of their rows, at a known distance."""
     trained, split = problem(classes=2)
-    x, y = split.forget.fetch(split.forget.rows)[:2]
+    x, y = inputs(split.forget)
     W, b = trained.weights[:8].view(2, 4), trained.weights[8:]
     sign = 2 * (y == 0).double() - 1
     far = (x @ (W[0] - W[1]) + b[0] - b[1]) * sign / (W[0] - W[1]).norm()
@@ -74,8 +75,8 @@ def test_amun_goes_straight_to_the_boundary_of_a_linear_network():
 
 def test_amun_fine_tunes_on_all_rows_and_the_adversarial_ones():
     trained, split = problem()
-    x, y = split.whole.fetch(split.whole.rows)[:2]
-    moved, said = AMUN().adversarial(trained, *split.forget.fetch(split.forget.rows)[:2])
+    x, y = inputs(split.whole)
+    moved, said = AMUN().adversarial(trained, *inputs(split.forget))
     told = nn.functional.one_hot(torch.cat([y, said]), 3).double()
     expected = step(trained, torch.cat([x, moved]), told)
     torch.testing.assert_close(AMUN(epochs=1)(trained, split).mean, expected)
@@ -91,7 +92,7 @@ def test_lotus_tempers_by_how_much_better_forgotten_rows_are_answered():
     tau = math.exp(1.5 * (accuracy[0] - accuracy[1]))
     z_f, z_r = trained.predict(split.forget), trained.predict(split.retain)
     told = torch.cat([(z_f / tau).softmax(1), nn.functional.one_hot(z_r.argmax(1), 3).double()])
-    x = torch.cat([d.fetch(d.rows).x for d in (split.forget, split.retain)])
+    x = torch.cat([inputs(d)[0] for d in (split.forget, split.retain)])
     found = LoTUS(epochs=1, alpha=1.5, share=1.0, noise=False)(trained, split)
     torch.testing.assert_close(found.mean, step(trained, x, told))
     noisy = LoTUS(epochs=1, alpha=1.5, share=1.0)(trained, split)

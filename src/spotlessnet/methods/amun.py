@@ -14,6 +14,7 @@ from torch import Tensor
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import NumericsError, SettingError, check_positive
 from spotlessnet.core.scrub import METHODS, Notes, Work, gradients
+from spotlessnet.core.source import Inputs
 from spotlessnet.core.split import Split, joined
 from spotlessnet.core.trained import Trained
 from spotlessnet.training.fit import fit
@@ -64,7 +65,7 @@ class AMUN(Tuning):
         return fit(trained, data, self.recipe(trained, notes), seed=self.seed, label="AMUN").weights
 
     def adversarial(
-        self, trained: Trained, x: Tensor, y: Int64[Tensor, " n"]
+        self, trained: Trained, x: Inputs, y: Int64[Tensor, " n"]
     ) -> tuple[Float[Tensor, "n ..."], Int64[Tensor, " n"]]:
         """For each row the attack's input at the smallest radius tried that turns its answer, and that answer."""
         if not isinstance(x, Tensor) or not x.is_floating_point():

@@ -41,7 +41,7 @@ def hidden(network: Trained, data: Data) -> Float[Tensor, "N d"]:
 def _entering(model: nn.Module) -> Iterator[list[Tensor]]:
     """Inputs of layers that multiply by a matrix, in the order in which they are called."""
     entered: list[Tensor] = []
-    layers = [m for m in model.modules() if isinstance(getattr(m, "weight", None), Tensor) and m.weight.ndim > 1]
+    layers = [m for m in model.modules() if isinstance(w := getattr(m, "weight", None), Tensor) and w.ndim > 1]
     hooks = [layer.register_forward_pre_hook(lambda _, given: entered.append(given[0])) for layer in layers]
     try:
         yield entered
@@ -106,5 +106,5 @@ class LinearProbe(Readout):
             )
         found = [hidden(network, data.select(evenly(len(data), MOST))) for data in (split.forget, split.retain)]
         w, centre = probe(found[0][::2], found[1][::2], self.ridge)
-        scores = [(part[1::2] - centre) @ w for part in found]
-        return Reading(*auc_interval(*scores))
+        members, others = ((part[1::2] - centre) @ w for part in found)
+        return Reading(*auc_interval(members, others))

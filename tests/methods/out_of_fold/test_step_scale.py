@@ -9,11 +9,12 @@ from torch import Tensor, float64, nn
 from spotlessnet.core.data import Data
 from spotlessnet.core.trained import Trained
 from spotlessnet.methods.out_of_fold.step_scale import ASKED, ASKED_RETAINED, LENGTHS, Side, step_length
+from tests.methods.problems import inputs
 
 
 def extend_step(trained: Trained, step: Tensor, data: Data, taught: Tensor, most: float) -> float:
     """For the forgotten rows alone: retained ones count nothing and err as they did."""
-    held = Data.of((torch.zeros(2, data.fetch(data.rows[:1]).x.shape[1], dtype=float64), torch.zeros(2).long()))
+    held = Data.of((torch.zeros(2, inputs(data)[0].shape[1], dtype=float64), torch.zeros(2).long()))
     nobody = Side(held, torch.full((2, taught.shape[1]), -1e9, dtype=float64).index_fill(1, ERRS, 1e9), 0.0, 1.0)
     return step_length(trained, trained.weights, step, Side(data, taught, 1.0, 1.0), nobody, most=most)
 

@@ -73,9 +73,9 @@ class OutOfFoldDistillation(Tuning):
       `"in minus out, shrunk"`: nearer to the next, the more of the network's difference from fold models is chance.
       `"out of fold"`: what fold models say that never saw the row.
     - `temperature`: $T$. Above 1, answers that are sure already are taught and held by how sure they are, too. Infinite
-      for squared error on centred logits, which sees every margin alike. Above 3, or where `forget_weight` makes a
-      visit to a forgotten row count more than seven times, the first rate is held below where distilling would diverge
-      (`steady`), and the step is made shorter where retained rows' errors rise by half a point (`step_length`).
+      for squared error on centred logits, which sees every margin alike. With fold models the first rate is held below
+      where distilling would diverge (`steady`). Above 3, or where `forget_weight` makes a visit to a forgotten row
+      count more than seven times, the step is made shorter where retained rows' errors rise by half a point (`step_length`).
     - `retain_temperature`: that of the answers that retained rows are held to, `temperature` unless said. Lower, their
       labels are held and how sure the network is of them may change, as it does in retraining.
     - `label_boost`: added to the logit of a retained row's own label in the answer that the row is held to.
@@ -220,8 +220,14 @@ class OutOfFoldDistillation(Tuning):
         usual = usual._replace(forget_weight=min(usual.forget_weight, heaviest))
         # Who says one temperature means it for all rows.
         held = self.temperature if self.retain_temperature is None else self.retain_temperature
-        given = (self.forget_weight, self.temperature, self.label_boost, held, self.targets)
-        return Preset(*(best if said is None else said for said, best in zip(given, usual, strict=True)))
+        given = {
+            "forget_weight": self.forget_weight,
+            "temperature": self.temperature,
+            "label_boost": self.label_boost,
+            "retain_temperature": held,
+            "targets": self.targets,
+        }
+        return usual._replace(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]  # each of its own kind
 
     def _usual(self, split: Split) -> Preset:
         """How this kind of request is best served."""
@@ -235,6 +241,10 @@ class OutOfFoldDistillation(Tuning):
         share = self.forget_weight or 0.0  # unless said, no visit counts more than HEAVIEST
         heavy = share > HEAVIEST * len(split.forget) / len(split.whole)
         return (self.temperature or usual.temperature) > HOT or heavy
+
+    def _is_held(self, careful: bool) -> bool:
+        """Whether the rate is held below where it diverges: fold models' answers lead further than own ones."""
+        return careful or self.fold_models is not None
 
     def _begun(self, trained: Trained, lesson: Lesson, notes: Notes) -> Float[Tensor, " P"]:
         """Where distilling begins: at the weights, with the bias of classes that leave lowered."""
@@ -265,9 +275,9 @@ class OutOfFoldDistillation(Tuning):
         # The rounds are in the visits, so the rate falls to zero over all of them and not in each.
         recipe = self.recipe(trained, notes).but(epochs=1)
         clip = None
-        if careful and recipe.optimizer == "sgd":  # Adam divides by the size of its gradients
-            plain = {"lr": recipe.lr, "momentum": recipe.momentum, "batch_size": recipe.batch_size}
-            found = steady(pupil, told, len(lesson.forget), **plain)
+        if self._is_held(careful) and recipe.optimizer == "sgd":  # Adam divides by the size of its gradients
+            lr, momentum, size = recipe.lr, recipe.momentum, recipe.batch_size
+            found = steady(pupil, told, len(lesson.forget), lr=lr, momentum=momentum, batch_size=size)
             recipe, clip = recipe.but(lr=found.lr), found.clip
             notes.measure(DistillationFacts, lr=recipe.lr)
         return fit(pupil, told, recipe, seed=self.seed, label="distilling", adjust=clip).weights
@@ -323,7 +333,7 @@ class OutOfFoldDistillation(Tuning):
         others += 2 * min(ASKED, len(D_f)) * leaving
         careful = self._is_careful(split)
         lengths = LENGTHS if careful or self._stretch(leaving) > 1 else 0
-        others += ROW_READS * min(PROBED, len(D_f) + len(D_r)) * careful
+        others += ROW_READS * min(PROBED, len(D_f) + len(D_r)) * self._is_held(careful)
         return Price(self.epochs, len(D_f), len(D_r), readings, others, lengths)
 
     def _readings(self, asked: FoldModels, split: Split) -> int:

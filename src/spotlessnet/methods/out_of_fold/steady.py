@@ -17,6 +17,9 @@ PROBED = 64
 PRODUCTS = 4
 """Products with its curvature: power iteration."""
 
+TWICE = 2.0
+"""A gradient may be so many times as long as that of the batch at the beginning before it is shortened."""
+
 ROW_READS = 9 + 4 * PRODUCTS
 """What a row of it costs, in answers of a row: linearised for six, a gradient for three, each product for four."""
 
@@ -55,7 +58,7 @@ class Steady(NamedTuple):
     longest: float
 
     def clip(self, g: Tensor, w: Tensor, done: float) -> None:
-        """Shorten a gradient that is longer than any at the beginning: the way has led uphill."""
+        """Shorten a gradient that is longer than those at the beginning: the way has led uphill."""
         g.mul_((self.longest / g.norm().clamp(min=1e-30)).clamp(max=1))
 
 
@@ -69,5 +72,5 @@ def steady(pupil: Trained, told: Data, heavy: int, *, lr: float, momentum: float
     many, others = unlucky(len(told), heavy, batch_size)
     chosen = told.select(torch.cat([evenly(heavy, many), heavy + evenly(len(told) - heavy, others)]))
     top = largest_curvature(pupil, chosen)
-    longest = float(gradient(pupil, chosen).norm()) / len(chosen)
+    longest = TWICE * float(gradient(pupil, chosen).norm()) / len(chosen)
     return Steady(lr if not top > 0 else min(lr, (1 + momentum) / top), longest)
