@@ -10,7 +10,8 @@ request and fold models by id (*grouped*) and row by row (*random*) for each see
 requests, so that seeds from 10 on are other rows, too. Margin share: how much of the way from the original's mean
 margin on the forgotten rows to the retrained network's; 1 is as retrained. AUC: telling an unlearned from a retrained
 network by one row's margin, knowing each row's mean margin under both with the other seeds (U-LiRA's question, row by
-row); 0.5 is as retrained. Seeds 0 to 4 choose, 10 to 14 confirm. DIR holds the image shards.
+row); 0.5 is as retrained. Seeds 0 to 4 choose, 10 to 14 confirm; a choice that did not confirm was changed, and 20 to
+24 confirm what became of it. DIR holds the image shards.
 """
 
 import argparse
@@ -135,7 +136,7 @@ def split_of(train: Data, test: Data, gone: Tensor, cohort: str) -> Split:
 
 
 def one_seed(
-    name: str, problem: Problem, train: Data, splits: dict[str, Split], seed: int
+    name: str, problem: Problem, train: Data, splits: dict[str, Split], seed: int, only: str
 ) -> Iterator[tuple[Row, Tensor | None]]:
     """Rows of every method; margins of the forgotten rows come with that of the margin."""
     began = Trained.of(problem.network(seed), recipe=problem.recipe)
@@ -154,6 +155,8 @@ def one_seed(
         for method, network in networks.items():
             yield from looks(f"{name}, {cohort}", method, seed, network, retrained, split, 0.0)
         for method, (kind, scrub) in variants().items():
+            if only not in method:
+                continue
             with Meter(original.device) as meter:
                 found = original.at(replace(scrub, fold_models=folds[kind], seed=seed)(original, split).mean)
             yield from looks(f"{name}, {cohort}", method, seed, found, retrained, split, meter.seconds)
@@ -190,7 +193,7 @@ def measure(name: str, options: argparse.Namespace) -> list[Row]:
     made: list[Row] = []
     seen: dict[tuple[str, str], list[Tensor]] = {}
     for seed in options.seeds:
-        for row, rows in one_seed(name, problem, train, splits, seed):
+        for row, rows in one_seed(name, problem, train, splits, seed, options.only):
             made.append(row)
             if rows is not None:
                 seen.setdefault((row.experiment, row.method), []).append(rows.double())
@@ -232,6 +235,7 @@ def table(rows: list[Row]) -> str:
 
 def main() -> None:
     parser = Flags(__doc__).data("folder with image shards").out(required=True).seeds(range(5)).table()
+    parser.add_argument("--only", default="", help="methods whose name holds this text; others are left out")
     parser.add_argument("--problems", nargs="+", choices=tuple(PROBLEMS), default=list(PROBLEMS))
     options = parser.parse_args()
     use_threads()
@@ -240,9 +244,9 @@ def main() -> None:
             with quiet():
                 append_rows(options.out, measure(name, options))
     rows = read_rows(options.out)
-    for early in sorted({row.seed < 10 for row in rows}, reverse=True):
-        print(f"\nseeds {'0 to 9' if early else '10 and above'}\n")
-        print(table([row for row in rows if (row.seed < 10) == early]))
+    for tens in sorted({row.seed // 10 for row in rows}):
+        print(f"\nseeds {10 * tens} to {10 * tens + 9}\n")
+        print(table([row for row in rows if row.seed // 10 == tens]))
 
 
 if __name__ == "__main__":

@@ -286,8 +286,8 @@ def test_each_kind_of_request_is_served_in_its_own_way(mislabelled: bool, whole:
     made = train_fold_models(trained, split.whole, folds=3)
     with_folds = OutOfFoldDistillation(epochs=1, fold_models=made)(trained, split).diagnostics
     assert {name: with_folds[name] for name in usual._fields} == usual._asdict()
-    if not whole:
-        usual = usual._replace(temperature=3.0, retain_temperature=3.0, targets="out of fold")
+    T = 1.0 if whole else 3.0
+    usual = usual._replace(temperature=T, retain_temperature=T, targets="out of fold")
     told, untold = (
         OutOfFoldDistillation(epochs=3, **usual._asdict())(trained, split),
         OutOfFoldDistillation(epochs=3)(trained, split),

@@ -75,7 +75,8 @@ class OutOfFoldDistillation(Tuning):
     - `temperature`: $T$. Above 1, answers that are sure already are taught and held by how sure they are, too. Infinite
       for squared error on centred logits, which sees every margin alike. With fold models the first rate is held below
       where distilling would diverge (`steady`). Above 3, or where `forget_weight` makes a visit to a forgotten row
-      count more than seven times, the step is made shorter where retained rows' errors rise by half a point (`step_length`).
+      count more than seven times, the step is made shorter where retained rows' errors rise by half a point
+      (`step_length`).
     - `retain_temperature`: that of the answers that retained rows are held to, `temperature` unless said. Lower, their
       labels are held and how sure the network is of them may change, as it does in retraining.
     - `label_boost`: added to the logit of a retained row's own label in the answer that the row is held to.
