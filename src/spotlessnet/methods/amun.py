@@ -70,15 +70,18 @@ class AMUN(Tuning):
         """For each row the attack's input at the smallest radius tried that turns its answer, and that answer."""
         if not isinstance(x, Tensor) or not x.is_floating_point():
             raise SettingError("AMUN moves inputs a little, but these are not one tensor of numbers. Use `SalUn`.")
-        found, said = x.clone(), y.clone().long()
-        open_rows, radius = torch.arange(len(x), device=x.device), self.epsilon
+        found = x.clone()
+        said = y.clone().long()
+        open_rows = torch.arange(len(x), device=x.device)
+        radius = self.epsilon
         for _ in range(DOUBLINGS):
             moved = self._attack(trained, x[open_rows], y[open_rows].long(), radius)
             with torch.no_grad():
                 answer = trained.outputs(moved).argmax(dim=1)
             turned = answer != y[open_rows]
             found[open_rows[turned]], said[open_rows[turned]] = moved[turned], answer[turned]
-            open_rows, radius = open_rows[~turned], 2 * radius
+            open_rows = open_rows[~turned]
+            radius *= 2
             if not len(open_rows):
                 return found, said
         raise NumericsError(

@@ -66,7 +66,8 @@ class LoTUS(Tuning):
 
     def cost(self, trained: Trained, split: Split) -> Work:
         sizes = Sizes.of(trained, split)
-        some, k = max(1, int(self.share * len(split.retain))), len(split.forget)
+        some = max(1, int(self.share * len(split.retain)))
+        k = len(split.forget)
         held = len(split.retain if split.validation is None else split.validation)
         read = (some + k + held) * sizes.answer
         epoch = (some + k) * sizes.gradient + k * sizes.answer

@@ -80,7 +80,8 @@ class MSG(Tuning):
         self, trained: Trained, size: Float[Tensor, " P"], kernels: int, draw: torch.Generator
     ) -> tuple[Float[Tensor, " P"], Bool[Tensor, " P"]]:
         """The weights with small ones of every kernel drawn anew, and which these are."""
-        weights, reset = trained.weights.clone(), torch.zeros_like(size, dtype=torch.bool)
+        weights = trained.weights.clone()
+        reset = torch.zeros_like(size, dtype=torch.bool)
         begin = 0
         for shape in trained.shapes:
             place = slice(begin, begin + shape.numel())
@@ -91,5 +92,6 @@ class MSG(Tuning):
             chosen = size[place].argsort(stable=True)[:count]
             fan_out = shape[0] * math.prod(shape[2:])
             fresh = math.sqrt(2 / fan_out) * torch.randn(shape.numel(), generator=draw).to(weights)
-            weights[place][chosen], reset[place][chosen] = fresh.to(weights)[chosen], True
+            weights[place][chosen] = fresh[chosen]
+            reset[place][chosen] = True
         return weights, reset

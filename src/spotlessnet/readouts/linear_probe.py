@@ -32,9 +32,14 @@ def hidden(network: Trained, data: Data) -> Float[Tensor, "N d"]:
             network.outputs(batch.x)
         if not entered:
             raise NeedError("A linear probe needs a last layer with weights, but the network has none.")
-        x = entered[-1]
-        found.append(x.flatten(2).mean(dim=2) if x.ndim == 4 else x.flatten(1, -2).mean(dim=1) if x.ndim == 3 else x)
+        found.append(_pooled(entered[-1]))
     return torch.cat(found).double().cpu()
+
+
+def _pooled(x: Tensor) -> Float[Tensor, "n d"]:
+    if x.ndim == 4:  # an image: channels come first
+        return x.flatten(2).mean(dim=2)
+    return x.flatten(1, -2).mean(dim=1) if x.ndim > 2 else x
 
 
 @contextmanager

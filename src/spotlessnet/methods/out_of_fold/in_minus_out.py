@@ -74,6 +74,7 @@ def corrected(
     noise = float(off) / freedom * float((1 + 1 / counts[0]).mean())
     kept = 1.0
     if shrunk:
-        total, q = float(beyond.square().sum()), len(own) * (C - 1)
+        total = float(beyond.square().sum())
+        q = len(own) * (C - 1)
         kept = max(0.0, 1 - max(q - 2, 0) * freedom / (freedom + 2) * noise / total) if total else 0.0
     return Corrected((outside + kept * beyond).to(own), kept, noise)

@@ -23,7 +23,7 @@ ORDINARY = Preset(0.5, temperature=3.0, label_boost=0.0, retain_temperature=3.0,
 MISLABELLED = Preset(0.25, temperature=math.inf, label_boost=0.0, retain_temperature=1.0, targets="out of fold")
 """Rows whose labels were wrong: their margins are far from any that probabilities show, so squares must see them."""
 
-WHOLE_CLASS = Preset(0.1, temperature=math.inf, label_boost=1.0, retain_temperature=1.0, targets="out of fold")
+WHOLE_CLASS = Preset(0.1, temperature=1.0, label_boost=1.0, retain_temperature=1.0, targets="out of fold")
 """Retained rows teach the same, for no answer names the class; and what is left is an easier task, better learnt."""
 
 HEAVIEST = 7.0
@@ -38,9 +38,10 @@ STRETCH = 1.5
 
 def preset_for(*, leaving: bool, mislabelled: bool, fold_models: bool) -> Preset:
     """The preset of a kind of request; a class that leaves decides, also where labels were wrong."""
-    usual = WHOLE_CLASS if leaving else MISLABELLED if mislabelled else ORDINARY
+    if leaving:
+        return WHOLE_CLASS
+    usual = MISLABELLED if mislabelled else ORDINARY
     if fold_models:
         return usual
-    # Without fold models labels are struck out of the answers, which then have no margin to meet.
-    T = 1.0 if leaving else 3.0
-    return usual._replace(temperature=T, retain_temperature=T, targets="out of fold")
+    # Without fold models a wrong label is struck out of the answers, which then have no margin to meet.
+    return usual._replace(temperature=3.0, retain_temperature=3.0, targets="out of fold")
