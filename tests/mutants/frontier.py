@@ -81,10 +81,10 @@ PLANTED = (
         "readouts/test_linear_probe.py::test_the_direction_is_fishers_discriminant",
     ),
     Planted(
-        "answers probed for the hidden layer",
+        "what enters the first layer",
         "readouts/linear_probe.py",
-        "found = [hidden(network, data.select(evenly(len(data), MOST)))",
-        "found = [network.predict(data.select(evenly(len(data), MOST))).double()",
-        "readouts/test_linear_probe.py::test_masking_the_logit_fails_it_and_a_layer_that_lost_the_class_passes",
+        "found.append(_pooled(entered[-1]))",
+        "found.append(_pooled(entered[0]))",
+        "readouts/test_linear_probe.py::test_hidden_is_what_enters_the_last_layer",
     ),
 )
