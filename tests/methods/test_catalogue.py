@@ -34,7 +34,7 @@ def test_costs_are_shares_of_a_retraining():
 
 def test_some_may_come_first():
     rows = cells(table(first=("ntk", "fisher")))[2:]
-    assert [row[1] for row in rows[:3]] == ["`ntk`", "`fisher`", "`bad-teacher`"]
+    assert [row[1] for row in rows[:3]] == ["`ntk`", "`fisher`", "`amun`"]
 
 
 def test_what_to_try_first_comes_first():

@@ -19,6 +19,14 @@ Divisions = Annotated[
     int,
     typer.Option("--repeats", help="Divide the rows into parts so many times anew: more fold models, surer.", min=1),
 ]
+Groups = Annotated[
+    str | None,
+    typer.Option(
+        "--groups",
+        help="The column that says which rows lie in one fold; --id-column where the data have it, unless said. none: "
+        "every row by itself.",
+    ),
+]
 After = Annotated[
     bool,
     typer.Option(
@@ -37,6 +45,7 @@ def precompute(
     diagonal: Diagonal = "monte carlo",
     folds: Parts = 0,
     repeats: Divisions = 1,
+    groups: Groups = None,
     after_requests: After = False,
     keep_trainings: Keep = None,
     workers: Workers = "in turn",
@@ -62,6 +71,7 @@ def precompute(
             diagonal=diagonal,
             folds=folds,
             repeats=repeats,
+            groups=groups,
             after_requests=after_requests,
             executor=executor,
         )

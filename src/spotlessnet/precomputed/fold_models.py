@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from spotlessnet.core.data import Data, evenly, keyed_digests
@@ -15,6 +15,7 @@ from spotlessnet.core.errors import MismatchError, NeedError, NumericsError, Set
 from spotlessnet.core.row_keys import RowKeys
 from spotlessnet.core.trained import Trained, buffers_of
 from spotlessnet.precomputed.effect import Effect
+from spotlessnet.precomputed.grouped import BY_ID, Groups, grouped_folds, groups_of, joined_by_copies
 from spotlessnet.store.checkpoints import is_following
 from spotlessnet.training.batches import mixed
 from spotlessnet.training.fit import train
@@ -120,10 +121,27 @@ class FoldModels:
                 stay.append(i)
         return replace(self, keys=self.keys.without(forget), part=self.part[:, stay])
 
-    def answers(self, network: Trained, data: Data) -> Float[Tensor, "n C"]:
-        """What is said of each row by the fold models that never saw it, in the mean over divisions, on the CPU."""
+    def unseen_divisions(self, request: Data) -> Bool[Tensor, " D"]:
+        """In which divisions all rows of a request lie in one part, so that one fold model saw none of them."""
+        part = self.part[:, self.keys.find(request)]
+        return (part == part[:, :1]).all(dim=1)
+
+    def unseen_or_all(self, request: Data | None) -> Bool[Tensor, " D"]:
+        """The divisions to ask: those of `unseen_divisions`, or all where there are none."""
+        every = torch.ones(len(self.part), dtype=torch.bool)
+        if request is None or not len(request):
+            return every
+        unseen = self.unseen_divisions(request)
+        return unseen if bool(unseen.any()) else every
+
+    def answers(self, network: Trained, data: Data, request: Data | None = None) -> Float[Tensor, "n C"]:
+        """What is said of each row by the fold models that never saw it, in the mean over divisions, on the CPU.
+
+        A fold model that missed a row but saw others of the same request still knows what those teach together. Where
+        fold models saw none of the `request`, these alone are asked; where there are none, all that missed the row.
+        """
         self.check_belong_to(network, data)
-        part = self.part[:, self.keys.find(data)]
+        part = self.part[:, self.keys.find(data)][self.unseen_or_all(request)]
         found: Float[Tensor, "n C"] | None = None
         for k in range(len(self.weights)):
             mine = (part == k).any(dim=0).nonzero().squeeze(1)
@@ -135,7 +153,7 @@ class FoldModels:
         return found
 
 
-def begin_fold_models(network: Trained, data: Data, folds: int) -> Trained:
+def begin_fold_models(network: Trained, data: Data, folds: int, groups: Groups = BY_ID) -> Trained:
     """Where every fold model's training begins; an error, before any work, where none can be trained."""
     if not network.can_retrain:
         raise NeedError("Fold models are trained like the network, but its start or recipe is not known. Give both.")
@@ -145,6 +163,7 @@ def begin_fold_models(network: Trained, data: Data, folds: int) -> Trained:
         )
     if not 2 <= folds <= len(data):
         raise SettingError(f"Fold models' `parts` must be at least 2 and at most one per row, but got {folds}.")
+    groups_of(data, groups, folds)
     begun = network.begin("Fold models")
     return begun if begun.recipe is None else replace(begun, recipe=begun.recipe.but(patience=None))
 
@@ -156,6 +175,7 @@ def train_fold_models(
     *,
     folds: int = 2,
     repeats: int = 1,
+    groups: Groups = BY_ID,
     held: Data | None = None,
     seed: int = 0,
     salt: bytes | None = None,
@@ -167,6 +187,11 @@ def train_fold_models(
     That takes as long as `parts - 1` trainings: with two parts, each fold model sees half of the rows. The mean of
     several networks is surer than one: `divisions` divides the rows so many times anew, at that many times the price.
 
+    Rows that will be asked to go together belong in one part: a fold model that missed a third of a person's rows still
+    learnt that person from the others. `groups` says who belongs together: a column, an entry for every row, or `None`
+    for every row by itself. Unless said it is the column `id` where the data have one. `chance_unseen` says how often
+    a request of several groups finds a fold model that saw none of it.
+
     $$s = \frac{\overline{z_{(1)} - z_{(2)}}(w_0)}{\overline{z_{(1)} - z_{(2)}}(fold models)}$$
 
     on `held`, rows that nobody was trained on, with $z_{(1)}$ and $z_{(2)}$ the two largest logits; 1 without them.
@@ -174,14 +199,19 @@ def train_fold_models(
     which the next one must not take back; what `unlearn` gave is known to have. `executor`: how they are trained, in
     turn unless said; see `Executor`.
     """
-    begun = begin_fold_models(network, data, folds)
+    begun = begin_fold_models(network, data, folds, groups)
     check_positive("divisions", repeats)
     keys = RowKeys.of(data, salt)
     drawn = []
     place = keys.find(data)
+    group = groups_of(data, groups, folds)
     for d in range(repeats):
         draw = torch.Generator().manual_seed(seed if not d else mixed(seed, d, "division"))
-        drawn.append(_together(torch.randperm(len(data), generator=draw) % folds + d * folds, place))
+        if group is None:
+            part = _together(torch.randperm(len(data), generator=draw) % folds, place)
+        else:
+            part = grouped_folds(joined_by_copies(group, place), folds, draw)
+        drawn.append(part + d * folds)
     count = folds * repeats
     tasks = [
         FoldTraining((begun,), (seed + k,), (drawn[k // folds] != k)[None], False, f"fold model {k + 1} of {count}")

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from spotlessnet.readouts.entropy import Entropy as Entropy
     from spotlessnet.readouts.entropy_attack import EntropyAttack as EntropyAttack
     from spotlessnet.readouts.error import Error as Error
+    from spotlessnet.readouts.linear_probe import LinearProbe as LinearProbe
     from spotlessnet.readouts.lira import LiRA as LiRA
     from spotlessnet.readouts.loss_attack import LossAttack as LossAttack
     from spotlessnet.readouts.margin import Margin as Margin

@@ -4,8 +4,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, cast
 
+from spotlessnet.core.data import Data
 from spotlessnet.core.errors import NeedError, check_choice
 from spotlessnet.core.row_keys import SALT
+from spotlessnet.precomputed.grouped import has_column
 from spotlessnet.requests.case import Case, inputs_of
 from spotlessnet.requests.folder import Folder, follows_request
 from spotlessnet.requests.loading import LoadedRequest, open_case
@@ -39,6 +41,7 @@ class Precomputation:
     - `rank`: directions of curvature to keep; 0 keeps none.
     - `diagonal`: how the Fisher diagonal is found; `None` leaves it out.
     - `folds`, `repeats`: parts of the rows, and how often they are divided; a fold model for each part.
+    - `groups`: the column that says which rows lie in one fold; `None` for every row by itself.
     - `after_requests`: the network has served requests, which later ones must not take back.
     - `executor`: how fold models are trained, and where finished ones are kept.
     """
@@ -48,6 +51,7 @@ class Precomputation:
     diagonal: Kind | None
     folds: int
     repeats: int
+    groups: str | None = None
     after_requests: bool = False
     executor: Executor = field(default_factory=Executor)
 
@@ -104,6 +108,7 @@ class Precomputation:
             split.retain,
             folds=self.folds,
             repeats=self.repeats,
+            groups=self.groups,
             held=split.validation,
             seed=seed,
             salt=salt,
@@ -121,23 +126,38 @@ def precomputation_of(
     diagonal: str = "monte carlo",
     folds: int = 0,
     repeats: int = 1,
+    groups: str | None = None,
     after_requests: bool = False,
     executor: Executor | None = None,
 ) -> Precomputation:
-    """What a case asks for, refused here where it cannot be done. Settings as for `Precomputation`."""
+    """What a case asks for, refused here where it cannot be done. Settings as for `Precomputation`.
+
+    `groups`: unless said, the case's column of ids where the data have it; `"none"` for every row by itself.
+    """
     from spotlessnet.precomputed.fold_models import begin_fold_models
 
     if repeats > 1 and not folds:
         raise NeedError("--repeats divides the rows among fold models, but none are trained. Give --folds 2 as well.")
+    if groups is not None and not folds:
+        raise NeedError("--groups says which rows lie in one fold, but there are no folds. Give --folds 2 as well.")
     if executor is not None and executor != Executor() and not folds:
         raise NeedError("--keep-trainings and --workers are for fold models, but none are trained. Give --folds 2 too.")
     check_choice("diagonal", diagonal, ("exact", "monte carlo", "empirical", "none"))
     opened = open_case(case, needs_forget=False)
     executor = executor or Executor()
+    column = _column(case, opened.split.retain, groups)
     if folds:
-        begin_fold_models(opened.trained, opened.split.retain, folds)  # before the statistics, which take long
+        begin_fold_models(opened.trained, opened.split.retain, folds, column)  # before the statistics, which take long
         executor.check(opened.trained)
     kind = None if diagonal == "none" else cast(Kind, diagonal)
     # Where the receipt of a request lies beside the weights, nobody has to say that there was one.
     after = after_requests or follows_request(case.weights)
-    return Precomputation(opened, rank, kind, folds, repeats, after, executor)
+    return Precomputation(opened, rank, kind, folds, repeats, column, after, executor)
+
+
+def _column(case: Case, data: Data, groups: str | None) -> str | None:
+    """Who belongs together: the column that was asked for, or that of the ids that requests will name."""
+    if groups is not None:
+        return None if groups == "none" else groups
+    own = case.id_column
+    return own if own not in (None, "row") and has_column(data, own) else None

@@ -22,7 +22,7 @@ from spotlessnet.methods.out_of_fold.drift import set_aside
 from spotlessnet.methods.out_of_fold.lesson import NEVER
 from spotlessnet.methods.out_of_fold.own_logits import blend_own_logits
 from spotlessnet.methods.out_of_fold.presets import HEAVIEST, MISLABELLED, ORDINARY, WHOLE_CLASS, Preset
-from spotlessnet.methods.out_of_fold.step_scale import extend_step
+from spotlessnet.methods.out_of_fold.step_scale import Side, step_length
 from spotlessnet.precomputed import others
 from spotlessnet.precomputed.effect import Effect
 from spotlessnet.precomputed.fold_models import train_fold_models
@@ -88,6 +88,7 @@ def test_one_epoch_is_one_step_toward_the_untold_answers(kind: str, T: float, li
         temperature=T,
         label_boost=lift,
         max_step_scale=1.0,
+        targets="out of fold",
         fold_models=fold_models,
     )
     found = told(trained, split)
@@ -137,11 +138,14 @@ def test_the_second_opinion_can_be_left_out():
     trained, split = problem(mislabelled=True)
     fold_models = train_fold_models(trained, split.whole)
     alone, both = (
-        OutOfFoldDistillation(epochs=1, self_weight=own, fold_models=fold_models)(trained, split).mean
+        OutOfFoldDistillation(epochs=1, self_weight=own, targets="out of fold", fold_models=fold_models)(
+            trained, split
+        ).mean
         for own in (0.0, 0.25)
     )
     ordinary = replace(split, request=Request(mislabelled=False))
-    told = OutOfFoldDistillation(epochs=1, **MISLABELLED._asdict(), fold_models=fold_models)(trained, ordinary).mean
+    usual = MISLABELLED._replace(targets="out of fold")._asdict()
+    told = OutOfFoldDistillation(epochs=1, **usual, fold_models=fold_models)(trained, ordinary).mean
     torch.testing.assert_close(alone, told, rtol=0, atol=0)
     assert not torch.equal(alone, both)
 
@@ -156,7 +160,13 @@ def test_later_requests_hold_retained_rows_to_what_is_said_of_them_now():
     # The network's own answers have no slope, so that nothing but the forgotten rows moves it.
     expected = moved.weights - 0.5 * RATE * 0.3 * away
     scrub = OutOfFoldDistillation(
-        epochs=1, forget_weight=0.3, lr_scale=0.5, temperature=1.0, max_step_scale=1.0, fold_models=fold_models
+        epochs=1,
+        forget_weight=0.3,
+        lr_scale=0.5,
+        temperature=1.0,
+        max_step_scale=1.0,
+        targets="out of fold",
+        fold_models=fold_models,
     )
     torch.testing.assert_close(scrub(moved, split).mean, expected, rtol=1e-9, atol=1e-12)
     # How worn it is, is told by what was said first.
@@ -272,6 +282,12 @@ def test_a_network_that_has_lost_more_than_tutors_lack_must_be_retrained():
 )
 def test_each_kind_of_request_is_served_in_its_own_way(mislabelled: bool, whole: bool, usual: Preset) -> None:
     trained, split = problem(mislabelled, whole)
+    # Every row is visited seven times at most as heavily as others, which is more than any preset asks for here.
+    made = train_fold_models(trained, split.whole, folds=3)
+    with_folds = OutOfFoldDistillation(epochs=1, fold_models=made)(trained, split).diagnostics
+    assert {name: with_folds[name] for name in usual._fields} == usual._asdict()
+    T = 1.0 if whole else 3.0
+    usual = usual._replace(temperature=T, retain_temperature=T, targets="out of fold")
     told, untold = (
         OutOfFoldDistillation(epochs=3, **usual._asdict())(trained, split),
         OutOfFoldDistillation(epochs=3)(trained, split),
@@ -340,11 +356,20 @@ def test_a_step_cut_short_is_made_longer_toward_what_tutors_say(mislabelled: boo
     trained, split = problem(mislabelled=mislabelled)
     fold_models = train_fold_models(trained, split.whole, held=split.validation)
     scrub = OutOfFoldDistillation(
-        epochs=2, lr_scale=0.5, examples_per_epoch=20, self_weight=0.0, fold_models=fold_models
+        epochs=2,
+        lr_scale=0.5,
+        examples_per_epoch=24,
+        self_weight=0.0,
+        temperature=3.0,
+        targets="out of fold",
+        fold_models=fold_models,
     )
     short, found = (each(trained, split) for each in (replace(scrub, max_step_scale=1.0), scrub))
     step, taught = short.mean - trained.weights, fold_models.answers(trained, split.forget)
-    length = extend_step(trained, step, split.forget, taught, 1.5)
+    beta = found.diagnostics["forget_weight"]
+    forget, retain = split.forget, split.retain
+    sides = Side(forget, taught, beta, 3.0), Side(retain, trained.predict(retain), 1 - beta, 3.0)
+    length = step_length(trained, trained.weights, step, *sides, most=1.5)
     assert 1 < length <= 1.5
     torch.testing.assert_close(found.mean, trained.weights + length * step, rtol=1e-12, atol=1e-12)
     assert found.diagnostics["step_scale"] == length

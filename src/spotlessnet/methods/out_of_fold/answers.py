@@ -12,8 +12,10 @@ from spotlessnet.core.trained import Trained
 from spotlessnet.methods.out_of_fold.class_bias import ASKED
 from spotlessnet.methods.out_of_fold.facts import DistillationFacts
 from spotlessnet.methods.out_of_fold.held_out_confidence import match_held_out_confidence
+from spotlessnet.methods.out_of_fold.in_minus_out import in_minus_out
 from spotlessnet.methods.out_of_fold.lesson import NEVER
 from spotlessnet.methods.out_of_fold.own_logits import blend_own_logits
+from spotlessnet.methods.out_of_fold.presets import Targets
 from spotlessnet.precomputed.fold_models import READ, FoldModels
 
 
@@ -26,12 +28,19 @@ def untold(
     *,
     fold_models: FoldModels | None,
     self_weight: float,
+    targets: Targets = "out of fold",
 ) -> Float[Tensor, "k C"]:
-    """Those of fold models that never saw each row, or without them the network's own with its label taken out."""
+    """Those of fold models that never saw each row, or without them the network's own with its label taken out.
+
+    `targets`: with `"in minus out"` the network's own, less what fold models learnt from the row.
+    """
     labels = D_f.labels().cpu().long()
     wrong = split.request.mislabelled
-    if fold_models is not None:
-        answers = _from_fold_models(fold_models, trained, D_f, labels, self_weight if wrong else 0.0)
+    if fold_models is not None and targets != "out of fold":
+        shrunk = targets == "in minus out, shrunk"
+        answers = _corrected(fold_models, trained, D_f, split.forget, notes, shrunk=shrunk)
+    elif fold_models is not None:
+        answers = _from_fold_models(fold_models, trained, D_f, split.forget, labels, self_weight if wrong else 0.0)
     else:
         answers = trained.predict(D_f, READ).cpu()
     # No retained row has these classes, so a retrained network would not give them.
@@ -47,10 +56,29 @@ def untold(
     return match_held_out_confidence(trained, answers, labels, held_out, _held_out_rows(split))
 
 
-def _from_fold_models(
-    fold_models: FoldModels, trained: Trained, D_f: Data, labels: Int64[Tensor, " k"], self_weight: float
+def _corrected(
+    fold_models: FoldModels, trained: Trained, D_f: Data, request: Data, notes: Notes, *, shrunk: bool
 ) -> Float[Tensor, "k C"]:
-    answers = fold_models.answers(trained, D_f)
+    """The network's own answers less what the rows taught: what fewer rows cost a fold model cancels."""
+    found = in_minus_out(fold_models, trained, D_f, request, shrunk=shrunk)
+    notes.measure(DistillationFacts, own_kept=found.kept, own_noise=found.noise)
+    if shrunk and found.noise is None:
+        notes.assume(
+            "no two fold models saw the same rows, so nothing says how far trainings differ by chance",
+            "targets hold that chance too; train more folds or repeats",
+        )
+    return found.answers
+
+
+def _from_fold_models(
+    fold_models: FoldModels,
+    trained: Trained,
+    D_f: Data,
+    request: Data,
+    labels: Int64[Tensor, " k"],
+    self_weight: float,
+) -> Float[Tensor, "k C"]:
+    answers = fold_models.answers(trained, D_f, request)
     if not self_weight:
         return answers
     return blend_own_logits(answers, trained.predict(D_f, READ).cpu(), labels, self_weight)

@@ -15,10 +15,16 @@ class DistillationFacts(Measured):
     forget_weight: float | None = None
     temperature: float | None = None
     label_boost: float | None = None
+    retain_temperature: float | None = None
+    targets: str | None = None
     forgotten_read: int | None = None
     retained_read: int | None = None
     visits: int | None = None
     step_scale: float | None = None
+    lr: float | None = None
+    own_kept: float | None = None
+    own_noise: float | None = None
+    fold_models_unseen: int | None = None
     drift: float | None = None
     drift_unit: str | None = None
     drift_share: float | None = None

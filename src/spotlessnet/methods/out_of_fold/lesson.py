@@ -1,6 +1,6 @@
 """What is taught: which rows are visited, the answer that each is held to, and how much each visit counts."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -67,13 +67,30 @@ class Lesson:
         labels = self.retain.rows.labels().cpu().long().unsqueeze(1)
         return self.known.scatter_add(1, labels, torch.full_like(self.known[:, :1], boost))
 
-    def told(self, beta: float, boost: float) -> Data:
-        """All visits in one, with weights that make their mean the objective."""
+    def finite(self, *, taught: bool, known: bool) -> "Lesson":
+        """The same with classes that are struck out as unlikely as the least likely other: squares need a number."""
+        return replace(
+            self,
+            taught=_as_the_least(self.taught) if taught else self.taught,
+            known=_as_the_least(self.known) if known else self.known,
+        )
+
+    def told(self, beta: float, boost: float, temperatures: tuple[float, float]) -> Data:
+        """All visits in one, with weights that make their mean the objective; forgotten rows first."""
         f, r = self.forget.which, self.retain.which
         # β and 1 − β in the mean, however many visits either kind has.
         share = beta * (len(f) + len(r)) / len(f), (1 - beta) * (len(f) + len(r)) / len(r)
         both = self.forget.rows, self.retain.rows
-        counts = torch.cat([torch.full((len(data),), each) for data, each in zip(both, share, strict=True)])
+        counts, T = (
+            torch.cat([torch.full((len(data),), each) for data, each in zip(both, pair, strict=True)]).to(self.known)
+            for pair in (share, temperatures)
+        )
         answers = torch.cat([self.taught, self.held(boost)])
-        rows = joined(*both).relabel(with_weights(answers, counts.to(self.known)))
+        rows = joined(*both).relabel(with_weights(torch.cat([answers, T.unsqueeze(1)], dim=1), counts))
         return rows.select(torch.cat([f, len(both[0]) + r]))
+
+
+def _as_the_least(answers: Float[Tensor, "n C"]) -> Float[Tensor, "n C"]:
+    struck = answers == NEVER
+    least = answers.masked_fill(struck, torch.inf).amin(dim=1, keepdim=True)
+    return torch.where(struck, least, answers)

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import ClassVar, get_args
 
 import torch
 from jaxtyping import Float
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from spotlessnet.core.data import Data
 from spotlessnet.core.deprecated import OldName
-from spotlessnet.core.errors import DataError, NeedError, SettingError, check_not_negative, check_positive
+from spotlessnet.core.errors import DataError, NeedError, SettingError, check_choice, check_not_negative, check_positive
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.scrub import METHODS, Notes, Work, gradients
 from spotlessnet.core.split import Split
@@ -21,10 +21,10 @@ from spotlessnet.methods.out_of_fold.class_bias import ASKED, suppress_class_bia
 from spotlessnet.methods.out_of_fold.drift import ASIDE, look_back, set_aside, watch
 from spotlessnet.methods.out_of_fold.facts import DistillationFacts
 from spotlessnet.methods.out_of_fold.lesson import NEVER, Lesson, Visits
-from spotlessnet.methods.out_of_fold.presets import HEAVIEST, STRETCH, Preset, preset_for
+from spotlessnet.methods.out_of_fold.presets import HEAVIEST, HOT, STRETCH, Preset, Targets, preset_for
 from spotlessnet.methods.out_of_fold.price import THERE_AND_BACK, Price
-from spotlessnet.methods.out_of_fold.step_scale import ASKED as TRIED
-from spotlessnet.methods.out_of_fold.step_scale import LENGTHS, extend_step
+from spotlessnet.methods.out_of_fold.steady import PROBED, ROW_READS, steady
+from spotlessnet.methods.out_of_fold.step_scale import LENGTHS, SHORTEST, Side, step_length
 from spotlessnet.precomputed.fold_models import READ, WATCHED, FoldModels
 from spotlessnet.precomputed.others import WATCHED as STAND_INS
 from spotlessnet.training.fit import fit
@@ -62,13 +62,23 @@ class OutOfFoldDistillation(Tuning):
     not follow the path that retraining takes, so it says nothing about traces in the weights, and fold models, which
     are kept, still know the rows that they were trained on.
 
-    **Arguments** beside those of `Tuning`. The kind of request chooses `forget_weight`, `temperature` and
-    `label_boost` unless said.
+    **Arguments** beside those of `Tuning`. The kind of request chooses `forget_weight`, `temperature`,
+    `retain_temperature`, `targets` and `label_boost` unless said.
 
     - `fold_models`: what `train_fold_models` gave.
     - `forget_weight`: $\beta$, the weight of the forgotten rows. Unless said, a visit to one counts seven times at
       most.
-    - `temperature`: $T$. Above 1, answers that are sure already are taught and held by how sure they are, too.
+    - `targets`: what forgotten rows are held to where there are fold models. `"in minus out"`: the network's own logits
+      less what fold models learnt from the row (`corrected`), so that what fewer rows cost a fold model cancels;
+      `"in minus out, shrunk"`: nearer to the next, the more of the network's difference from fold models is chance.
+      `"out of fold"`: what fold models say that never saw the row.
+    - `temperature`: $T$. Above 1, answers that are sure already are taught and held by how sure they are, too. Infinite
+      for squared error on centred logits, which sees every margin alike. With fold models the first rate is held below
+      where distilling would diverge (`steady`). Above 3, or where `forget_weight` makes a visit to a forgotten row
+      count more than seven times, the step is made shorter where retained rows' errors rise by half a point
+      (`step_length`).
+    - `retain_temperature`: that of the answers that retained rows are held to, `temperature` unless said. Lower, their
+      labels are held and how sure the network is of them may change, as it does in retraining.
     - `label_boost`: added to the logit of a retained row's own label in the answer that the row is held to.
     - `self_weight`: $c$, how much the network's second opinion counts beside fold models where labels were wrong.
     - `lr_scale`: the first rate, in units of the training's; it falls to zero. Steps are few, so there is less
@@ -78,7 +88,7 @@ class OutOfFoldDistillation(Tuning):
       next one; `None` for all of them, or for what `compute_budget` pays for.
     - `compute_budget`: what the request may take, in trainings; counted in rows that go through the network, and back.
     - `max_step_scale`: what the step as a whole may at most be multiplied by in the end, for forgotten rows to be
-      answered as fold models say (`extend_step`). Unless said, 1.5 where `examples_per_epoch` or `compute_budget`
+      answered as fold models say (`step_length`). Unless said, 1.5 where `examples_per_epoch` or `compute_budget`
       limit the visits, which then stop short of it, and 1 elsewhere: a long step made longer costs retained rows. For
       rows of classes that stay.
     """
@@ -87,6 +97,8 @@ class OutOfFoldDistillation(Tuning):
     forget_weight: float | None = None
     temperature: float | None = None
     label_boost: float | None = None
+    retain_temperature: float | None = None
+    targets: Targets | None = None
     self_weight: float = 0.25
     lr_scale: float = 0.3
     momentum: float | None = 0.8
@@ -110,9 +122,12 @@ class OutOfFoldDistillation(Tuning):
         super().__post_init__()
         name = type(self).__name__
         check_positive(f"{name}.lr_scale", self.lr_scale)
-        for setting in ("temperature", "examples_per_epoch", "compute_budget"):
-            if getattr(self, setting) is not None:
-                check_positive(f"{name}.{setting}", getattr(self, setting))
+        if self.targets is not None:
+            check_choice(f"{name}.targets", self.targets, get_args(Targets))
+        for setting in ("temperature", "retain_temperature", "examples_per_epoch", "compute_budget"):
+            value = getattr(self, setting)
+            if value is not None and not ("temperature" in setting and value == math.inf):
+                check_positive(f"{name}.{setting}", value)
         if self.label_boost is not None:
             check_not_negative(f"{name}.label_boost", self.label_boost)
         self._check_shares(name)
@@ -169,8 +184,11 @@ class OutOfFoldDistillation(Tuning):
         lesson = self._lesson(trained, split, aside, notes)
         preset = self._preset(lesson, split)
         begun = self._begun(trained, lesson, notes)
-        weights = self._distilled(trained, begun, lesson, preset, notes)
-        weights = self._extended(trained, begun, weights, lesson, notes)
+        T = preset.temperature, preset.retain_temperature
+        goal = lesson.finite(taught=math.isinf(T[0]), known=math.isinf(T[1]))
+        careful = self._is_careful(split)
+        weights = self._distilled(trained, begun, goal, preset, notes, careful=careful)
+        weights = self._extended(trained, begun, weights, goal, preset, notes, careful=careful)
         if self.fold_models is not None:
             watch(trained, weights, lesson, preset.label_boost, self.fold_models, notes)
             look_back(trained, weights, split.retain, self.fold_models, notes)
@@ -188,19 +206,46 @@ class OutOfFoldDistillation(Tuning):
         known = trained.predict(retain.rows, READ).cpu()
         gone = ~torch.isin(torch.arange(known.shape[1]), split.retain.labels().cpu().unique())
         known[:, gone] = NEVER
-        asked, own = self.fold_models, self.self_weight
-        taught = untold(trained, forget.rows, gone, split, notes, fold_models=asked, self_weight=own)
+        asked, own, targets = self.fold_models, self.self_weight, self.targets or self._usual(split).targets
+        if asked is not None:
+            notes.measure(DistillationFacts, fold_models_unseen=int(asked.unseen_divisions(split.forget).sum()))
+        taught = untold(trained, forget.rows, gone, split, notes, fold_models=asked, self_weight=own, targets=targets)
         leaving = gone & torch.isin(torch.arange(len(gone)), forget.rows.labels().cpu())
         return Lesson(forget, retain, taught, known, leaving)
 
     def _preset(self, lesson: Lesson, split: Split) -> Preset:
         """Weight, temperature and boost: as the caller says, or as this kind of request is best served."""
-        usual = preset_for(leaving=lesson.is_of_a_class, mislabelled=split.request.mislabelled)
+        usual = self._usual(split)
         # Prevents a small forget set from dominating the loss.
         heaviest = HEAVIEST * len(lesson.forget) / lesson.visits
         usual = usual._replace(forget_weight=min(usual.forget_weight, heaviest))
-        given = (self.forget_weight, self.temperature, self.label_boost)
-        return Preset(*(best if said is None else said for said, best in zip(given, usual, strict=True)))
+        # Who says one temperature means it for all rows.
+        held = self.temperature if self.retain_temperature is None else self.retain_temperature
+        given = {
+            "forget_weight": self.forget_weight,
+            "temperature": self.temperature,
+            "label_boost": self.label_boost,
+            "retain_temperature": held,
+            "targets": self.targets,
+        }
+        return usual._replace(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]  # each of its own kind
+
+    def _usual(self, split: Split) -> Preset:
+        """How this kind of request is best served."""
+        leaving = not bool(torch.isin(split.forget.labels().cpu(), split.retain.labels().cpu()).all())
+        has = self.fold_models is not None
+        return preset_for(leaving=leaving, mislabelled=split.request.mislabelled, fold_models=has)
+
+    def _is_careful(self, split: Split) -> bool:
+        """Whether a step may diverge or cost retained rows, so that its size and length are looked after."""
+        usual = self._usual(split)
+        share = self.forget_weight or 0.0  # unless said, no visit counts more than HEAVIEST
+        heavy = share > HEAVIEST * len(split.forget) / len(split.whole)
+        return (self.temperature or usual.temperature) > HOT or heavy
+
+    def _is_held(self, careful: bool) -> bool:
+        """Whether the rate is held below where it diverges: fold models' answers lead further than own ones."""
+        return careful or self.fold_models is not None
 
     def _begun(self, trained: Trained, lesson: Lesson, notes: Notes) -> Float[Tensor, " P"]:
         """Where distilling begins: at the weights, with the bias of classes that leave lowered."""
@@ -212,27 +257,57 @@ class OutOfFoldDistillation(Tuning):
         return begun
 
     def _distilled(
-        self, trained: Trained, begun: Float[Tensor, " P"], lesson: Lesson, preset: Preset, notes: Notes
+        self,
+        trained: Trained,
+        begun: Float[Tensor, " P"],
+        lesson: Lesson,
+        preset: Preset,
+        notes: Notes,
+        *,
+        careful: bool,
     ) -> Float[Tensor, " P"]:
         """One sweep over all visits."""
         notes.measure(DistillationFacts, **preset._asdict())
         read = len(lesson.forget.rows), len(lesson.retain.rows)
         notes.measure(DistillationFacts, forgotten_read=read[0], retained_read=read[1], visits=lesson.visits)
-        pupil = replace(trained, loss=WeightedDistillation(preset.temperature), weights=begun)
-        told = lesson.told(preset.forget_weight, preset.label_boost)
+        pupil = replace(trained, loss=WeightedDistillation(), weights=begun)
+        temperatures = preset.temperature, preset.retain_temperature
+        told = lesson.told(preset.forget_weight, preset.label_boost, temperatures)
         # The rounds are in the visits, so the rate falls to zero over all of them and not in each.
         recipe = self.recipe(trained, notes).but(epochs=1)
-        return fit(pupil, told, recipe, seed=self.seed, label="distilling").weights
+        clip = None
+        if self._is_held(careful) and recipe.optimizer == "sgd":  # Adam divides by the size of its gradients
+            lr, momentum, size = recipe.lr, recipe.momentum, recipe.batch_size
+            found = steady(pupil, told, len(lesson.forget), lr=lr, momentum=momentum, batch_size=size)
+            recipe, clip = recipe.but(lr=found.lr), found.clip
+            notes.measure(DistillationFacts, lr=recipe.lr)
+        return fit(pupil, told, recipe, seed=self.seed, label="distilling", adjust=clip).weights
 
     def _extended(
-        self, trained: Trained, begun: Float[Tensor, " P"], ended: Float[Tensor, " P"], lesson: Lesson, notes: Notes
+        self,
+        trained: Trained,
+        begun: Float[Tensor, " P"],
+        ended: Float[Tensor, " P"],
+        lesson: Lesson,
+        preset: Preset,
+        notes: Notes,
+        *,
+        careful: bool,
     ) -> Float[Tensor, " P"]:
-        """The end of the step, moved on where few visits have stopped it short."""
+        """The end of the step, moved on where few visits have stopped it short, and back where it went too far."""
         most = self._stretch(lesson.is_of_a_class)
-        if most <= 1:
+        if most <= 1 and not careful:
             return ended
-        length = extend_step(trained, ended - begun, lesson.forget.rows, lesson.taught, most)
+        beta = preset.forget_weight
+        forget = Side(lesson.forget.rows, lesson.taught, beta, preset.temperature)
+        retain = Side(lesson.retain.rows, lesson.held(preset.label_boost), 1 - beta, preset.retain_temperature)
+        length = step_length(trained, begun, ended - begun, forget, retain, most=most)
         notes.measure(DistillationFacts, step_scale=length)
+        if length < SHORTEST:
+            notes.assume(
+                f"retained rows err by half a point more after the step, so {length:g} of it was taken",
+                "much of what was to be forgotten is still there; retrain",
+            )
         return begun + length * (ended - begun)
 
     def _stretch(self, leaving: bool) -> float:
@@ -248,7 +323,7 @@ class OutOfFoldDistillation(Tuning):
         """What such a request takes, by count."""
         D_f, D_r, asked, wrong = split.forget, split.retain, self.fold_models, split.request.mislabelled
         leaving = not bool(torch.isin(D_f.labels().cpu(), D_r.labels().cpu()).all())
-        readings = 1 if asked is None else len(asked.part) + int(wrong and self.self_weight > 0)
+        readings = 1 if asked is None else self._readings(asked, split)
         if asked is not None:
             others = min(WATCHED, len(D_r))
             if asked.after_requests:
@@ -256,8 +331,18 @@ class OutOfFoldDistillation(Tuning):
                 others += min(WATCHED, len(D_r)) + 2 * min(ASIDE + STAND_INS, len(D_r))
         else:
             others = 0 if wrong else len(split.validation or ())
-        others += 2 * min(ASKED, len(D_f)) * leaving + LENGTHS * min(TRIED, len(D_f)) * (self._stretch(leaving) > 1)
-        return Price(self.epochs, len(D_f), len(D_r), readings, others)
+        others += 2 * min(ASKED, len(D_f)) * leaving
+        careful = self._is_careful(split)
+        lengths = LENGTHS if careful or self._stretch(leaving) > 1 else 0
+        others += ROW_READS * min(PROBED, len(D_f) + len(D_r)) * self._is_held(careful)
+        return Price(self.epochs, len(D_f), len(D_r), readings, others, lengths)
+
+    def _readings(self, asked: FoldModels, split: Split) -> int:
+        """How many networks read each forgotten row before it is taught."""
+        if (self.targets or self._usual(split).targets) != "out of fold":
+            return len(asked.weights) + 1
+        own = split.request.mislabelled and self.self_weight > 0
+        return int(asked.unseen_or_all(split.forget).sum()) + int(own)
 
     def rows_in_a_round(self, trained: Trained, split: Split) -> int:
         """The most rows of either kind that are visited in a round."""

@@ -1,34 +1,47 @@
 """How each kind of request is served where the caller does not say."""
 
-from typing import NamedTuple
+import math
+from typing import Literal, NamedTuple
+
+Targets = Literal["out of fold", "in minus out", "in minus out, shrunk"]
+"""What forgotten rows are held to, where there are fold models."""
 
 
 class Preset(NamedTuple):
-    """The weight of the forgotten rows, the temperature of answers, and what is added to retained rows' own labels."""
+    """The weight of the forgotten rows, temperatures, what is added to retained rows' own labels, and targets."""
 
     forget_weight: float
     temperature: float
     label_boost: float
+    retain_temperature: float
+    targets: Targets
 
 
-ORDINARY = Preset(forget_weight=0.5, temperature=3.0, label_boost=0.0)
+ORDINARY = Preset(0.5, temperature=3.0, label_boost=0.0, retain_temperature=3.0, targets="in minus out, shrunk")
 """Rows of classes that stay, with the labels that they should have."""
 
-MISLABELLED = Preset(forget_weight=0.25, temperature=3.0, label_boost=0.0)
-"""Rows whose labels were wrong."""
+MISLABELLED = Preset(0.25, temperature=math.inf, label_boost=0.0, retain_temperature=1.0, targets="out of fold")
+"""Rows whose labels were wrong: their margins are far from any that probabilities show, so squares must see them."""
 
-WHOLE_CLASS = Preset(forget_weight=0.1, temperature=1.0, label_boost=1.0)
+WHOLE_CLASS = Preset(0.1, temperature=1.0, label_boost=1.0, retain_temperature=1.0, targets="out of fold")
 """Retained rows teach the same, for no answer names the class; and what is left is an easier task, better learnt."""
 
 HEAVIEST = 7.0
 """Times that a visit to a forgotten row counts at most, unless its weight is given: few rows must not dominate."""
 
+HOT = 3.0
+"""The highest temperature at which steps of the usual size were never seen to diverge."""
+
 STRETCH = 1.5
 """What the step of a request that may not visit all rows is at most multiplied by in the end."""
 
 
-def preset_for(*, leaving: bool, mislabelled: bool) -> Preset:
+def preset_for(*, leaving: bool, mislabelled: bool, fold_models: bool) -> Preset:
     """The preset of a kind of request; a class that leaves decides, also where labels were wrong."""
     if leaving:
         return WHOLE_CLASS
-    return MISLABELLED if mislabelled else ORDINARY
+    usual = MISLABELLED if mislabelled else ORDINARY
+    if fold_models:
+        return usual
+    # Without fold models a wrong label is struck out of the answers, which then have no margin to meet.
+    return usual._replace(temperature=3.0, retain_temperature=3.0, targets="out of fold")

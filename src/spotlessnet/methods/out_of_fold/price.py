@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from spotlessnet.core.errors import SettingError
+from spotlessnet.methods.out_of_fold.step_scale import ASKED, ASKED_RETAINED
 
 THERE_AND_BACK = 3
 """Times that a row which is learnt from costs as much as one that is only read."""
@@ -18,6 +19,7 @@ class Price:
     - `forgotten`, `retained`: the rows that there are.
     - `readings`: of every forgotten row that is visited, before it is taught; a retained one is read once.
     - `others`: rows that are read however few are visited.
+    - `lengths`: of the step that are tried on some of the rows that were visited.
     """
 
     rounds: int
@@ -25,13 +27,15 @@ class Price:
     retained: int
     readings: int
     others: int
+    lengths: int = 0
 
     def of(self, rows: int) -> int:
         """In rows read, if `rows` of either kind are visited in a round."""
         counts = self.forgotten, self.retained
         visits = self.rounds * sum(min(rows, count) for count in counts)
         seen = [min(self.rounds * rows, count) for count in counts]
-        return THERE_AND_BACK * visits + self.readings * seen[0] + seen[1] + self.others
+        tried = self.lengths * (min(ASKED, seen[0]) + min(ASKED_RETAINED, seen[1]))
+        return THERE_AND_BACK * visits + self.readings * seen[0] + seen[1] + self.others + tried
 
     def in_trainings(self, rows: int, epochs: int) -> float:
         """Beside a training of so many epochs on all rows."""
