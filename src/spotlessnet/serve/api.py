@@ -21,6 +21,7 @@ from spotlessnet.serve.access import (
     set_policy,
     tokens_of,
 )
+from spotlessnet.serve.addresses import LONGEST
 from spotlessnet.serve.database import reading
 from spotlessnet.serve.desk import Desk
 from spotlessnet.serve.intake import LONGEST_KEY, MOST_IDS, Submitted, cancel, hold, submit
@@ -28,6 +29,7 @@ from spotlessnet.serve.looking import PAGE, counts_of, job_of, models_of, plain,
 from spotlessnet.serve.matching import suppressed
 from spotlessnet.serve.policy import Policy
 from spotlessnet.serve.proving import bundle_of, head_of
+from spotlessnet.serve.webhooks import add_webhook, remove_webhook, webhooks_of
 
 REPORT = "report.html"
 bearer = HTTPBearer(auto_error=False, description="A token of this desk.")
@@ -108,6 +110,12 @@ class NewToken(BaseModel):
     name: str
     scopes: list[str]
     expires: datetime | None = None
+
+
+class NewWebhook(BaseModel):
+    """A program to be told what happens to requests."""
+
+    url: str = Field(max_length=LONGEST, description="https://… or http://…, at a public address.")
 
 
 def answered(found: Submitted) -> dict[str, Any]:
@@ -308,3 +316,25 @@ def end_token(desk: OfDesk, caller: ToOperate, token_id: str) -> None:
     """End a token at once."""
     with desk.database.begin() as connection:
         revoke_token(connection, caller.tenant, token_id, caller.token)
+
+
+@router.get("/webhooks")
+def list_webhooks(desk: OfDesk, caller: ToOperate) -> dict[str, Any]:
+    """The webhooks of this tenant, and how they fare; never their secrets."""
+    with reading(desk.database) as connection:
+        return plain({"webhooks": webhooks_of(connection, caller.tenant)})
+
+
+@router.post("/webhooks", status_code=201)
+def make_webhook(desk: OfDesk, caller: ToOperate, told: NewWebhook) -> dict[str, Any]:
+    """Tell a program of every step of every request; the secret that signs is told this once."""
+    with desk.database.begin() as connection:
+        hook, secret = add_webhook(connection, desk.keys, caller.tenant, told.url, caller.token, desk.webhooks_to)
+    return {"id": hook, "secret": secret}
+
+
+@router.delete("/webhooks/{webhook_id}", status_code=204)
+def end_webhook(desk: OfDesk, caller: ToOperate, webhook_id: str) -> None:
+    """Tell it nothing more."""
+    with desk.database.begin() as connection:
+        remove_webhook(connection, caller.tenant, webhook_id, caller.token)

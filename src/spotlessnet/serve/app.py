@@ -16,6 +16,7 @@ from spotlessnet import __version__
 from spotlessnet.core.errors import ResourceError, SpotlessError
 from spotlessnet.serve import api, opendsr, pages, watching, workflow
 from spotlessnet.serve.access import Limit
+from spotlessnet.serve.delivering import Courier
 from spotlessnet.serve.desk import Desk
 from spotlessnet.serve.trail import StateError
 from spotlessnet.serve.watching import LOG
@@ -93,10 +94,13 @@ def make_app(desk: Desk, *, worker: str = "local", rate: float = 400.0, run: boo
         rounds = Rounds(app, desk)
         app.state.rounds = rounds
         rounds.start()
+        courier = Courier(desk)
+        courier.start()
         try:
             yield
         finally:
             await to_thread.run_sync(rounds.stop)
+            await to_thread.run_sync(courier.stop)
             await to_thread.run_sync(workflow.stop)
 
     app = FastAPI(title="spotlessnet desk", version=__version__, lifespan=life, docs_url=None, redoc_url=None)

@@ -11,6 +11,7 @@ from spotlessnet.proof import ledger
 from spotlessnet.proof.dsse import taken_apart
 from spotlessnet.proof.keys import SigningKey
 from spotlessnet.serve.access import SCOPES, add_tenant, add_token, policy_of
+from spotlessnet.serve.addresses import PUBLIC, Allowed
 from spotlessnet.serve.closing import close_ready
 from spotlessnet.serve.database import JOBS, MODELS, REQUESTS, TENANTS, address_of, opened, reading, row_of, rows_of
 from spotlessnet.serve.engine import Engine, Workers, check_folder
@@ -44,6 +45,7 @@ class Desk:
     - `folder`: the database, keys and networks lie in it unless they were given elsewhere.
     - `signer`: signs receipts and tree heads.
     - `roots`: folders below which trainings may be registered over HTTP: registering one runs its code.
+    - `webhooks_to`: networks that webhooks may lead to beside public addresses.
     """
 
     folder: Path
@@ -52,6 +54,7 @@ class Desk:
     signer: SigningKey
     engine: Engine
     roots: tuple[Path, ...] = ()
+    webhooks_to: Allowed = PUBLIC
 
     @staticmethod
     def at(
@@ -62,6 +65,7 @@ class Desk:
         signing_key: Path | None = None,
         engine: Engine | None = None,
         roots: tuple[Path, ...] = (),
+        webhooks_to: Allowed = PUBLIC,
     ) -> "Desk":
         """Open a desk, and make what is missing: folder, keys, tables."""
         folder.mkdir(parents=True, exist_ok=True)
@@ -73,7 +77,8 @@ class Desk:
         with found.begin() as connection:
             ledger.begin(connection)
             check_own_ledger(connection, signer)
-        return Desk(folder, found, keys, signer, engine or Workers(), tuple(root.resolve() for root in roots))
+        below = tuple(root.resolve() for root in roots)
+        return Desk(folder, found, keys, signer, engine or Workers(), below, webhooks_to)
 
     def close(self) -> None:
         """Let go of the database."""

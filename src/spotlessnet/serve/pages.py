@@ -37,6 +37,7 @@ from spotlessnet.serve.looking import KINDS, PAGE, counts_of, models_of, request
 from spotlessnet.serve.policy import Policy
 from spotlessnet.serve.proving import bundle_of, is_proven, seal_of
 from spotlessnet.serve.trail import STEPS, now
+from spotlessnet.serve.webhooks import add_webhook, remove_webhook, webhooks_of
 
 COOKIE = "desk"
 STATIC = Path(__file__).parent / "static"
@@ -298,11 +299,12 @@ def settings(visit: Visiting) -> HTMLResponse:
     return _settings(visit)
 
 
-def _settings(visit: Visit, made: str | None = None) -> HTMLResponse:
+def _settings(visit: Visit, **made: str) -> HTMLResponse:
     with reading(visit.desk.database) as connection:
         policy = policy_of(connection, visit.caller.tenant)
         tokens = tokens_of(connection, visit.caller.tenant)
-    return visit.page("settings.html", policy=policy, tokens=tokens, made=made)
+        hooks = webhooks_of(connection, visit.caller.tenant)
+    return visit.page("settings.html", policy=policy, tokens=tokens, hooks=hooks, **made)
 
 
 @router.post("/settings/policy")
@@ -329,7 +331,7 @@ def tokens(visit: Acting, form: Form) -> Response:
         visit.need(scope)
     with visit.desk.database.begin() as connection:
         made = add_token(connection, visit.caller.tenant, form.get("name", ""), scopes, actor=visit.caller.token)
-    return _settings(visit, made)
+    return _settings(visit, token=made)
 
 
 @router.post("/settings/tokens/{token_id}/end")
@@ -338,6 +340,25 @@ def end(visit: Acting, token_id: str) -> Response:
     visit.need("operate")
     with visit.desk.database.begin() as connection:
         revoke_token(connection, visit.caller.tenant, token_id, visit.caller.token)
+    return back("/settings")
+
+
+@router.post("/settings/webhooks")
+def hook(visit: Acting, form: Form) -> Response:
+    """A new webhook, with its secret on the page that answers."""
+    visit.need("operate")
+    told = (visit.caller.tenant, form.get("url", "").strip(), visit.caller.token, visit.desk.webhooks_to)
+    with visit.desk.database.begin() as connection:
+        _, secret = add_webhook(connection, visit.desk.keys, *told)
+    return _settings(visit, secret=secret)
+
+
+@router.post("/settings/webhooks/{webhook_id}/end")
+def end_hook(visit: Acting, webhook_id: str) -> Response:
+    """Tell a webhook nothing more."""
+    visit.need("operate")
+    with visit.desk.database.begin() as connection:
+        remove_webhook(connection, visit.caller.tenant, webhook_id, visit.caller.token)
     return back("/settings")
 
 

@@ -10,6 +10,7 @@ from fastapi import FastAPI
 
 from spotlessnet.core.errors import SettingError
 from spotlessnet.serve.access import SCOPES, add_tenant, add_token
+from spotlessnet.serve.addresses import Allowed
 from spotlessnet.serve.app import make_app
 from spotlessnet.serve.database import TENANTS, reading
 from spotlessnet.serve.desk import Desk
@@ -28,6 +29,7 @@ class Run:
     desk_key: Path | None = None
     signing_key: Path | None = None
     roots: tuple[Path, ...] = ()
+    webhooks_to: tuple[str, ...] = ()
     register: tuple[str, ...] = ()
     tenant: str = "main"
     worker: str = "local"
@@ -35,7 +37,8 @@ class Run:
     def desk(self) -> Desk:
         """The desk itself, opened."""
         where = {"database": self.database, "key": self.desk_key, "signing_key": self.signing_key}
-        return Desk.at(self.folder, **where, roots=self.roots)  # type: ignore[arg-type]  # each has its own type
+        allowed = Allowed.of(self.webhooks_to)
+        return Desk.at(self.folder, **where, roots=self.roots, webhooks_to=allowed)  # type: ignore[arg-type]  # each has its own type
 
 
 def run(wanted: Run, say: Callable[[str], None]) -> int:

@@ -7,12 +7,16 @@ import sqlalchemy as sa
 
 from spotlessnet.core.errors import DataError
 from spotlessnet.serve.database import EVENTS, REQUESTS, TARGETS, rows_of
+from spotlessnet.serve.outbox import put_out
 
 STEPS = ("received", "matched", "planned", "scrubbed", "audited", "approved", "published", "destroyed", "closed")
 """The way of a request, in order."""
 
 OPEN = STEPS[:-1]
 ENDED = ("closed", "cancelled")
+
+TOLD = (*STEPS, "cancelled", "held", "resumed", "failed", "sent back", "tried again", "due soon", "late")
+"""Events that webhooks hear of; all others stay at the desk."""
 
 DESK = "desk"
 """Who acts where no person did."""
@@ -38,8 +42,12 @@ def note(
     **detail: Any,
 ) -> None:
     """Write one event, in the transaction of what it tells of: both happen or neither."""
-    values = {"tenant": tenant, "request": request, "job": job, "at": now(), "actor": actor}
-    connection.execute(EVENTS.insert().values(**values, what=what, detail=detail))
+    at = now()
+    values = {"tenant": tenant, "request": request, "job": job, "at": at, "actor": actor}
+    made = connection.execute(EVENTS.insert().values(**values, what=what, detail=detail))
+    if what in TOLD and (request or job):
+        [event] = made.inserted_primary_key or (0,)
+        put_out(connection, tenant, what, event=int(event), at=at, request=request, job=job)
 
 
 def events_of(connection: sa.Connection, tenant: str, request: str) -> list[dict[str, Any]]:
