@@ -21,7 +21,7 @@ from spotlessnet.serve.intake import submit
 from spotlessnet.serve.trail import now
 from tests.serve.conftest import BY_PERSON, BY_RULE, model_of, new_tenant
 
-ANYBODY = {"/health", "/ready", "/openapi.json", "/opendsr/v3/discovery"}
+ANYBODY = {"/healthz", "/readyz", "/openapi.json", "/opendsr/v3/discovery"}
 
 WANTED = {
     ("POST", "/api/v1/requests"): {"submit"},
@@ -197,7 +197,7 @@ def test_a_training_outside_the_given_folders_cannot_be_registered_over_http(cli
 
 
 def test_pages_and_answers_bear_the_headers_that_browsers_heed(client):
-    headers = client.get("/health").headers
+    headers = client.get("/healthz").headers
     assert "frame-ancestors 'none'" in headers["Content-Security-Policy"]
     assert headers["X-Content-Type-Options"] == "nosniff"
 

@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException as Ended
 
 from spotlessnet import __version__
 from spotlessnet.core.errors import ResourceError, SpotlessError
-from spotlessnet.serve import api, opendsr, pages, watching, workflow
+from spotlessnet.serve import api, live, opendsr, pages, watching, workflow
 from spotlessnet.serve.access import Limit
 from spotlessnet.serve.delivering import Courier
 from spotlessnet.serve.desk import Desk
@@ -108,7 +108,7 @@ def make_app(desk: Desk, *, worker: str = "local", rate: float = 400.0, run: boo
     app.state.wake = threading.Event()
     app.state.last_round = time.monotonic()
     app.state.calls, app.state.failures = Limit(rate, 2 * rate), Limit(1.0, 20.0)
-    for part in (api, opendsr, watching, pages):
+    for part in (api, opendsr, watching, pages, live):
         app.include_router(part.router)
     app.middleware("http")(_headers)
     app.middleware("http")(watching.logged)

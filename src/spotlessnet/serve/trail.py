@@ -50,11 +50,12 @@ def note(
         put_out(connection, tenant, what, event=int(event), at=at, request=request, job=job)
 
 
-def events_of(connection: sa.Connection, tenant: str, request: str) -> list[dict[str, Any]]:
-    """The timeline of a request: its own events, and those of the jobs that served it."""
+def events_of(connection: sa.Connection, tenant: str, request: str, after: int = 0) -> list[dict[str, Any]]:
+    """The timeline of a request: its own events, and those of the jobs that served it; those `after` a number alone."""
     jobs = sa.select(TARGETS.c.job).where(TARGETS.c.request == request, TARGETS.c.job.is_not(None))
     about = sa.or_(EVENTS.c.request == request, sa.and_(EVENTS.c.request.is_(None), EVENTS.c.job.in_(jobs)))
-    return rows_of(connection, sa.select(EVENTS).where(EVENTS.c.tenant == tenant, about).order_by(EVENTS.c.number))
+    chosen = sa.and_(EVENTS.c.tenant == tenant, EVENTS.c.number > after, about)
+    return rows_of(connection, sa.select(EVENTS).where(chosen).order_by(EVENTS.c.number))
 
 
 def advance(connection: sa.Connection, request: str) -> str:
