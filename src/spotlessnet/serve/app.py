@@ -96,6 +96,7 @@ def make_app(desk: Desk, *, worker: str = "local", rate: float = 400.0, run: boo
         rounds.start()
         courier = Courier(desk)
         courier.start()
+        app.state.up.set()
         try:
             yield
         finally:
@@ -106,6 +107,7 @@ def make_app(desk: Desk, *, worker: str = "local", rate: float = 400.0, run: boo
     app = FastAPI(title="spotlessnet desk", version=__version__, lifespan=life, docs_url=None, redoc_url=None)
     app.state.desk = desk
     app.state.wake = threading.Event()
+    app.state.up = threading.Event()
     app.state.last_round = time.monotonic()
     app.state.calls, app.state.failures = Limit(rate, 2 * rate), Limit(1.0, 20.0)
     for part in (api, opendsr, watching, pages, live):
