@@ -87,6 +87,7 @@ class Browser:
 
     def watch_policy(self) -> None:
         """Keep, from now on, what a page's content security policy forbade."""
+        self.call("Page.enable")
         kept = "const kept = window.forbidden = JSON.parse(sessionStorage.getItem('forbidden') || '[]');"
         told = "kept.push(event.violatedDirective + ' ' + event.blockedURI + ' ' + location.pathname);"
         store = "sessionStorage.setItem('forbidden', JSON.stringify(kept));"

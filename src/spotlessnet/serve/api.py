@@ -33,7 +33,36 @@ from spotlessnet.serve.webhooks import add_webhook, remove_webhook, webhooks_of
 
 REPORT = "report.html"
 bearer = HTTPBearer(auto_error=False, description="A token of this desk.")
-router = APIRouter(prefix="/api/v1", tags=["desk"])
+
+
+class Unread(BaseModel):
+    """A part of a call that is not as it must be; what was sent is not repeated, since it may hold ids."""
+
+    where: list[str]
+    what: str
+
+
+class Refusal(BaseModel):
+    """Why a call was refused."""
+
+    detail: str | list[Unread]
+
+
+MEANINGS = {
+    400: "The call cannot be read.",
+    401: "The token is missing, unknown or ended.",
+    403: "The token lacks the scope.",
+    404: "This tenant has no such thing.",
+    409: "It does not fit the state that the thing is in.",
+    413: "The call is too long.",
+    422: "The call cannot be understood, or asks for what cannot be.",
+    429: "Too many calls; `Retry-After` says how long to wait.",
+    503: "The machine lacks something; try again later.",
+}
+REFUSALS: dict[int | str, dict[str, Any]] = {
+    status: {"model": Refusal, "description": meaning} for status, meaning in MEANINGS.items()
+}
+router = APIRouter(prefix="/api/v1", tags=["desk"], responses=REFUSALS)
 
 
 def desk_of(request: Request) -> Desk:
@@ -136,7 +165,7 @@ def receive(request: Request, desk: Desk, caller: Caller, key: str, ids: list[st
     return found
 
 
-@router.post("/requests", status_code=201)
+@router.post("/requests", status_code=201, responses={200: {"description": "The same request was received before."}})
 def add_request(
     request: Request,
     response: Response,
@@ -207,7 +236,7 @@ def get_job(desk: OfDesk, caller: ToRead, job_id: str) -> dict[str, Any]:
         return plain(job_of(connection, caller.tenant, job_id))
 
 
-@router.get("/jobs/{job_id}/report", response_class=FileResponse)
+@router.get("/jobs/{job_id}/report", response_class=FileResponse, responses={200: {"content": {"text/html": {}}}})
 def get_report(desk: OfDesk, caller: ToRead, job_id: str) -> FileResponse:
     """The audit's page."""
     return report_file(desk, caller.tenant, job_id)

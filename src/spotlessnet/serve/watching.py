@@ -13,7 +13,7 @@ from fastapi.responses import PlainTextResponse
 from spotlessnet import __version__
 from spotlessnet.proof import ledger
 from spotlessnet.serve.access import policy_of
-from spotlessnet.serve.api import OfDesk, ToRead
+from spotlessnet.serve.api import REFUSALS, OfDesk, ToRead
 from spotlessnet.serve.database import reading
 from spotlessnet.serve.looking import counts_of, failed_jobs, soon_due
 from spotlessnet.serve.trail import STEPS, now
@@ -62,7 +62,7 @@ def health() -> dict[str, str]:
     return {"status": "ok", "version": __version__}
 
 
-@router.get("/readyz")
+@router.get("/readyz", responses={503: {"description": "It is not."}})
 @router.get("/ready", include_in_schema=False)
 def ready(request: Request, desk: OfDesk, response: Response) -> dict[str, str]:
     """The database answers and the rounds go on."""
@@ -74,7 +74,7 @@ def ready(request: Request, desk: OfDesk, response: Response) -> dict[str, str]:
     return {"status": "ok"}
 
 
-@router.get("/metrics", response_class=PlainTextResponse)
+@router.get("/metrics", response_class=PlainTextResponse, responses=REFUSALS)
 def metrics(desk: OfDesk, caller: ToRead) -> str:
     """Counts of this tenant in Prometheus' text format."""
     with reading(desk.database) as connection:
