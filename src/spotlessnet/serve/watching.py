@@ -13,7 +13,7 @@ from fastapi.responses import PlainTextResponse
 from spotlessnet import __version__
 from spotlessnet.proof import ledger
 from spotlessnet.serve.access import policy_of
-from spotlessnet.serve.api import REFUSALS, OfDesk, ToRead
+from spotlessnet.serve.api import MEANINGS, OfDesk, ToRead
 from spotlessnet.serve.database import reading
 from spotlessnet.serve.looking import counts_of, failed_jobs, soon_due
 from spotlessnet.serve.trail import STEPS, now
@@ -21,6 +21,12 @@ from spotlessnet.serve.webhooks import webhooks_of
 
 LOG = logging.getLogger("spotlessnet.serve")
 router = APIRouter(tags=["running it"])
+
+IN_JSON: dict[int | str, dict[str, Any]] = {
+    status: {"description": text, "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Refusal"}}}}
+    for status, text in MEANINGS.items()
+}
+"""Refusals of an endpoint that itself answers in plain text."""
 
 
 class Lines(logging.Formatter):
@@ -74,7 +80,7 @@ def ready(request: Request, desk: OfDesk, response: Response) -> dict[str, str]:
     return {"status": "ok"}
 
 
-@router.get("/metrics", response_class=PlainTextResponse, responses=REFUSALS)
+@router.get("/metrics", response_class=PlainTextResponse, responses=IN_JSON)
 def metrics(desk: OfDesk, caller: ToRead) -> str:
     """Counts of this tenant in Prometheus' text format."""
     with reading(desk.database) as connection:

@@ -11,7 +11,6 @@ from typing import Any
 import sqlalchemy as sa
 from dbos import DBOS, DBOSConfig, SetWorkflowID
 
-from spotlessnet import __version__
 from spotlessnet.core.errors import DataError, SpotlessError
 from spotlessnet.serve.access import policy_of
 from spotlessnet.serve.closing import close_ready
@@ -27,6 +26,10 @@ QUEUE = "desk"
 RECOVERIES = 1000
 """How often a workflow is taken up again after a crash before a person is asked."""
 
+STEPS_VERSION = "1"
+"""DBOS takes up only what the same version began. Every step looks at the database first, so a newer package may go on
+with an older one's work; change this only where it may not."""
+
 _AT_WORK: list[Desk] = []
 """The desk of this process: DBOS is one for a process, and calls functions by their names."""
 
@@ -39,7 +42,7 @@ def launch(desk: Desk, *, worker: str = "local", at_once: int = 2) -> None:
     config: DBOSConfig = {
         "name": "spotlessnet-desk",
         "system_database_url": address,
-        "application_version": __version__,
+        "application_version": STEPS_VERSION,
         "executor_id": worker,
         "log_level": "ERROR",
     }
