@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-import yaml
+import yaml  # type: ignore[import-untyped]
 
 from spotlessnet.cli.serving import serve
 from spotlessnet.serve import workflow

@@ -18,6 +18,7 @@ from spotlessnet.serve.engine import Engine, Workers, check_folder
 from spotlessnet.serve.matching import check_name, match, register
 from spotlessnet.serve.migrating import migrate
 from spotlessnet.serve.planning import start_job
+from spotlessnet.serve.registry import Registry
 from spotlessnet.serve.sealing import FILE, Keys
 from spotlessnet.serve.trail import OPEN, note, now
 
@@ -46,6 +47,7 @@ class Desk:
     - `signer`: signs receipts and tree heads.
     - `roots`: folders below which trainings may be registered over HTTP: registering one runs its code.
     - `webhooks_to`: networks that webhooks may lead to beside public addresses.
+    - `registry`: where versions are published too.
     """
 
     folder: Path
@@ -55,6 +57,7 @@ class Desk:
     engine: Engine
     roots: tuple[Path, ...] = ()
     webhooks_to: Allowed = PUBLIC
+    registry: Registry | None = None
 
     @staticmethod
     def at(
@@ -66,6 +69,7 @@ class Desk:
         engine: Engine | None = None,
         roots: tuple[Path, ...] = (),
         webhooks_to: Allowed = PUBLIC,
+        registry: Registry | None = None,
     ) -> "Desk":
         """Open a desk, and make what is missing: folder, keys, tables."""
         folder.mkdir(parents=True, exist_ok=True)
@@ -78,7 +82,7 @@ class Desk:
             ledger.begin(connection)
             check_own_ledger(connection, signer)
         below = tuple(root.resolve() for root in roots)
-        return Desk(folder, found, keys, signer, engine or Workers(), below, webhooks_to)
+        return Desk(folder, found, keys, signer, engine or Workers(), below, webhooks_to, registry)
 
     def close(self) -> None:
         """Let go of the database."""

@@ -15,6 +15,7 @@ from spotlessnet.serve.app import make_app
 from spotlessnet.serve.database import TENANTS, reading
 from spotlessnet.serve.desk import Desk
 from spotlessnet.serve.matching import model_named
+from spotlessnet.serve.registry import Mlflow
 from spotlessnet.serve.watching import start_log
 
 
@@ -30,6 +31,7 @@ class Run:
     signing_key: Path | None = None
     roots: tuple[Path, ...] = ()
     webhooks_to: tuple[str, ...] = ()
+    mlflow: str | None = None
     register: tuple[str, ...] = ()
     tenant: str = "main"
     worker: str = "local"
@@ -38,7 +40,8 @@ class Run:
         """The desk itself, opened."""
         where = {"database": self.database, "key": self.desk_key, "signing_key": self.signing_key}
         allowed = Allowed.of(self.webhooks_to)
-        return Desk.at(self.folder, **where, roots=self.roots, webhooks_to=allowed)  # type: ignore[arg-type]  # each has its own type
+        registry = None if self.mlflow is None else Mlflow.at(self.mlflow)
+        return Desk.at(self.folder, **where, roots=self.roots, webhooks_to=allowed, registry=registry)  # type: ignore[arg-type]  # each has its own type
 
 
 def run(wanted: Run, say: Callable[[str], None]) -> int:

@@ -20,6 +20,7 @@ from spotlessnet.serve.engine import Work, WorkError
 from spotlessnet.serve.matching import gone_from, held_of
 from spotlessnet.serve.planning import hand_back, reach, requests_of
 from spotlessnet.serve.publishing import destroyed, finished, job_row, point, publish, version_of
+from spotlessnet.serve.registry import files_to_log
 from spotlessnet.serve.trail import StateError, note
 
 QUEUE = "desk"
@@ -200,6 +201,10 @@ def put_out(job: str) -> None:
         model = publish(connection, job, folder)
         current = version_of(connection, model["id"], model["version"])
     point(desk.folder, model["tenant"], model["name"], desk.folder / current["folder"])
+    if desk.registry is not None:
+        told = {"version": str(current["number"]), "verdict": current["verdict"] or "not audited"}
+        files = files_to_log(desk.folder / current["folder"])
+        desk.registry.publish(model["tenant"], model["name"], current["network"], files, told)
 
 
 def clear_away(job: str) -> None:
@@ -209,9 +214,12 @@ def clear_away(job: str) -> None:
         row = row_of(connection, sa.select(JOBS).where(JOBS.c.id == job))
         assert row is not None
         private = policy_of(connection, row["tenant"]).destroy_private
+        name = connection.execute(sa.select(MODELS.c.name).where(MODELS.c.id == row["model"])).scalar_one()
         base = version_of(connection, row["model"], row["base"])
     if row["state"] != "published":
         return
+    if desk.registry is not None:
+        desk.registry.retire(row["tenant"], name, row["network"])
     files = desk.engine.destroy(desk.folder / base["folder"], desk.out_of(row), private=private)
     with desk.database.begin() as connection:
         destroyed(connection, job, files)
