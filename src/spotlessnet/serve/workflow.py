@@ -88,9 +88,10 @@ def _run(job: str, steps: tuple[tuple[str, Callable[[str], None]], ...]) -> None
         for name, step in steps:
             DBOS.run_step(_patience(name), step, job)
     except Exception as error:
+        # Of a step that was tried too often, the last failure is the reason.
+        last = (getattr(error, "errors", None) or [error])[-1]
         # Only what this package says on purpose is shown: it has no id in it.
-        known = error if isinstance(error, SpotlessError) else error.__cause__
-        text = str(error) if isinstance(error, SpotlessError) else type(known or error).__name__
+        text = str(last) if isinstance(last, SpotlessError) else type(last.__cause__ or last).__name__
         DBOS.run_step({"name": "fail"}, fail, job, text)
 
 
