@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -63,9 +64,7 @@ def data(name: str) -> tuple[Tensor, Tensor]:
         x = StandardScaler().fit_transform(x)
     elif name == "mnist":
         sys.path.insert(0, str(SHARED / "tools"))
-        from data import load as shards
-
-        found = shards("mnist")
+        found = import_module("data").load("mnist")
         some = np.random.default_rng(0).permutation(len(found["x_train"]))[:1800]
         x = found["x_train"][some].reshape(-1, 14, 2, 14, 2).mean((2, 4)).reshape(len(some), -1) / 255
         y = found["y_train"][some]

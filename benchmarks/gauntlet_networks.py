@@ -81,7 +81,7 @@ def train(
             loss = (losses.unflatten(0, (S, -1)) * share[b]).sum()
             loss = loss if way.adamw else loss + 5e-5 * sum((part.square().sum() for part in w), torch.zeros(()))
             optimiser.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]  # torch has no types here
+            loss.backward()
             optimiser.step()
     return [part.detach() for part in w]
 
@@ -92,6 +92,6 @@ def tune(weights: Weights, loss: Callable[[Weights], Tensor], steps: int = 300, 
     optimiser = torch.optim.Adam(w, lr=lr)
     for _ in range(steps):
         optimiser.zero_grad()
-        loss(w).backward()  # type: ignore[no-untyped-call]  # torch has no types here
+        loss(w).backward()
         optimiser.step()
     return [part.detach() for part in w]

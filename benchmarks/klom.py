@@ -130,7 +130,9 @@ class World:
     def began(self, seed: int) -> Trained:
         """A network of its own for every seed."""
         torch.manual_seed(seed)
-        channels = int(self.train.fetch(self.train.rows[:1]).x.shape[1])
+        x = self.train.fetch(self.train.rows[:1]).x
+        assert isinstance(x, Tensor)  # pictures
+        channels = int(x.shape[1])
         classes = int(self.train.labels().max()) + 1
         model = ResNet9(classes, channels=channels, width=self.size.width, pools=self.size.pools).to(self.device)
         network = Trained.of(model, recipe=self.size.recipe)

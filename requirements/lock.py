@@ -1,4 +1,4 @@
-"""Write `run.lock` and `dev.lock`: the versions of constraints.txt with the SHA-256 of every file that pip may take.
+"""Write `run.lock`, `serve.lock`, `dev.lock`: versions of constraints.txt with the SHA-256 of every file pip may take.
 
 `make lock` runs it in an environment into which everything was installed; digests come from the package index.
 """
@@ -55,6 +55,23 @@ def needed(name: str, known: dict[str, str], found: set[str]) -> set[str]:
     return found
 
 
+def needed_by_extra(name: str, extra: str) -> set[str]:
+    """What an extra of a package brings in here, and what is brought in by that, with the extras that it asks for."""
+    found: set[str] = set()
+    left = {(name, extra)}
+    seen = set(left)
+    while left:
+        package, asked = left.pop()
+        for one in (Requirement(text) for text in requires(package) or []):
+            if one.marker is not None and not one.marker.evaluate({"extra": asked}):
+                continue
+            other = canonicalize_name(one.name)
+            found.add(other)
+            left |= {(other, more) for more in ("", *one.extras)} - seen
+            seen |= left
+    return found
+
+
 def files_of(name: str, version: str) -> list[str]:
     """The digests of all wheels for the Pythons that are supported, or of the source where there is no wheel."""
     page = Links()
@@ -92,10 +109,11 @@ def write(name: str, packages: set[str], known: dict[str, str]) -> None:
 
 
 def main() -> None:
-    """Write both."""
+    """Write all."""
     known = pins()
     run = needed("spotlessnet", known, set()) | {"setuptools"}
     write("run.lock", run, known)
+    write("serve.lock", run | needed_by_extra("spotlessnet", "serve"), known)
     write("dev.lock", set(known), known)
 
 

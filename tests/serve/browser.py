@@ -85,6 +85,21 @@ class Browser:
             assert time.monotonic() < ends, (script, self.say("document.body.innerText"))
             time.sleep(0.1)
 
+    def watch_policy(self) -> None:
+        """Keep, from now on, what a page's content security policy forbade."""
+        self.call("Page.enable")
+        kept = "const kept = window.forbidden = JSON.parse(sessionStorage.getItem('forbidden') || '[]');"
+        told = "kept.push(event.violatedDirective + ' ' + event.blockedURI + ' ' + location.pathname);"
+        store = "sessionStorage.setItem('forbidden', JSON.stringify(kept));"
+        script = (
+            f"try {{ {kept} document.addEventListener('securitypolicyviolation', event => {{ {told} {store} }}); }}"
+        )
+        self.call("Page.addScriptToEvaluateOnNewDocument", source=script + " catch (alone) {}")
+
+    def violations(self) -> list[str]:
+        """What was forbidden on the pages since then, but for those that may keep nothing."""
+        return list(self.say("window.forbidden"))
+
     def type(self, text: str) -> None:
         """Write into what has the focus."""
         self.call("Input.insertText", text=text)

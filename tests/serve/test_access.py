@@ -21,7 +21,7 @@ from spotlessnet.serve.intake import submit
 from spotlessnet.serve.trail import now
 from tests.serve.conftest import BY_PERSON, BY_RULE, model_of, new_tenant
 
-ANYBODY = {"/health", "/ready", "/openapi.json", "/opendsr/v3/discovery"}
+ANYBODY = {"/healthz", "/readyz", "/openapi.json", "/opendsr/v3/discovery"}
 
 WANTED = {
     ("POST", "/api/v1/requests"): {"submit"},
@@ -45,6 +45,9 @@ WANTED = {
     ("GET", "/api/v1/tokens"): {"operate"},
     ("POST", "/api/v1/tokens"): {"operate"},
     ("DELETE", "/api/v1/tokens/{token_id}"): {"operate"},
+    ("GET", "/api/v1/webhooks"): {"operate"},
+    ("POST", "/api/v1/webhooks"): {"operate"},
+    ("DELETE", "/api/v1/webhooks/{webhook_id}"): {"operate"},
     ("POST", "/opendsr/v3/requests"): {"submit"},
     ("GET", "/opendsr/v3/requests/{subject_request_id}"): {"read", "submit"},
     ("GET", "/metrics"): {"read"},
@@ -57,6 +60,7 @@ BODIES: dict[tuple[str, str], dict[str, Any]] = {
     ("POST", "/api/v1/models"): {"name": "other", "folder": "/nowhere"},
     ("PUT", "/api/v1/policy"): {"days": 20},
     ("POST", "/api/v1/tokens"): {"name": "t", "scopes": ["operate"]},
+    ("POST", "/api/v1/webhooks"): {"url": "https://example.org/hook"},
     ("POST", "/opendsr/v3/requests"): {
         "subject_request_id": "a7551968-d5d6-44b2-9831-815ac9017798",
         "subject_request_type": "erasure",
@@ -91,7 +95,8 @@ def names(desk, tenant, tmp_path):
     with reading(desk.database) as connection:
         job = connection.execute(JOBS.select()).mappings().one()["id"]
     unknown = "a7551968-d5d6-44b2-9831-815ac9017798"
-    return {"request_id": asked.id, "job_id": job, "token_id": unknown, "subject_request_id": unknown, "model": model}
+    named = {"request_id": asked.id, "job_id": job, "token_id": unknown, "subject_request_id": unknown}
+    return {**named, "webhook_id": unknown, "model": model}
 
 
 def test_the_table_names_every_endpoint(app):
@@ -192,7 +197,7 @@ def test_a_training_outside_the_given_folders_cannot_be_registered_over_http(cli
 
 
 def test_pages_and_answers_bear_the_headers_that_browsers_heed(client):
-    headers = client.get("/health").headers
+    headers = client.get("/healthz").headers
     assert "frame-ancestors 'none'" in headers["Content-Security-Policy"]
     assert headers["X-Content-Type-Options"] == "nosniff"
 

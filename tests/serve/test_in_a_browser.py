@@ -42,6 +42,7 @@ def test_a_person_submits_watches_approves_and_sees_the_seal_without_a_mouse(add
     place, token = address
     browser = Browser(tmp_path / "profile")
     try:
+        browser.watch_policy()
         # A phone, in the dark.
         browser.call("Emulation.setDeviceMetricsOverride", width=390, height=844, deviceScaleFactor=1, mobile=True)
         dark = [{"name": "prefers-color-scheme", "value": "dark"}]
@@ -75,6 +76,7 @@ def test_a_person_submits_watches_approves_and_sees_the_seal_without_a_mouse(add
             assert browser.say("document.documentElement.scrollWidth") <= 390, page
         browser.go(f"{place}/ledger")
         assert "every one checked: whole" in browser.say("document.querySelector('#seal').innerText")
+        assert browser.violations() == []
         colours = [browser.say("getComputedStyle(document.body).backgroundColor")]
         browser.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "light"}])
         colours.append(browser.say("getComputedStyle(document.body).backgroundColor"))

@@ -1,12 +1,21 @@
 """Pages: a person enters with a token, forms carry a code, and a page shows nothing of another tenant."""
 
+import hashlib
 import re
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 
 import pytest
 from fastapi.testclient import TestClient
 
+from spotlessnet.serve.access import caller_of, revoke_token
 from spotlessnet.serve.app import make_app
+from spotlessnet.serve.database import REQUESTS
 from spotlessnet.serve.demo import demo_app
+from spotlessnet.serve.live import message
+from spotlessnet.serve.pages import STATIC
+from spotlessnet.serve.trail import now
 from tests.serve.conftest import BY_PERSON, model_of, new_tenant
 
 PAGES = ("/", "/?kind=all", "/requests/new", "/models", "/ledger", "/settings")
@@ -49,7 +58,7 @@ def test_a_request_is_sent_by_a_form_and_its_page_shows_its_way(inside, desk, te
     assert page.url.path.startswith("/requests/")
     desk.round()
     shown = inside.get(page.url.path).text
-    assert "digits (1 examples)" in shown
+    assert "digits (1 example)" in shown
     assert '<li aria-current="step">planned</li>' in shown
     everything = shown + "".join(inside.get(one).text for one in PAGES)
     assert "Canary-99" not in everything
@@ -150,3 +159,82 @@ def test_the_door_of_the_demo_opens_once(desk):
     assert first.get("/demo/wrong", follow_redirects=False).headers.get("set-cookie") is None
     assert first.get(f"/demo/{code}").url.path == "/"
     assert second.get(f"/demo/{code}").url.path == "/login"
+
+
+def test_every_form_carries_the_code_and_no_page_has_script_or_style_of_its_own(inside, desk, tenant, tmp_path):
+    model_of(desk, tenant, tmp_path / "run")
+    place = send(inside, key="k", ids="ann").url.path
+    desk.round()
+    pages = {one: inside.get(one) for one in (*PAGES, place, "/nowhere", "/login")}
+    assert sum(page.text.count("<form") for page in pages.values()) > 10
+    for name, page in pages.items():
+        policy = page.headers["Content-Security-Policy"]
+        assert "unsafe" not in policy
+        assert "script-src 'self'" in policy
+        assert re.findall(r"<script(?![^>]* src=)|<style|\sstyle=|\son\w+=", page.text) == [], name
+        for form in re.findall(r"<form.*?</form>", page.text, re.S):
+            assert 'name="code"' in form or 'action="/login"' in form, (name, form)
+
+
+def test_scripts_of_others_are_those_that_are_noted_with_their_licence(inside):
+    noted = dict(re.findall(r"^([0-9a-f]{64})  (\S+)", (STATIC / "VENDORED.txt").read_text(), re.M))
+    assert sorted(noted.values()) == sorted(one.name for one in STATIC.glob("*.js"))
+    for digest, name in noted.items():
+        assert hashlib.sha256((STATIC / name).read_bytes()).hexdigest() == digest
+        assert inside.get(f"/static/{name}").status_code == 200
+    assert inside.get("/static/VENDORED.txt").status_code == 404
+    assert inside.get("/static/..%2fpages.py").status_code == 404
+
+
+def test_a_page_hears_of_news_after_what_it_shows_and_of_the_end(inside, desk, tenant):
+    place = send(inside, key="k", ids="nobody").url.path
+    shown = int(re.findall(r"live\?after=(\d+)", inside.get(place).text)[0])
+    desk.round()
+    heard = inside.get(f"{place}/live?after={shown}").text
+    assert re.findall(r"event: (\w+)", heard) == ["changed", "ended"]
+    [last] = re.findall(r"id: (\d+)", heard)
+    again = inside.get(f"{place}/live?after={shown}", headers={"Last-Event-ID": last}).text
+    assert re.findall(r"event: (\w+)", again) == ["ended"]
+    assert "live?after" not in inside.get(place).text
+    for wrong in ("-1", "x", str(10**30)):
+        assert inside.get(f"{place}/live?after={wrong}").status_code == 422
+    assert inside.get(f"{place}/live", headers={"Last-Event-ID": "9" * 40}).status_code == 200
+
+
+def test_what_the_worker_says_is_text_and_whoever_left_hears_nothing_more(inside, desk, tenant):
+    said = {"number": 7, "what": "progress", "detail": {"line": "<b>epoch\n3</b>"}}
+    assert message([said], 7) == "id: 7\nevent: progress\ndata: &lt;b&gt;epoch 3&lt;/b&gt;\n\n"
+    assert message([said, {"number": 8, "what": "audited", "detail": {}}], 8).count("event:") == 2
+    place = send(inside, key="k", ids="ann").url.path
+    with desk.database.begin() as connection:
+        connection.exec_driver_sql("UPDATE requests SET state = 'matched'")
+        caller = caller_of(connection, tenant.tokens["all"])
+        assert caller is not None
+    with ThreadPoolExecutor(1) as pool:
+        heard = pool.submit(lambda: inside.get(f"{place}/live").text)
+        time.sleep(0.3)
+        assert not heard.done()
+        with desk.database.begin() as connection:
+            revoke_token(connection, tenant.id, caller.token, "test")
+        assert "ended" not in heard.result(timeout=20)
+
+
+def test_the_inbox_marks_what_is_late_due_soon_or_failed(inside, desk, tenant, tmp_path):
+    model_of(desk, tenant, tmp_path / "run")
+    for number, due in enumerate((-1, 2, 20)):
+        send(inside, key=str(number), ids=f"p{number}")
+        with desk.database.begin() as connection:
+            newest = REQUESTS.update().where(REQUESTS.c.warned.is_(None))
+            connection.execute(newest.values(due=now() + timedelta(days=due), warned=now(), held=True))
+    page = inside.get("/").text
+    assert (page.count(">late</strong>"), page.count(">due soon</strong>"), page.count(">failed<")) == (1, 1, 0)
+    place = send(inside, key="k", ids="ann").url.path
+    desk.round()
+    with desk.database.begin() as connection:
+        connection.exec_driver_sql("UPDATE jobs SET state = 'failed'")
+    assert inside.get("/").text.count('<span class="state failed">failed</span>') == 1
+    assert '<span class="state failed">failed</span>' in inside.get(place).text
+    metrics = inside.get("/metrics", headers=tenant.headers("read")).text
+    assert "\nspotless_requests_late 1\n" in metrics
+    assert "\nspotless_requests_due_soon 1\n" in metrics
+    assert "\nspotless_jobs_failed 1\n" in metrics

@@ -36,6 +36,18 @@ Register = Annotated[
         help="Register a recorded training, if no model has that name; ,test=file.py:test adds test rows.",
     ),
 ]
+WebhooksTo = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--webhooks-to",
+        metavar="NETWORK",
+        help="A network that webhooks may lead to beside public addresses, such as 10.0.0.0/8; may be repeated.",
+    ),
+]
+MlflowUri = Annotated[
+    str | None,
+    typer.Option("--mlflow", metavar="URI", help="Publish in MLflow's model registry too: its tracking address."),
+]
 Tenant = Annotated[str, typer.Option("--tenant", help="The tenant of --register; made at the first start.")]
 Worker = Annotated[str, typer.Option("--worker", help="The name of this process among several on one database.")]
 Demo = Annotated[bool, typer.Option("--demo", help="A model of digits, three requests, and pages to click.")]
@@ -63,6 +75,8 @@ def serve(
     desk_key: DeskKey = None,
     key: SigningKey = None,
     trainings: Trainings = None,
+    webhooks_to: WebhooksTo = None,
+    mlflow: MlflowUri = None,
     register: Register = None,
     tenant: Tenant = "main",
     worker: Worker = "local",
@@ -92,6 +106,8 @@ def serve(
         desk_key=desk_key,
         signing_key=key,
         roots=tuple(trainings or ()),
+        webhooks_to=tuple(webhooks_to or ()),
+        mlflow=mlflow,
         register=tuple(register or ()),
         tenant=tenant,
         worker=worker,

@@ -21,6 +21,7 @@ from spotlessnet.serve.access import (
     set_policy,
     tokens_of,
 )
+from spotlessnet.serve.addresses import LONGEST
 from spotlessnet.serve.database import reading
 from spotlessnet.serve.desk import Desk
 from spotlessnet.serve.intake import LONGEST_KEY, MOST_IDS, Submitted, asking, cancel, hold
@@ -28,10 +29,40 @@ from spotlessnet.serve.looking import PAGE, counts_of, job_of, models_of, plain,
 from spotlessnet.serve.matching import suppressed
 from spotlessnet.serve.policy import Policy
 from spotlessnet.serve.proving import bundle_of, head_of
+from spotlessnet.serve.webhooks import add_webhook, remove_webhook, webhooks_of
 
 REPORT = "report.html"
 bearer = HTTPBearer(auto_error=False, description="A token of this desk.")
-router = APIRouter(prefix="/api/v1", tags=["desk"])
+
+
+class Unread(BaseModel):
+    """A part of a call that is not as it must be; what was sent is not repeated, since it may hold ids."""
+
+    where: list[str]
+    what: str
+
+
+class Refusal(BaseModel):
+    """Why a call was refused."""
+
+    detail: str | list[Unread]
+
+
+MEANINGS = {
+    400: "The call cannot be read.",
+    401: "The token is missing, unknown or ended.",
+    403: "The token lacks the scope.",
+    404: "This tenant has no such thing.",
+    409: "It does not fit the state that the thing is in.",
+    413: "The call is too long.",
+    422: "The call cannot be understood, or asks for what cannot be.",
+    429: "Too many calls; `Retry-After` says how long to wait.",
+    503: "The machine lacks something; try again later.",
+}
+REFUSALS: dict[int | str, dict[str, Any]] = {
+    status: {"model": Refusal, "description": meaning} for status, meaning in MEANINGS.items()
+}
+router = APIRouter(prefix="/api/v1", tags=["desk"], responses=REFUSALS)
 
 
 async def desk_of(request: Request) -> Desk:
@@ -110,6 +141,12 @@ class NewToken(BaseModel):
     expires: datetime | None = None
 
 
+class NewWebhook(BaseModel):
+    """A program to be told what happens to requests."""
+
+    url: str = Field(max_length=LONGEST, description="https://… or http://…, at a public address.")
+
+
 def answered(found: Submitted) -> dict[str, Any]:
     """What whoever submitted is told."""
     told = {"id": found.id, "state": found.state, "received": found.received, "due": found.due, "again": found.again}
@@ -126,7 +163,7 @@ def receive(request: Request, desk: Desk, caller: Caller, key: str, ids: list[st
     return found
 
 
-@router.post("/requests", status_code=201)
+@router.post("/requests", status_code=201, responses={200: {"description": "The same request was received before."}})
 def add_request(
     request: Request,
     response: Response,
@@ -197,7 +234,7 @@ def get_job(desk: OfDesk, caller: ToRead, job_id: str) -> dict[str, Any]:
         return plain(job_of(connection, caller.tenant, job_id))
 
 
-@router.get("/jobs/{job_id}/report", response_class=FileResponse)
+@router.get("/jobs/{job_id}/report", response_class=FileResponse, responses={200: {"content": {"text/html": {}}}})
 def get_report(desk: OfDesk, caller: ToRead, job_id: str) -> FileResponse:
     """The audit's page."""
     return report_file(desk, caller.tenant, job_id)
@@ -306,3 +343,25 @@ def end_token(desk: OfDesk, caller: ToOperate, token_id: str) -> None:
     """End a token at once."""
     with desk.database.begin() as connection:
         revoke_token(connection, caller.tenant, token_id, caller.token)
+
+
+@router.get("/webhooks")
+def list_webhooks(desk: OfDesk, caller: ToOperate) -> dict[str, Any]:
+    """The webhooks of this tenant, and how they fare; never their secrets."""
+    with reading(desk.database) as connection:
+        return plain({"webhooks": webhooks_of(connection, caller.tenant)})
+
+
+@router.post("/webhooks", status_code=201)
+def make_webhook(desk: OfDesk, caller: ToOperate, told: NewWebhook) -> dict[str, Any]:
+    """Tell a program of every step of every request; the secret that signs is told this once."""
+    with desk.database.begin() as connection:
+        hook, secret = add_webhook(connection, desk.keys, caller.tenant, told.url, caller.token, desk.webhooks_to)
+    return {"id": hook, "secret": secret}
+
+
+@router.delete("/webhooks/{webhook_id}", status_code=204)
+def end_webhook(desk: OfDesk, caller: ToOperate, webhook_id: str) -> None:
+    """Tell it nothing more."""
+    with desk.database.begin() as connection:
+        remove_webhook(connection, caller.tenant, webhook_id, caller.token)

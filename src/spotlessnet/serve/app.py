@@ -15,8 +15,9 @@ from starlette.exceptions import HTTPException as Ended
 
 from spotlessnet import __version__
 from spotlessnet.core.errors import ResourceError, SpotlessError
-from spotlessnet.serve import api, opendsr, pages, watching, workflow
+from spotlessnet.serve import api, live, opendsr, pages, watching, workflow
 from spotlessnet.serve.access import Limit
+from spotlessnet.serve.delivering import Courier
 from spotlessnet.serve.desk import Desk
 from spotlessnet.serve.together import Together
 from spotlessnet.serve.trail import StateError
@@ -99,19 +100,24 @@ def make_app(desk: Desk, *, worker: str = "local", rate: float = 400.0, run: boo
         rounds = Rounds(app, desk)
         app.state.rounds = rounds
         rounds.start()
+        courier = Courier(desk)
+        courier.start()
+        app.state.up.set()
         try:
             yield
         finally:
             await to_thread.run_sync(rounds.stop)
+            await to_thread.run_sync(courier.stop)
             await to_thread.run_sync(workflow.stop)
 
     app = FastAPI(title="spotlessnet desk", version=__version__, lifespan=life, docs_url=None, redoc_url=None)
     app.state.desk = desk
     app.state.together = Together(desk.database)
     app.state.wake = threading.Event()
+    app.state.up = threading.Event()
     app.state.last_round = time.monotonic()
     app.state.calls, app.state.failures = Limit(rate, 2 * rate), Limit(1.0, 20.0)
-    for part in (api, opendsr, watching, pages):
+    for part in (api, opendsr, watching, pages, live):
         app.include_router(part.router)
     app.add_middleware(Headed)
     app.add_middleware(watching.Logged)

@@ -218,7 +218,26 @@ WEBHOOKS = Table(
     Column("url", Text, nullable=False),
     Column("secret", LargeBinary, nullable=False),  # sealed
     Column("created", TIME, nullable=False),
-    Column("last", Integer, nullable=False),  # number of the last event that was delivered or given up
+    Column("last", Integer, nullable=False),  # number of the last event that was delivered
+    Column("failures", Integer, nullable=False, server_default="0"),  # in a row
+    Column("next", TIME),  # not before: somebody is at it, or it failed and is left alone for a while
+    Column("answer", String(120)),  # to the last attempt
+    Index("webhooks_by_tenant", "tenant"),
+)
+
+DELIVERIES = Table(
+    "deliveries",
+    METADATA,
+    Column("number", Integer, primary_key=True, autoincrement=True),
+    Column("webhook", ID, ForeignKey("webhooks.id"), nullable=False),
+    Column("event", Integer, nullable=False),
+    Column("request", ID, ForeignKey("requests.id"), nullable=False),
+    Column("what", String(40), nullable=False),
+    Column("state", String(20), nullable=False),  # of the request, when it happened
+    Column("at", TIME, nullable=False),
+    Column("attempts", Integer, nullable=False),
+    Column("given_up", TIME),
+    Index("deliveries_by_webhook", "webhook", "given_up", "number"),
 )
 
 

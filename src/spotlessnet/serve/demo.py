@@ -62,7 +62,7 @@ def run_demo(wanted: Run, say: Callable[[str], None]) -> int:
         folder = Path(name)
         desk = replace(wanted, folder=folder / "desk", database=None, desk_key=None, signing_key=None).desk()
         app, code = demo_app(desk)
-        threading.Thread(target=fill, args=(desk, folder, app.state.tenant), daemon=True).start()
+        threading.Thread(target=fill, args=(desk, folder, app), daemon=True).start()
         say(f"desk    http://{wanted.host}:{wanted.port}/demo/{code}")
         say("        open it once: it lets you in. The model is being trained; three requests follow.")
         serve_app(app, wanted)
@@ -92,8 +92,10 @@ def demo_app(desk: Desk) -> tuple[FastAPI, str]:
     return app, codes[0]
 
 
-def fill(desk: Desk, folder: Path, tenant: str) -> None:
-    """Train, register, and send three requests."""
+def fill(desk: Desk, folder: Path, app: FastAPI) -> None:
+    """Train, register, and send three requests, once pages are answered: a person is there first."""
+    tenant = app.state.tenant
+    app.state.up.wait()
     try:
         (folder / "digits.py").write_text(TRAINING, encoding="utf-8")
         subprocess.run([sys.executable, "digits.py"], cwd=folder, check=True, capture_output=True)

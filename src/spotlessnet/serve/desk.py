@@ -11,6 +11,7 @@ from spotlessnet.proof import ledger
 from spotlessnet.proof.dsse import taken_apart
 from spotlessnet.proof.keys import SigningKey
 from spotlessnet.serve.access import SCOPES, add_tenant, add_token, policy_of
+from spotlessnet.serve.addresses import PUBLIC, Allowed
 from spotlessnet.serve.closing import close_ready, is_ready_to_close
 from spotlessnet.serve.database import (
     JOBS,
@@ -28,6 +29,7 @@ from spotlessnet.serve.engine import Engine, Workers, check_folder
 from spotlessnet.serve.matching import check_name, match, register
 from spotlessnet.serve.migrating import migrate
 from spotlessnet.serve.planning import start_job
+from spotlessnet.serve.registry import Registry
 from spotlessnet.serve.sealing import FILE, Keys
 from spotlessnet.serve.trail import OPEN, note, now
 
@@ -55,6 +57,8 @@ class Desk:
     - `folder`: the database, keys and networks lie in it unless they were given elsewhere.
     - `signer`: signs receipts and tree heads.
     - `roots`: folders below which trainings may be registered over HTTP: registering one runs its code.
+    - `webhooks_to`: networks that webhooks may lead to beside public addresses.
+    - `registry`: where versions are published too.
     """
 
     folder: Path
@@ -63,6 +67,8 @@ class Desk:
     signer: SigningKey
     engine: Engine
     roots: tuple[Path, ...] = ()
+    webhooks_to: Allowed = PUBLIC
+    registry: Registry | None = None
 
     @staticmethod
     def at(
@@ -73,6 +79,8 @@ class Desk:
         signing_key: Path | None = None,
         engine: Engine | None = None,
         roots: tuple[Path, ...] = (),
+        webhooks_to: Allowed = PUBLIC,
+        registry: Registry | None = None,
     ) -> "Desk":
         """Open a desk, and make what is missing: folder, keys, tables."""
         folder.mkdir(parents=True, exist_ok=True)
@@ -84,7 +92,8 @@ class Desk:
         with found.begin() as connection:
             ledger.begin(connection)
             check_own_ledger(connection, signer)
-        return Desk(folder, found, keys, signer, engine or Workers(), tuple(root.resolve() for root in roots))
+        below = tuple(root.resolve() for root in roots)
+        return Desk(folder, found, keys, signer, engine or Workers(), below, webhooks_to, registry)
 
     def close(self) -> None:
         """Let go of the database."""

@@ -58,6 +58,25 @@ def counts_of(connection: sa.Connection, tenant: str) -> dict[str, int]:
     return {**found, "late": int(connection.execute(late).scalar_one())}
 
 
+def soon_due(connection: sa.Connection, tenant: str, until: datetime) -> int:
+    """How many open requests are due before a time, and not late yet."""
+    near = sa.and_(REQUESTS.c.tenant == tenant, REQUESTS.c.state.in_(OPEN), REQUESTS.c.due.between(now(), until))
+    return int(connection.execute(sa.select(sa.func.count()).select_from(REQUESTS).where(near)).scalar_one())
+
+
+def failed_among(connection: sa.Connection, requests: list[str]) -> set[str]:
+    """Those of these requests whose job failed, so that somebody must look."""
+    query = sa.select(TARGETS.c.request).join(JOBS, JOBS.c.id == TARGETS.c.job)
+    chosen = query.where(TARGETS.c.request.in_(requests), JOBS.c.state == "failed")
+    return set(connection.execute(chosen).scalars())
+
+
+def failed_jobs(connection: sa.Connection, tenant: str) -> int:
+    """How many jobs wait for a person since they failed."""
+    query = sa.select(sa.func.count()).select_from(JOBS).where(JOBS.c.tenant == tenant, JOBS.c.state == "failed")
+    return int(connection.execute(query).scalar_one())
+
+
 def request_of(connection: sa.Connection, tenant: str, request: str) -> dict[str, Any]:
     """One request with its models, jobs and timeline; `LookupError` where the tenant has none such."""
     found = row_of(connection, sa.select(*SHOWN).where(REQUESTS.c.tenant == tenant, REQUESTS.c.id == request))
@@ -76,6 +95,16 @@ def request_of(connection: sa.Connection, tenant: str, request: str) -> dict[str
         for one in events_of(connection, tenant, request)
     ]
     return {**found, "models": targets, "jobs": jobs, "events": events}
+
+
+def news_of(connection: sa.Connection, tenant: str, request: str, after: int) -> tuple[str, list[dict[str, Any]]]:
+    """The state of a request, and its events after a number; `LookupError` where the tenant has none such."""
+    state = connection.execute(
+        sa.select(REQUESTS.c.state).where(REQUESTS.c.tenant == tenant, REQUESTS.c.id == request)
+    ).scalar()
+    if state is None:
+        raise LookupError(request)
+    return str(state), events_of(connection, tenant, request, after)
 
 
 def job_of(connection: sa.Connection, tenant: str, job: str) -> dict[str, Any]:

@@ -12,13 +12,13 @@ import sqlalchemy as sa
 from fastapi import APIRouter, HTTPException, Request
 from pydantic import BaseModel, Field
 
-from spotlessnet.serve.api import OfDesk, ToSee, ToSubmit, receive
+from spotlessnet.serve.api import REFUSALS, OfDesk, ToSee, ToSubmit, receive
 from spotlessnet.serve.database import REQUESTS, reading
 from spotlessnet.serve.intake import MOST_IDS
 from spotlessnet.serve.looking import plain, request_of
 
 VERSION, IDENTITY = "3.0", "controller_customer_id"
-router = APIRouter(prefix="/opendsr/v3", tags=["OpenDSR"])
+router = APIRouter(prefix="/opendsr/v3", tags=["OpenDSR"], responses=REFUSALS)
 
 STATUS = {"received": "pending", "closed": "completed", "cancelled": "cancelled"}
 """What OpenDSR calls a state; every other one is in progress."""

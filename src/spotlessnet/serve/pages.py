@@ -1,14 +1,11 @@
-"""Pages for a person at the desk: plain forms that work without a script; a short script only keeps a page fresh."""
+"""Pages for a person at the desk: plain forms that work without a script; scripts only keep a page fresh."""
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import parse_qs
 
-import anyio
-from anyio import to_thread
 from fastapi import APIRouter, Depends, HTTPException, Request, Response
-from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, RedirectResponse, StreamingResponse
+from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, RedirectResponse
 from jinja2 import Environment, PackageLoader
 
 from spotlessnet.core.errors import SettingError
@@ -33,18 +30,17 @@ from spotlessnet.serve.api import REPORT, desk_of, receive, report_file
 from spotlessnet.serve.database import reading
 from spotlessnet.serve.desk import Desk
 from spotlessnet.serve.intake import CANCELLABLE, cancel, hold
-from spotlessnet.serve.looking import KINDS, PAGE, counts_of, models_of, request_of, requests_in
+from spotlessnet.serve.looking import KINDS, PAGE, counts_of, failed_among, models_of, request_of, requests_in
 from spotlessnet.serve.policy import Policy
 from spotlessnet.serve.proving import bundle_of, is_proven, seal_of
 from spotlessnet.serve.trail import STEPS, now
+from spotlessnet.serve.webhooks import add_webhook, remove_webhook, webhooks_of
 
 COOKIE = "desk"
 STATIC = Path(__file__).parent / "static"
+SENT = ("style.css", "htmx.min.js", "sse.min.js")
 MOST_CHECKED = 20_000
 """Entries up to which the page of the ledger checks all of it; beyond, `spotless verify --ledger` does."""
-
-LIVE = 600
-"""Seconds that a page is kept fresh over one connection; a browser then connects again."""
 
 router = APIRouter(include_in_schema=False)
 templates = Environment(loader=PackageLoader("spotlessnet.serve"), autoescape=True, trim_blocks=True)
@@ -120,8 +116,8 @@ def back(place: str) -> RedirectResponse:
 
 @router.get("/static/{name}")
 def static(name: str) -> FileResponse:
-    """Style and script."""
-    if name not in ("style.css", "desk.js"):
+    """Style and scripts."""
+    if name not in SENT:
         raise LookupError(name)
     return FileResponse(STATIC / name, headers={"Cache-Control": "max-age=3600"})
 
@@ -165,8 +161,11 @@ def inbox(visit: Visiting, kind: str = "open", after: str | None = None) -> HTML
     with reading(visit.desk.database) as connection:
         found = requests_in(connection, visit.caller.tenant, kind, after)
         counts = counts_of(connection, visit.caller.tenant)
+        failed = failed_among(connection, [one["id"] for one in found])
+        soon = now() + policy_of(connection, visit.caller.tenant).warning
     more = found[-1]["id"] if len(found) == PAGE else None
-    return visit.page("inbox.html", requests=found, counts=counts, kind=kind, more=more)
+    told = {"requests": found, "counts": counts, "kind": kind, "more": more, "after": after}
+    return visit.page("inbox.html", **told, failed=failed, soon=soon)
 
 
 @router.get("/requests/new")
@@ -191,10 +190,11 @@ def one(visit: Visiting, request_id: str) -> HTMLResponse:
     visit.need("read", "submit")
     with reading(visit.desk.database) as connection:
         found = request_of(connection, visit.caller.tenant, request_id)
+        soon = now() + policy_of(connection, visit.caller.tenant).warning
         entry = found["entry"]
         proven = None if entry is None else is_proven(connection, entry, visit.desk.signer)
     reports = {job["id"] for job in found["jobs"] if (visit.desk.out_of(job) / REPORT).is_file()}
-    return visit.page("request.html", request=found, proven=proven, reports=reports)
+    return visit.page("request.html", request=found, proven=proven, reports=reports, soon=soon)
 
 
 @router.get("/requests/{request_id}/receipt")
@@ -207,31 +207,6 @@ def receipt(visit: Visiting, request_id: str) -> JSONResponse:
             raise LookupError(request_id)
         content = bundle_of(connection, entry)
     return JSONResponse(content, headers={"Content-Disposition": f'attachment; filename="{request_id}{SUFFIX}"'})
-
-
-@router.get("/requests/{request_id}/live")
-async def live(visit: Visiting, request_id: str) -> StreamingResponse:
-    """Server-sent events: the number of the last event, whenever there is a new one."""
-    visit.need("read", "submit")
-
-    def last() -> int:
-        with reading(visit.desk.database) as connection:
-            events = request_of(connection, visit.caller.tenant, request_id)["events"]
-            return int(events[-1]["number"]) if events else 0
-
-    seen = await to_thread.run_sync(last)
-
-    async def lines() -> AsyncIterator[str]:
-        nonlocal seen
-        yield f"retry: 1000\ndata: {seen}\n\n"
-        for _ in range(LIVE):
-            await anyio.sleep(1)
-            found = await to_thread.run_sync(last)
-            if found != seen:
-                seen = found
-                yield f"data: {seen}\n\n"
-
-    return StreamingResponse(lines(), media_type="text/event-stream")
 
 
 @router.post("/requests/{request_id}/{act}")
@@ -298,11 +273,12 @@ def settings(visit: Visiting) -> HTMLResponse:
     return _settings(visit)
 
 
-def _settings(visit: Visit, made: str | None = None) -> HTMLResponse:
+def _settings(visit: Visit, **made: str) -> HTMLResponse:
     with reading(visit.desk.database) as connection:
         policy = policy_of(connection, visit.caller.tenant)
         tokens = tokens_of(connection, visit.caller.tenant)
-    return visit.page("settings.html", policy=policy, tokens=tokens, made=made)
+        hooks = webhooks_of(connection, visit.caller.tenant)
+    return visit.page("settings.html", policy=policy, tokens=tokens, hooks=hooks, **made)
 
 
 @router.post("/settings/policy")
@@ -329,7 +305,7 @@ def tokens(visit: Acting, form: Form) -> Response:
         visit.need(scope)
     with visit.desk.database.begin() as connection:
         made = add_token(connection, visit.caller.tenant, form.get("name", ""), scopes, actor=visit.caller.token)
-    return _settings(visit, made)
+    return _settings(visit, token=made)
 
 
 @router.post("/settings/tokens/{token_id}/end")
@@ -338,6 +314,25 @@ def end(visit: Acting, token_id: str) -> Response:
     visit.need("operate")
     with visit.desk.database.begin() as connection:
         revoke_token(connection, visit.caller.tenant, token_id, visit.caller.token)
+    return back("/settings")
+
+
+@router.post("/settings/webhooks")
+def hook(visit: Acting, form: Form) -> Response:
+    """A new webhook, with its secret on the page that answers."""
+    visit.need("operate")
+    told = (visit.caller.tenant, form.get("url", "").strip(), visit.caller.token, visit.desk.webhooks_to)
+    with visit.desk.database.begin() as connection:
+        _, secret = add_webhook(connection, visit.desk.keys, *told)
+    return _settings(visit, secret=secret)
+
+
+@router.post("/settings/webhooks/{webhook_id}/end")
+def end_hook(visit: Acting, webhook_id: str) -> Response:
+    """Tell a webhook nothing more."""
+    visit.need("operate")
+    with visit.desk.database.begin() as connection:
+        remove_webhook(connection, visit.caller.tenant, webhook_id, visit.caller.token)
     return back("/settings")
 
 

@@ -10,10 +10,12 @@ from fastapi import FastAPI
 
 from spotlessnet.core.errors import SettingError
 from spotlessnet.serve.access import SCOPES, add_tenant, add_token
+from spotlessnet.serve.addresses import Allowed
 from spotlessnet.serve.app import make_app
 from spotlessnet.serve.database import TENANTS, reading
 from spotlessnet.serve.desk import Desk
 from spotlessnet.serve.matching import model_named
+from spotlessnet.serve.registry import Mlflow
 from spotlessnet.serve.watching import start_log
 
 
@@ -28,6 +30,8 @@ class Run:
     desk_key: Path | None = None
     signing_key: Path | None = None
     roots: tuple[Path, ...] = ()
+    webhooks_to: tuple[str, ...] = ()
+    mlflow: str | None = None
     register: tuple[str, ...] = ()
     tenant: str = "main"
     worker: str = "local"
@@ -35,7 +39,9 @@ class Run:
     def desk(self) -> Desk:
         """The desk itself, opened."""
         where = {"database": self.database, "key": self.desk_key, "signing_key": self.signing_key}
-        return Desk.at(self.folder, **where, roots=self.roots)  # type: ignore[arg-type]  # each has its own type
+        allowed = Allowed.of(self.webhooks_to)
+        registry = None if self.mlflow is None else Mlflow.at(self.mlflow)
+        return Desk.at(self.folder, **where, roots=self.roots, webhooks_to=allowed, registry=registry)  # type: ignore[arg-type]  # each has its own type
 
 
 def run(wanted: Run, say: Callable[[str], None]) -> int:

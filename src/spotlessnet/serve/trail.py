@@ -8,12 +8,16 @@ import sqlalchemy as sa
 
 from spotlessnet.core.errors import DataError
 from spotlessnet.serve.database import EVENTS, REQUESTS, TARGETS, in_parts, rows_of
+from spotlessnet.serve.outbox import put_out, webhooks_of
 
 STEPS = ("received", "matched", "planned", "scrubbed", "audited", "approved", "published", "destroyed", "closed")
 """The way of a request, in order."""
 
 OPEN = STEPS[:-1]
 ENDED = ("closed", "cancelled")
+
+TOLD = (*STEPS, "cancelled", "held", "resumed", "failed", "sent back", "tried again", "due soon", "late")
+"""Events that webhooks hear of; all others stay at the desk."""
 
 DESK = "desk"
 """Who acts where no person did."""
@@ -42,25 +46,34 @@ def note(
     **detail: Any,
 ) -> None:
     """Write one event, in the transaction of what it tells of: both happen or neither."""
-    values = {"tenant": tenant, "request": request, "job": job, "at": now(), "actor": actor}
-    connection.execute(_ADD, {**values, "what": what, "detail": detail})
+    at = now()
+    values = {"tenant": tenant, "request": request, "job": job, "at": at, "actor": actor}
+    made = connection.execute(_ADD, {**values, "what": what, "detail": detail})
+    if what in TOLD and (request or job):
+        [event] = made.inserted_primary_key or (0,)
+        put_out(connection, tenant, what, event=int(event), at=at, request=request, job=job)
 
 
 def note_all(
     connection: sa.Connection, tenant: str, what: str, details: Mapping[str, Mapping[str, Any]], actor: str = DESK
 ) -> None:
-    """Write one event for each of many requests, in one statement."""
+    """Write one event for each of many requests, in one statement where no webhook asks for its number."""
+    if what in TOLD and webhooks_of(connection, tenant):
+        for request, detail in details.items():
+            note(connection, tenant, what, request=request, actor=actor, **detail)
+        return
     same = {"tenant": tenant, "job": None, "at": now(), "actor": actor, "what": what}
     rows = [{**same, "request": request, "detail": dict(detail)} for request, detail in details.items()]
     if rows:
         connection.execute(_ADD, rows)
 
 
-def events_of(connection: sa.Connection, tenant: str, request: str) -> list[dict[str, Any]]:
-    """The timeline of a request: its own events, and those of the jobs that served it."""
+def events_of(connection: sa.Connection, tenant: str, request: str, after: int = 0) -> list[dict[str, Any]]:
+    """The timeline of a request: its own events, and those of the jobs that served it; those `after` a number alone."""
     jobs = sa.select(TARGETS.c.job).where(TARGETS.c.request == request, TARGETS.c.job.is_not(None))
     about = sa.or_(EVENTS.c.request == request, sa.and_(EVENTS.c.request.is_(None), EVENTS.c.job.in_(jobs)))
-    return rows_of(connection, sa.select(EVENTS).where(EVENTS.c.tenant == tenant, about).order_by(EVENTS.c.number))
+    chosen = sa.and_(EVENTS.c.tenant == tenant, EVENTS.c.number > after, about)
+    return rows_of(connection, sa.select(EVENTS).where(chosen).order_by(EVENTS.c.number))
 
 
 def advance(connection: sa.Connection, requests: Sequence[str]) -> None:

@@ -11,13 +11,21 @@ from fastapi.responses import PlainTextResponse
 
 from spotlessnet import __version__
 from spotlessnet.proof import ledger
-from spotlessnet.serve.api import OfDesk, ToRead
+from spotlessnet.serve.access import policy_of
+from spotlessnet.serve.api import MEANINGS, OfDesk, ToRead
 from spotlessnet.serve.database import reading
-from spotlessnet.serve.looking import counts_of
+from spotlessnet.serve.looking import counts_of, failed_jobs, soon_due
 from spotlessnet.serve.trail import STEPS, now
+from spotlessnet.serve.webhooks import webhooks_of
 
 LOG = logging.getLogger("spotlessnet.serve")
 router = APIRouter(tags=["running it"])
+
+IN_JSON: dict[int | str, dict[str, Any]] = {
+    status: {"description": text, "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Refusal"}}}}
+    for status, text in MEANINGS.items()
+}
+"""Refusals of an endpoint that itself answers in plain text."""
 
 
 class Lines(logging.Formatter):
@@ -71,13 +79,15 @@ class Logged:
             LOG.info("call", extra={"told": {**told, "tenant": scope.get("state", {}).get("tenant")}})
 
 
-@router.get("/health")
+@router.get("/healthz")
+@router.get("/health", include_in_schema=False)
 def health() -> dict[str, str]:
     """The process lives."""
     return {"status": "ok", "version": __version__}
 
 
-@router.get("/ready")
+@router.get("/readyz", responses={503: {"description": "It is not."}})
+@router.get("/ready", include_in_schema=False)
 def ready(request: Request, desk: OfDesk, response: Response) -> dict[str, str]:
     """The database answers and the rounds go on."""
     with reading(desk.database) as connection:
@@ -88,15 +98,25 @@ def ready(request: Request, desk: OfDesk, response: Response) -> dict[str, str]:
     return {"status": "ok"}
 
 
-@router.get("/metrics", response_class=PlainTextResponse)
+@router.get("/metrics", response_class=PlainTextResponse, responses=IN_JSON)
 def metrics(desk: OfDesk, caller: ToRead) -> str:
     """Counts of this tenant in Prometheus' text format."""
     with reading(desk.database) as connection:
         found = counts_of(connection, caller.tenant)
         size = ledger.size_of(connection)
+        soon = soon_due(connection, caller.tenant, now() + policy_of(connection, caller.tenant).warning)
+        failed = failed_jobs(connection, caller.tenant)
+        hooks = webhooks_of(connection, caller.tenant)
+    gauges: tuple[tuple[str, str, int], ...] = (
+        ("requests_late", "Open requests past their date.", found["late"]),
+        ("requests_due_soon", "Open requests whose date comes near.", soon),
+        ("jobs_failed", "Jobs that wait for a person since they failed.", failed),
+        ("webhook_messages_waiting", "Messages that webhooks are still to be told.", sum(o["waiting"] for o in hooks)),
+        ("webhook_messages_given_up", "Messages that were given up.", sum(o["given_up"] for o in hooks)),
+        ("ledger_entries", "Entries of the ledger.", size),
+    )
     lines = ["# HELP spotless_requests Requests by state.", "# TYPE spotless_requests gauge"]
     lines += [f'spotless_requests{{state="{state}"}} {found.get(state, 0)}' for state in (*STEPS, "cancelled")]
-    lines += ["# HELP spotless_requests_late Open requests past their date.", "# TYPE spotless_requests_late gauge"]
-    lines += [f"spotless_requests_late {found['late']}"]
-    lines += ["# HELP spotless_ledger_entries Entries of the ledger.", "# TYPE spotless_ledger_entries gauge"]
-    return "\n".join([*lines, f"spotless_ledger_entries {size}"]) + "\n"
+    for name, meaning, value in gauges:
+        lines += [f"# HELP spotless_{name} {meaning}", f"# TYPE spotless_{name} gauge", f"spotless_{name} {value}"]
+    return "\n".join(lines) + "\n"

@@ -11,7 +11,6 @@ from typing import Any
 import sqlalchemy as sa
 from dbos import DBOS, DBOSConfig, SetWorkflowID
 
-from spotlessnet import __version__
 from spotlessnet.core.errors import DataError, SpotlessError
 from spotlessnet.serve.access import policy_of
 from spotlessnet.serve.database import ID_COPIES, JOBS, MODELS, REQUESTS, TARGETS, reading, row_of
@@ -20,11 +19,16 @@ from spotlessnet.serve.engine import Work, WorkError
 from spotlessnet.serve.matching import gone_from, held_of
 from spotlessnet.serve.planning import hand_back, reach, requests_of
 from spotlessnet.serve.publishing import destroyed, finished, job_row, point, publish, version_of
+from spotlessnet.serve.registry import files_to_log
 from spotlessnet.serve.trail import StateError, note
 
 QUEUE = "desk"
 RECOVERIES = 1000
 """How often a workflow is taken up again after a crash before a person is asked."""
+
+STEPS_VERSION = "1"
+"""DBOS takes up only what the same version began. Every step looks at the database first, so a newer package may go on
+with an older one's work; change this only where it may not."""
 
 _AT_WORK: list[Desk] = []
 """The desk of this process: DBOS is one for a process, and calls functions by their names."""
@@ -38,7 +42,7 @@ def launch(desk: Desk, *, worker: str = "local", at_once: int = 2) -> None:
     config: DBOSConfig = {
         "name": "spotlessnet-desk",
         "system_database_url": address,
-        "application_version": __version__,
+        "application_version": STEPS_VERSION,
         "executor_id": worker,
         "log_level": "ERROR",
     }
@@ -83,9 +87,10 @@ def _run(job: str, steps: tuple[tuple[str, Callable[[str], None]], ...]) -> None
         for name, step in steps:
             DBOS.run_step(_patience(name), step, job)
     except Exception as error:
+        # Of a step that was tried too often, the last failure is the reason.
+        last = (getattr(error, "errors", None) or [error])[-1]
         # Only what this package says on purpose is shown: it has no id in it.
-        known = error if isinstance(error, SpotlessError) else error.__cause__
-        text = str(error) if isinstance(error, SpotlessError) else type(known or error).__name__
+        text = str(last) if isinstance(last, SpotlessError) else type(last.__cause__ or last).__name__
         DBOS.run_step({"name": "fail"}, fail, job, text)
 
 
@@ -196,6 +201,10 @@ def put_out(job: str) -> None:
         model = publish(connection, job, folder)
         current = version_of(connection, model["id"], model["version"])
     point(desk.folder, model["tenant"], model["name"], desk.folder / current["folder"])
+    if desk.registry is not None:
+        told = {"version": str(current["number"]), "verdict": current["verdict"] or "not audited"}
+        files = files_to_log(desk.folder / current["folder"])
+        desk.registry.publish(model["tenant"], model["name"], current["network"], files, told)
 
 
 def clear_away(job: str) -> None:
@@ -205,9 +214,12 @@ def clear_away(job: str) -> None:
         row = row_of(connection, sa.select(JOBS).where(JOBS.c.id == job))
         assert row is not None
         private = policy_of(connection, row["tenant"]).destroy_private
+        name = connection.execute(sa.select(MODELS.c.name).where(MODELS.c.id == row["model"])).scalar_one()
         base = version_of(connection, row["model"], row["base"])
     if row["state"] != "published":
         return
+    if desk.registry is not None:
+        desk.registry.retire(row["tenant"], name, row["network"])
     files = desk.engine.destroy(desk.folder / base["folder"], desk.out_of(row), private=private)
     with desk.database.begin() as connection:
         destroyed(connection, job, files)
