@@ -9,6 +9,9 @@ from spotlessnet.core.intervals import Interval, t_interval
 
 RETRAINED = "retrained"
 ORIGINAL = "original"
+SHARES = ("share of rows", "AUC")
+"""Units of readouts that lie between 0 and 1."""
+
 UNKNOWN = Interval(math.nan, math.nan, math.nan)
 
 
@@ -69,8 +72,8 @@ def summarise(rows: Iterable[Row], *, level: float = 0.95) -> list[Line]:
                 method,
                 readout,
                 len(group),
-                mean=_interval([row.value for row in group], level),
-                target=_interval(list(partner.values()), level),
+                mean=_possible(_interval([row.value for row in group], level), group[0].unit),
+                target=_possible(_interval(list(partner.values()), level), group[0].unit),
                 difference=_interval(gaps, level),
                 unit=group[0].unit,
                 ideal=group[0].ideal,
@@ -115,6 +118,13 @@ def _interval(values: list[float], level: float) -> Interval:
     if any(math.isinf(value) for value in values):
         return Interval(sum(values) / len(values), math.nan, math.nan)
     return t_interval(values, level)
+
+
+def _possible(found: Interval, unit: str) -> Interval:
+    """Limits that a share can have: those of few seeds reach beyond. One seed has none, and keeps them infinite."""
+    if unit not in SHARES or not math.isfinite(found.low) or not math.isfinite(found.high):
+        return found
+    return Interval(found.value, max(0.0, found.low), min(1.0, found.high))
 
 
 def _mean(values: list[float]) -> float:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from spotlessnet.auditing.summary import RETRAINED, Line
 from spotlessnet.auditing.verdict import ATTACK, FORGET_ERROR, ROWS, SHARE, TEST_ERROR, Check, Checks, Verdict
-from spotlessnet.report.number import number
+from spotlessnet.report.number import number, without_codes
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def told(check: Check) -> Told:
         number(check.value),
         f"{number(check.low)} to {number(check.high)}" if has_limits else "–",
         number(check.margin),
-        check.note,
+        without_codes(check.note),
     )
 
 

@@ -34,6 +34,7 @@ def page(report: AuditReport) -> str:
         summary=in_plain_words(report),
         next_step=as_sentence(NEXT[outcome]),
         why=as_sentence(report.reason),
+        resolution=_resolution(report),
         request_line=_request_line(report),
         header=header_of(report),
         checks=[told(check) for check in report.checks],
@@ -81,6 +82,14 @@ def in_plain_words(report: AuditReport) -> str:
         ),
     }
     return beginnings[report.verdict.outcome]
+
+
+def _resolution(report: AuditReport) -> str:
+    """How small a remainder could have been seen."""
+    share = math.nan if report.verdict is None else report.verdict.resolution
+    if not share < 1:  # NaN too
+        return "Not even the whole of the original's memory of the rows can be seen with so many."
+    return f"What remains below {share:.0%} of the original's memory cannot be seen with so many.".replace("%", " %")
 
 
 def as_sentence(text: str) -> str:

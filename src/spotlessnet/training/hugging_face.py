@@ -43,6 +43,11 @@ class HuggingFaceTrainer:
         whole = float(self.arguments.num_train_epochs).is_integer() and self.arguments.max_steps <= 0
         return int(self.arguments.num_train_epochs) if whole else None
 
+    @property
+    def reads_some_rows(self) -> bool:
+        """Whether the arguments say that a training sees but some of the rows: so many steps, or a part of an epoch."""
+        return self.arguments.max_steps > 0 or self.arguments.num_train_epochs < 1
+
     def __call__(self, model: nn.Module, examples: Examples, seed: int, epochs: int | None = None) -> nn.Module:
         """Train the model in place and give it back."""
         try:
