@@ -183,6 +183,7 @@ def test_a_notebook_shows_the_page_in_a_frame_of_its_own():
 def test_what_cannot_be_seen_has_no_number(resolution):
     told = report("inconclusive")
     checks = [replace(c, note="beyond matched controls nan [-inf, inf]") for c in told.checks]
+    assert told.verdict is not None
     verdict = replace(told.verdict, resolution=resolution, checks=Checks(checks))
     text = html.unescape(page(replace(told, verdict=verdict)))
     assert "Not even the whole of the original's memory" in text

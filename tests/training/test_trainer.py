@@ -2,6 +2,7 @@
 
 import pickle
 import random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -272,7 +273,11 @@ def test_a_trainer_that_cannot_be_called_as_agreed_is_refused_before_any_work():
     def four(model, examples, seed, rate):
         return model
 
-    for trainer, its in ((two, r"two\(model, examples\)"), (four, r"four\(model, examples, seed, rate\)")):
+    wrong: list[tuple[Any, str]] = [
+        (two, r"two\(model, examples\)"),
+        (four, r"four\(model, examples, seed, rate\)"),
+    ]
+    for trainer, its in wrong:
         with pytest.raises(SettingError, match=rf"must be `train\(model, examples, seed\)`.* but .*{its}"):
             Trained.of(begin(), trainer=trainer)
     Trained.of(begin(), trainer=lambda *anything, rate=0.1: anything[0])
@@ -294,9 +299,9 @@ def test_a_training_on_data_of_its_own_is_refused(rows, made):
 
     told(cheats, 0)
     told(peeks, 1)
-    peeks.reads_some_rows = True
+    peeks.reads_some_rows = True  # type: ignore[attr-defined]  # as the page says
     train(Trained.of(begin(), init=begin(), trainer=peeks), split.retain)
-    cheats.reads_some_rows = True
+    cheats.reads_some_rows = True  # type: ignore[attr-defined]  # as the page says
     told(cheats, 0)
 
 

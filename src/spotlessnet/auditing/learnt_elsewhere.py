@@ -1,4 +1,4 @@
-"""Networks that were trained without the forgotten rows, and know them all the same: by a training of somebody else's."""
+"""Networks that were trained without the forgotten rows, by the user's own function, and know them all the same."""
 
 from collections.abc import Sequence
 from statistics import fmean

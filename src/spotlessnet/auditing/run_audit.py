@@ -37,12 +37,13 @@ NOT_SHOWN = (
     "No attack on gradients, on intermediate layers or over many requests was tried.",
     "Optimiser state is not touched: if it was kept, it still carries the rows. Destroy it.",
 )
+STOOD_STILL = "BatchNorm statistics were not moved by training, so they carry nothing of the rows."
 STATISTICS = (
     "BatchNorm statistics are not touched: if training moved them, they still carry the rows.",
     "BatchNorm statistics are compared as they would be deployed: those of retrained networks are their own, those of "
     "scrubbed ones were trained or estimated anew without the rows.",
 )
-"""Of networks whose statistics training left alone, or is not known to have moved; and of those where it moved them."""
+"""Of networks whose statistics training is not known to have moved; and of those where it moved them."""
 
 
 @accepts_old_names(again="rerun_command")
@@ -148,7 +149,10 @@ def by_construction(verdict: Verdict, doubt: str = "") -> Verdict:
 
 def _limits(original: Trained, split: Split, executor: Executor | None = None) -> tuple[str, ...]:
     """What the report cannot say of such a network, and how its trainings were coupled if not by a recipe."""
-    said = (*NOT_SHOWN, STATISTICS[original.statistics_moved]) if running_norms(original.model) else NOT_SHOWN
+    said: tuple[str, ...] = NOT_SHOWN
+    if running_norms(original.model):
+        known = original.statistics_moved or original.may_have_moved_statistics
+        said = (*NOT_SHOWN, STATISTICS[original.statistics_moved] if known else STOOD_STILL)
     if executor is not None and executor.folder is not None:
         said = (*said, KNOW_THE_ROWS)
     kind = kind_of(original, split.forget)

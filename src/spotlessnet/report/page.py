@@ -1,14 +1,17 @@
 """The page: a report as one HTML file that needs nothing from outside."""
 
 import math
+import re
 from importlib.resources import files
 
 from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup, escape
 
 from spotlessnet.auditing.audit_report import AuditReport
 from spotlessnet.auditing.summary import RETRAINED, summarise
 from spotlessnet.auditing.verdict import NEVER_SAW
 from spotlessnet.auditing.wording import NEXT
+from spotlessnet.core.errors import count_of
 from spotlessnet.report.channels import bands, channels
 from spotlessnet.report.chips import self_tests, told
 from spotlessnet.report.figures import pictures
@@ -25,6 +28,7 @@ def page(report: AuditReport) -> str:
     spans = bands(report.rows)
     methods = columns(lines, report.method)
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=False)
+    environment.filters["unbroken"] = unbroken
     template = environment.from_string(files("spotlessnet.report").joinpath("page.html").read_text(encoding="utf-8"))
     outcome = report.outcome
     return template.render(
@@ -60,7 +64,8 @@ def header_of(report: AuditReport) -> dict[str, str]:
 
 def in_plain_words(report: AuditReport) -> str:
     """The verdict for a reader who knows no statistics."""
-    rows = report.request.get("rows to forget", "the")
+    count = report.request.get("rows to forget")
+    rows = "the forgotten rows" if count is None else f"the {count_of(count, 'forgotten row')}"
     if report.verdict is None:
         return (
             "No verdict was asked for. A verdict compares the scrubbed network with several networks that were trained "
@@ -68,8 +73,8 @@ def in_plain_words(report: AuditReport) -> str:
         )
     beginnings = {
         "forgotten": (
-            f"After scrubbing, the network answers about {rows} forgotten rows like networks that never saw them, as "
-            "closely as this audit can see."
+            f"After scrubbing, the network answers {rows} like networks that never saw them, as closely as this audit "
+            "can see."
         ),
         "not forgotten": (
             "The network still differs from networks that never saw the rows, by more than chance and more than is "
@@ -77,8 +82,8 @@ def in_plain_words(report: AuditReport) -> str:
         ),
         "inconclusive": "This audit can say neither that the rows are forgotten nor that they are remembered.",
         NEVER_SAW: (
-            f"The new network was trained without the {rows} rows to forget, so it cannot remember them. The audit "
-            "found no trace of them, and none could be expected."
+            f"The new network was trained without {rows}, so it cannot remember them. The audit found no trace of them, "
+            "and none could be expected."
         ),
     }
     return beginnings[report.verdict.outcome]
@@ -90,6 +95,15 @@ def _resolution(report: AuditReport) -> str:
     if not share < 1:  # NaN too
         return "Not even the whole of the original's memory of the rows can be seen with so many."
     return f"What remains below {share:.0%} of the original's memory cannot be seen with so many.".replace("%", " %")
+
+
+def unbroken(text: str) -> Markup:
+    """The text with flags that no line may break after a dash; everything else is escaped as usual.
+
+    >>> str(unbroken("give --id-column <name>"))
+    'give <span class="flag">--id-column</span> &lt;name&gt;'
+    """
+    return Markup(re.sub(r"(?<!\S|-)(`?--[\w-]+`?)", r'<span class="flag">\1</span>', str(escape(text))))
 
 
 def as_sentence(text: str) -> str:
@@ -118,4 +132,4 @@ def cost_in_words(report: AuditReport) -> str:
 def _request_line(report: AuditReport) -> str:
     asked = report.request.get("asked for", "a request to forget")
     count = report.request.get("rows to forget")
-    return f"{asked}" if count is None else f"{asked} — {count} rows to forget with {report.method}"
+    return f"{asked}" if count is None else f"{asked} — {count_of(count, 'row')} to forget with {report.method}"

@@ -8,20 +8,17 @@ from dataclasses import dataclass
 
 import torch
 
-from spotlessnet.auditing.audit_report import AuditReport
 from spotlessnet.core.answers import CHECKED
-from spotlessnet.core.errors import ResourceError
-from spotlessnet.core.gaussian import Gaussian
+from spotlessnet.core.errors import ResourceError, count_of
 from spotlessnet.core.progress import LEFT, available, memory_limit, seconds_in_words, working
 from spotlessnet.core.scrub import Scrub, Sizes, Work, declared_by
-from spotlessnet.core.split import Request, Split
+from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.core.trainer import name_of
 from spotlessnet.requests.case import Case
-from spotlessnet.requests.loading import LoadedRequest, load_network, load_rows, need_inputs
+from spotlessnet.requests.limits import copies_in_words
+from spotlessnet.requests.loading import LoadedRequest, cohort_of, load_network, load_rows, need_inputs
 from spotlessnet.requests.methods import FALLBACK, changed, check_method, default, described, scrub_of
-from spotlessnet.requests.recorded import limits_of_record
-from spotlessnet.training.kept import KNOW_THE_ROWS
 
 TIMED, AT_MOST = 3, 12
 """Steps that are timed after a first one: so many at least, and more while they take less than `LONG` together."""
@@ -53,6 +50,9 @@ MOVED = 2**26
 
 GIB = 2**30
 
+BESIDE = ", beside Python, torch, the network and the data, and without an audit"
+"""What the memory of a plan leaves out."""
+
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -79,7 +79,7 @@ class Estimate:
 
     def lines(self) -> list[str]:
         """For the plan."""
-        memory = f"memory  about {size_in_words(self.memory)} of {size_in_words(self.available)} available"
+        memory = f"memory  about {size_in_words(self.memory)} of {size_in_words(self.available)} available{BESIDE}"
         if math.isnan(self.seconds):
             return [f"time    not known: {self._why_not_known()}", memory]
         share = self.seconds / self.retraining
@@ -118,12 +118,14 @@ class Plan:
     - `scrub`: the method, built once for the whole request.
     - `cost`: what it will take beside retraining.
     - `instead`: why the method is not the usual one, if it is not.
+    - `audit`: what an audit will take, in lines for people; none where none was asked for.
     """
 
     opened: LoadedRequest
     scrub: Scrub
     cost: Estimate
     instead: str = ""
+    audit: tuple[str, ...] = ()
 
     @property
     def method(self) -> str:
@@ -140,7 +142,7 @@ class Plan:
         budget = described(self.scrub)[1].get("budget")
         reasons = [default(case)[1], *([self.instead] if self.instead else [])]
         why = f" (none was named, and {'; '.join(reasons)})" if case.method is None else ""
-        lines = [f"forget  {split.request}; {len(split.retain)} rows stay, {len(split.forget)} go"]
+        lines = [f"forget  {split.request}; {count_of(len(split.retain), 'row')} stay, {len(split.forget)} go"]
         if split.request.copies:
             lines.append(f"copies  {copies_in_words(split.request)}")
         lines.append(f"method  {self.method}" + (f" with noise for {budget}" if budget else "") + why)
@@ -149,7 +151,7 @@ class Plan:
         lines += self.cost.lines()
         lines += self._norms()
         lines.append(f"noise   {self._noise()}")
-        return lines
+        return [*lines, *self.audit]
 
     def _norms(self) -> list[str]:
         """What becomes of BatchNorm's running statistics, where there are any that may know the rows."""
@@ -178,6 +180,12 @@ def plan_of(case: Case) -> Plan:
     """Everything short of the work: imports, checks, estimate, and the refusal of what would not fit."""
     with working("reading and checking"):
         return _plan_of(case)
+
+
+def check_words(case: Case) -> None:
+    """Raise where method, settings or list cannot be what a person meant; neither network nor rows are read."""
+    check_method(case)
+    cohort_of(case)
 
 
 def _plan_of(case: Case) -> Plan:
@@ -213,66 +221,6 @@ def _too_dear(opened: LoadedRequest, scrub: Scrub) -> str:
     if work <= max(SHORT, TRAINED_FOR * epoch):
         return ""
     return f"{described(scrub)[0]} would take as much as {work / epoch:.0f} epochs of training"
-
-
-def copies_in_words(request: Request) -> str:
-    """What copies among the kept rows mean for a request."""
-    count = request.copies or 0
-    rows = "1 kept row has" if count == 1 else f"{count} kept rows have"
-    return f"{rows} the very inputs of a forgotten row: what such copies taught the network stays"
-
-
-def _limits_of_norms(trained: Trained, gaussian: Gaussian) -> list[str]:
-    """What running statistics may still carry; nothing where training is seen to have left them alone."""
-    if gaussian.buffers is None and (trained.statistics_moved or trained.may_have_moved_statistics):
-        return ["BatchNorm's running statistics were gathered with the forgotten rows and are left as they were."]
-    estimated = "batchnorm_statistics" in gaussian.diagnostics
-    if gaussian.buffers is not None and trained.init_buffers is None and not estimated:
-        return [
-            "BatchNorm's running statistics began at those of the original, for `init` has none: a moving average has "
-            "replaced them, all but the little that so many steps leave."
-        ]
-    return []
-
-
-def limits_of(
-    opened: LoadedRequest, gaussian: Gaussian, report: AuditReport | None, *, unchanged: bool = False
-) -> list[str]:
-    """What the receipt of this request cannot say."""
-    limits = [f"Assumed: {text}." for text in dict.fromkeys(gaussian.diagnostics.assumed)]
-    limits += _limits_of_norms(opened.trained, gaussian)
-    if unchanged:
-        limits.append("Nothing was changed: every weight came back bit for bit, so nothing was forgotten.")
-    frozen = sum(p.numel() for p in opened.trained.model.parameters()) - opened.trained.size
-    if frozen:
-        limits.append(f"{frozen} frozen parameters were not changed; what they know of the rows stays.")
-    limits.append("The optimiser's state, if kept, carries the forgotten rows too: discard it.")
-    limits.append("The list of what to forget and the folder `private` name or betray the rows: keep or destroy them.")
-    if opened.split.request.copies:
-        limits.append(f"{copies_in_words(opened.split.request)}. Ask for them too.")
-    if opened.statistics is not None:
-        limits.append(
-            "The network and the statistics that were given to this request know the forgotten rows: destroy both. "
-            "Whoever keeps them can read rows back from what changed."
-        )
-    if opened.statistics is not None and not opened.may_write_statistics:
-        limits.append(opened.no_statistics)
-    if opened.fold_models is not None:
-        limits.append(
-            "The file of the fold models holds the network from before this request, and fold models that were trained "
-            "on forgotten rows: destroy it. They serve no other request. For the next one train new ones on retained "
-            "rows alone, with `spotless precompute --folds 2` on the new network."
-        )
-    if opened.case.training is not None:
-        limits += limits_of_record(opened.case)
-    if opened.case.seed is not None and not gaussian.is_noiseless:
-        limits.append("The noise came from a published seed: anyone can take it away again.")
-    if report is None:
-        limits.append("No audit was run: how much was forgotten has not been measured.")
-    else:
-        limits.append("The audit is of the method on this request over several seeds, not of this one file.")
-        limits += [KNOW_THE_ROWS] if KNOW_THE_ROWS in report.limits else []
-    return limits
 
 
 def estimate(

@@ -1,12 +1,10 @@
 """One request from the asking to the receipt: what `sn.unlearn` and `spotless scrub` both call."""
 
 import hashlib
-import secrets
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
-from functools import cached_property
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -14,7 +12,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from spotlessnet.auditing.audit_report import AuditReport
 from spotlessnet.core.answers import MOST, check_damage, utility_of
 from spotlessnet.core.errors import DamageError, NeedError, NumericsError, WornError
 from spotlessnet.core.files import Look
@@ -31,80 +28,19 @@ from spotlessnet.requests.audits import Audit, audit_plan, audited, with_header,
 from spotlessnet.requests.case import Case, as_flag, inputs_of
 from spotlessnet.requests.effects import keep_effect
 from spotlessnet.requests.folder import PRETRAINED, SCRUBBED, Folder
+from spotlessnet.requests.limits import limits_of
 from spotlessnet.requests.lineage import Lineage, check_unused, used_once
 from spotlessnet.requests.loading import LoadedRequest, described_inputs, need_inputs, network_of, sha256_of
 from spotlessnet.requests.methods import described
-from spotlessnet.requests.planning import Plan, limits_of, plan_of
+from spotlessnet.requests.planning import Plan, check_words, plan_of
 from spotlessnet.requests.recorded import keep_record, lineages_of
+from spotlessnet.requests.unlearned import Unlearned, Unwritten
 from spotlessnet.store.checkpoints import following, load_into, read_weights, weights_as_bytes, write_weights
-from spotlessnet.store.pretrained import is_pretrained, save_anew, save_pretrained
-from spotlessnet.store.receipts import COMMITMENT, NoiseSeed, commit_to, identity_of, plain, statement, write_receipt
+from spotlessnet.store.pretrained import is_pretrained, save_anew
+from spotlessnet.store.receipts import COMMITMENT, NoiseSeed, commit_to, plain, statement, write_receipt
 
 STATISTICS, REFUSAL = "statistics.safetensors", "refusal.json"
 FOLD_MODELS = "fold-models.safetensors"
-
-
-@dataclass(frozen=True, eq=False)
-class Unlearned:
-    """What came of a request to forget.
-
-    **Arguments:**
-
-    - `receipt`: what was run, on what, with what result; written to disk only where a folder was asked for.
-    - `plan`: what was checked before the work, and what it was estimated to cost beside retraining; `None` if `again`.
-    - `report`: the audit's, if there was one.
-    - `statistics`: for the next request, where this one was served from such; never those given.
-    - `folder`: where everything was written, if anywhere.
-    - `salt`: opens the commitments of the receipt: keep it as private as the list of what was forgotten.
-    - `again`: the request had been served before, and this is that receipt.
-    - `exact`: what was measured with all digits, as private as the salt: it would confirm a guess at the rows.
-    """
-
-    receipt: dict[str, Any] = field(repr=False)
-    load_model: Callable[[], nn.Module] = field(repr=False)
-    plan: Plan | None = None
-    report: AuditReport | None = None
-    statistics: Statistics | None = None
-    folder: Path | None = None
-    salt: bytes = field(default=b"", repr=False)
-    again: bool = False
-    exact: Mapping[str, Any] | None = field(default=None, repr=False)
-
-    @cached_property
-    def model(self) -> nn.Module:
-        """The scrubbed network: an ordinary module, a copy of the one that was given, in eval mode."""
-        return self.load_model()
-
-    def save_pretrained(self, folder: str | Path, *, merge: bool = False) -> None:
-        """Write the scrubbed network as a folder that `from_pretrained` reads, where it is one of Hugging Face.
-
-        **Arguments:**
-
-        - `merge`: add LoRA adapters into the weights they go on; otherwise they are written alone, as PEFT reads them.
-        """
-        save_pretrained(self.model, Path(folder), merge=merge)
-
-    @property
-    def diagnostics(self) -> dict[str, Any]:
-        """What the method measured and assumed on the way, seconds, and the cost in utility; exact while kept."""
-        return dict(self.receipt["predicate"]["about"] if self.exact is None else self.exact)
-
-
-@dataclass(frozen=True)
-class Unwritten:
-    """Stands in for the folder of a request that writes nothing: a salt, which lives as long as the result."""
-
-    salt: bytes
-    destroy_after: datetime
-
-    @staticmethod
-    def new(days: int) -> "Unwritten":
-        """With a salt of its own."""
-        return Unwritten(secrets.token_bytes(32), datetime.now(UTC) + timedelta(days=days))
-
-    def identity(self, request: Mapping[str, Any]) -> str:
-        """As a folder's."""
-        return identity_of(request, self.salt)
 
 
 def request_of(case: Case, looks: Mapping[str, Look], plan: Plan | None = None) -> dict[str, Any]:
@@ -161,6 +97,8 @@ def serve(
     need_inputs(case, "forget")
     began = datetime.now(UTC)
     inputs = inputs_of(case)
+    # Misspelt words first: a folder that is in the way can be emptied, and then those would be in the way.
+    check_words(case)
     folder = None if case.out is None else Folder(case.out, resume, case.private_days)
     if folder is not None:
         folder.check(inputs)
@@ -174,10 +112,10 @@ def serve(
             return _served_before(case, folder, found)
     lineages = [*_lineages(case), *([] if case.training is None else lineages_of(case))]
     plan = plan_of(case)
-    audit_lines = [] if audit is None else audit_plan(plan, audit)
+    plan = replace(plan, audit=() if audit is None else tuple(audit_plan(plan, audit)))
     for name, look in looks.items():
         look.check_unchanged(as_flag(name))
-    for line in [*plan.lines(), *audit_lines]:
+    for line in plan.lines():
         say(line)
     request = request_of(case, looks, plan)
     if folder is None:

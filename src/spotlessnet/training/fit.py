@@ -196,8 +196,8 @@ def _answer(network: nn.Module, x: Inputs) -> Float[Tensor, "N *C"]:
 def _check_sane(loss: Float[Tensor, ""], w: Float[Tensor, " P"], epoch: int, recipe: Recipe) -> None:
     if not (loss.isfinite() & w.isfinite().all()):
         raise NumericsError(
-            f"The training loss must be finite, but it is {loss.item()} in epoch {epoch + 1}. Lower `Recipe.lr` "
-            f"(now {recipe.lr}), or look for NaN among the inputs."
+            f"The training loss must be finite, but it is {loss.item()} in epoch {epoch + 1}. Lower the "
+            f"learning rate of the recipe or of the method (`lr`, now {recipe.lr}), or look for NaN among the inputs."
         )
 
 
