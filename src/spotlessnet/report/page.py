@@ -82,8 +82,8 @@ def in_plain_words(report: AuditReport) -> str:
         ),
         "inconclusive": "This audit can say neither that the rows are forgotten nor that they are remembered.",
         NEVER_SAW: (
-            f"The new network was trained without {rows}, so it cannot remember them. The audit found no trace of them, "
-            "and none could be expected."
+            f"The new network was trained without {rows}, so it cannot remember them. The audit found no trace of "
+            "them, and none could be expected."
         ),
     }
     return beginnings[report.verdict.outcome]
