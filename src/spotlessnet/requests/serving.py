@@ -1,10 +1,11 @@
 """One request from the asking to the receipt: what `sn.unlearn` and `spotless scrub` both call."""
 
 import hashlib
+import secrets
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -28,19 +29,35 @@ from spotlessnet.requests.audits import Audit, audit_plan, audited, with_header,
 from spotlessnet.requests.case import Case, as_flag, inputs_of
 from spotlessnet.requests.effects import keep_effect
 from spotlessnet.requests.folder import PRETRAINED, SCRUBBED, Folder
-from spotlessnet.requests.limits import limits_of
 from spotlessnet.requests.lineage import Lineage, check_unused, used_once
 from spotlessnet.requests.loading import LoadedRequest, described_inputs, need_inputs, network_of, sha256_of
 from spotlessnet.requests.methods import described
-from spotlessnet.requests.planning import Plan, check_words, plan_of
+from spotlessnet.requests.planning import Plan, check_words, limits_of, plan_of
 from spotlessnet.requests.recorded import keep_record, lineages_of
-from spotlessnet.requests.unlearned import Unlearned, Unwritten
+from spotlessnet.requests.unlearned import Unlearned
 from spotlessnet.store.checkpoints import following, load_into, read_weights, weights_as_bytes, write_weights
 from spotlessnet.store.pretrained import is_pretrained, save_anew
-from spotlessnet.store.receipts import COMMITMENT, NoiseSeed, commit_to, plain, statement, write_receipt
+from spotlessnet.store.receipts import COMMITMENT, NoiseSeed, commit_to, identity_of, plain, statement, write_receipt
 
 STATISTICS, REFUSAL = "statistics.safetensors", "refusal.json"
 FOLD_MODELS = "fold-models.safetensors"
+
+
+@dataclass(frozen=True)
+class Unwritten:
+    """Stands in for the folder of a request that writes nothing: a salt, which lives as long as the result."""
+
+    salt: bytes
+    destroy_after: datetime
+
+    @staticmethod
+    def new(days: int) -> "Unwritten":
+        """With a salt of its own."""
+        return Unwritten(secrets.token_bytes(32), datetime.now(UTC) + timedelta(days=days))
+
+    def identity(self, request: Mapping[str, Any]) -> str:
+        """As a folder's."""
+        return identity_of(request, self.salt)
 
 
 def request_of(case: Case, looks: Mapping[str, Look], plan: Plan | None = None) -> dict[str, Any]:

@@ -1,9 +1,7 @@
-"""`Unlearned`: what `sn.unlearn` gives back, and the salt of a request that writes nothing."""
+"""`Unlearned`: what `sn.unlearn` gives back."""
 
-import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,6 @@ from spotlessnet.core.errors import count_of
 from spotlessnet.precomputed.statistics import Statistics
 from spotlessnet.requests.planning import Plan
 from spotlessnet.store.pretrained import save_pretrained
-from spotlessnet.store.receipts import identity_of
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -70,20 +67,3 @@ class Unlearned:
     def diagnostics(self) -> dict[str, Any]:
         """What the method measured and assumed on the way, seconds, and the cost in utility; exact while kept."""
         return dict(self.receipt["predicate"]["about"] if self.exact is None else self.exact)
-
-
-@dataclass(frozen=True)
-class Unwritten:
-    """Stands in for the folder of a request that writes nothing: a salt, which lives as long as the result."""
-
-    salt: bytes
-    destroy_after: datetime
-
-    @staticmethod
-    def new(days: int) -> "Unwritten":
-        """With a salt of its own."""
-        return Unwritten(secrets.token_bytes(32), datetime.now(UTC) + timedelta(days=days))
-
-    def identity(self, request: Mapping[str, Any]) -> str:
-        """As a folder's."""
-        return identity_of(request, self.salt)
