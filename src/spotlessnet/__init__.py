@@ -52,7 +52,7 @@ _PLACES = {
     "requests.recording": ("record",),
     "requests.recorded": ("recorded",),
     "requests.audits": ("Audit",),
-    "requests.unlearned": ("Unlearned",),
+    "requests.serving": ("Unlearned",),
     # evidence
     "auditing.run_audit": ("audit",),
     "auditing.forgettable_models": ("audit_forgettable",),
@@ -162,7 +162,7 @@ if TYPE_CHECKING:
     from spotlessnet.requests.audits import Audit as Audit
     from spotlessnet.requests.recorded import recorded as recorded
     from spotlessnet.requests.recording import record as record
-    from spotlessnet.requests.unlearned import Unlearned as Unlearned
+    from spotlessnet.requests.serving import Unlearned as Unlearned
     from spotlessnet.requests.unlearning import unlearn as unlearn
     from spotlessnet.store.checkpoints import load_into as load_into
     from spotlessnet.store.checkpoints import read_weights as read_weights

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import spotlessnet as sn
-from spotlessnet.auditing.learnt_elsewhere import learnt_elsewhere
+from spotlessnet.auditing.own_training import learnt_elsewhere
 from spotlessnet.core.split import Request, Split
 from spotlessnet.core.trained import Trained
 

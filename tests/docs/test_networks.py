@@ -7,7 +7,7 @@ import benchmarks.real_page as real_page
 import benchmarks.support_table as support
 import pytest
 
-from spotlessnet.requests.unlearned import Unlearned
+from spotlessnet.requests.serving import Unlearned
 from tests.docs.blocks import ROOT
 
 NEEDS = {

@@ -170,7 +170,7 @@ def test_numbers_are_short():
 
 
 def test_plain_words_name_the_count():
-    assert "about 25 forgotten rows" in in_plain_words(report())
+    assert "the 25 forgotten rows" in in_plain_words(report())
 
 
 def test_a_notebook_shows_the_page_in_a_frame_of_its_own():

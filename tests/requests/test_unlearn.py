@@ -218,7 +218,7 @@ REFUSED: dict[str, tuple[dict[str, object], type[SpotlessError], str]] = {
     "parts of rows": ({"forget": [0.5]}, SettingError, "must hold row numbers, but holds '0.5'"),
     "ids without the data's": ({"forget": ["ann"]}, SettingError, "give those of the data too"),
     "a number": ({"forget": 3}, SettingError, "`forget` must be row numbers"),
-    "a list that is not there": ({"forget": "nowhere.csv"}, DataError, "There is no file nowhere.csv"),
+    "a list that is not there": ({"forget": "nowhere.csv"}, DataError, "there is no file 'nowhere.csv'"),
     "too few ids": ({"forget": ["ann"], "ids": ["ann"]}, DataError, "one id for each of 90"),
     "a misspelt method": ({"method": "ntkk"}, SettingError, "Did you mean 'ntk'"),
     "a misspelt setting": ({"method": "ntk", "settings": {"dampin": 1}}, SettingError, "Did you mean 'damping'"),

@@ -8,8 +8,8 @@ from spotlessnet.auditing.audit_report import AuditReport, Cost, Curves
 from spotlessnet.auditing.battery import battery_rows, delivered_rows, readouts_of_one, row_of
 from spotlessnet.auditing.curves import curves_of, label_probabilities, watched_training
 from spotlessnet.auditing.equivalence import attack_check, judge_networks
-from spotlessnet.auditing.learnt_elsewhere import learnt_elsewhere
 from spotlessnet.auditing.networks import Networks
+from spotlessnet.auditing.own_training import learnt_elsewhere
 from spotlessnet.auditing.seeds import scrub_seed
 from spotlessnet.auditing.shadow_attack import u_lira
 from spotlessnet.auditing.summary import ORIGINAL, RETRAINED

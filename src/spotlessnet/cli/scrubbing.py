@@ -16,8 +16,7 @@ from spotlessnet.requests.audits import REPORT, Audit, audit_plan, audit_seconds
 from spotlessnet.requests.folder import PRETRAINED, SCRUBBED
 from spotlessnet.requests.planning import Plan, plan_of
 from spotlessnet.requests.recorded import lineages_of
-from spotlessnet.requests.serving import serve
-from spotlessnet.requests.unlearned import Unlearned
+from spotlessnet.requests.serving import Unlearned, serve
 
 EXIT_CODES = {"forgotten": 0, "not forgotten": 1, "inconclusive": 6, NEVER_SAW: 0}
 """What the audit's word means to a script; no word at all is inconclusive too."""

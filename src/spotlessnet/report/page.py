@@ -1,11 +1,9 @@
 """The page: a report as one HTML file that needs nothing from outside."""
 
 import math
-import re
 from importlib.resources import files
 
 from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup, escape
 
 from spotlessnet.auditing.audit_report import AuditReport
 from spotlessnet.auditing.summary import RETRAINED, summarise
@@ -28,7 +26,6 @@ def page(report: AuditReport) -> str:
     spans = bands(report.rows)
     methods = columns(lines, report.method)
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=False)
-    environment.filters["unbroken"] = unbroken
     template = environment.from_string(files("spotlessnet.report").joinpath("page.html").read_text(encoding="utf-8"))
     outcome = report.outcome
     return template.render(
@@ -95,15 +92,6 @@ def _resolution(report: AuditReport) -> str:
     if not share < 1:  # NaN too
         return "Not even the whole of the original's memory of the rows can be seen with so many."
     return f"What remains below {share:.0%} of the original's memory cannot be seen with so many.".replace("%", " %")
-
-
-def unbroken(text: str) -> Markup:
-    """The text with flags that no line may break after a dash; everything else is escaped as usual.
-
-    >>> str(unbroken("give --id-column <name>"))
-    'give <span class="flag">--id-column</span> &lt;name&gt;'
-    """
-    return Markup(re.sub(r"(?<!\S|-)(`?--[\w-]+`?)", r'<span class="flag">\1</span>', str(escape(text))))
 
 
 def as_sentence(text: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -13,8 +14,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from spotlessnet.auditing.audit_report import AuditReport
 from spotlessnet.core.answers import MOST, check_damage, utility_of
-from spotlessnet.core.errors import DamageError, NeedError, NumericsError, WornError
+from spotlessnet.core.errors import DamageError, NumericsError, WornError, count_of
 from spotlessnet.core.files import Look
 from spotlessnet.core.gaussian import Gaussian
 from spotlessnet.core.progress import Meter
@@ -29,18 +31,71 @@ from spotlessnet.requests.audits import Audit, audit_plan, audited, with_header,
 from spotlessnet.requests.case import Case, as_flag, inputs_of
 from spotlessnet.requests.effects import keep_effect
 from spotlessnet.requests.folder import PRETRAINED, SCRUBBED, Folder
-from spotlessnet.requests.lineage import Lineage, check_unused, used_once
+from spotlessnet.requests.lineage import files_used, used_once
 from spotlessnet.requests.loading import LoadedRequest, described_inputs, need_inputs, network_of, sha256_of
 from spotlessnet.requests.methods import described
 from spotlessnet.requests.planning import Plan, check_words, limits_of, plan_of
 from spotlessnet.requests.recorded import keep_record, lineages_of
-from spotlessnet.requests.unlearned import Unlearned
 from spotlessnet.store.checkpoints import following, load_into, read_weights, weights_as_bytes, write_weights
-from spotlessnet.store.pretrained import is_pretrained, save_anew
+from spotlessnet.store.pretrained import is_pretrained, save_anew, save_pretrained
 from spotlessnet.store.receipts import COMMITMENT, NoiseSeed, commit_to, identity_of, plain, statement, write_receipt
 
 STATISTICS, REFUSAL = "statistics.safetensors", "refusal.json"
 FOLD_MODELS = "fold-models.safetensors"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Unlearned:
+    """What came of a request to forget.
+
+    **Arguments:**
+
+    - `receipt`: what was run, on what, with what result; written to disk only where a folder was asked for.
+    - `plan`: what was checked before the work, and what it was estimated to cost beside retraining; `None` if `again`.
+    - `report`: the audit's, if there was one.
+    - `statistics`: for the next request, where this one was served from such; never those given.
+    - `folder`: where everything was written, if anywhere.
+    - `salt`: opens the commitments of the receipt: keep it as private as the list of what was forgotten.
+    - `again`: the request had been served before, and this is that receipt.
+    - `exact`: what was measured with all digits, as private as the salt: it would confirm a guess at the rows.
+    """
+
+    receipt: dict[str, Any]
+    load_model: Callable[[], nn.Module]
+    plan: Plan | None = None
+    report: AuditReport | None = None
+    statistics: Statistics | None = None
+    folder: Path | None = None
+    salt: bytes = b""
+    again: bool = False
+    exact: Mapping[str, Any] | None = None
+
+    def __repr__(self) -> str:
+        told = self.receipt["predicate"]
+        verdict = "no audit" if self.report is None else self.report.outcome
+        where = "nothing written" if self.folder is None else f"folder={str(self.folder)!r}"
+        return (
+            f"Unlearned({told['method']}, {count_of(told['request']['matched'], 'row')} forgotten, {verdict}, {where})"
+        )
+
+    @cached_property
+    def model(self) -> nn.Module:
+        """The scrubbed network: an ordinary module, a copy of the one that was given, in eval mode."""
+        return self.load_model()
+
+    def save_pretrained(self, folder: str | Path, *, merge: bool = False) -> None:
+        """Write the scrubbed network as a folder that `from_pretrained` reads, where it is one of Hugging Face.
+
+        **Arguments:**
+
+        - `merge`: add LoRA adapters into the weights they go on; otherwise they are written alone, as PEFT reads them.
+        """
+        save_pretrained(self.model, Path(folder), merge=merge)
+
+    @property
+    def diagnostics(self) -> dict[str, Any]:
+        """What the method measured and assumed on the way, seconds, and the cost in utility; exact while kept."""
+        return dict(self.receipt["predicate"]["about"] if self.exact is None else self.exact)
 
 
 @dataclass(frozen=True)
@@ -127,7 +182,8 @@ def serve(
         folder.sweep()
         if found is not None:
             return _served_before(case, folder, found)
-    lineages = [*_lineages(case), *([] if case.training is None else lineages_of(case))]
+    lineages = [] if case.statistics is None and case.fold_models is None else files_used(case)
+    lineages += [] if case.training is None else lineages_of(case)
     plan = plan_of(case)
     plan = replace(plan, audit=() if audit is None else tuple(audit_plan(plan, audit)))
     for name, look in looks.items():
@@ -157,30 +213,6 @@ def _objects_held(case: Case) -> ExitStack:
             if kept is not None and not isinstance(kept, Path):
                 held.enter_context(used_once(kept, what))
         return held.pop_all()
-
-
-def _lineages(case: Case) -> list[Lineage]:
-    """Who may use files of statistics and of fold models; looked at before the data are read."""
-    found = []
-    for kept, what, name in (
-        (case.statistics, "statistics", "statistics"),
-        (case.fold_models, "fold models", "fold_models"),
-    ):
-        if kept is None:
-            continue
-        if not isinstance(kept, Path):
-            if case.out is None:
-                check_unused(kept, what)  # with a folder the same request may ask for its result again
-            continue
-        if case.out is None:
-            raise NeedError(
-                f"A file of {what} serves one request, whose folder is noted beside it, but this one writes none. Give "
-                f"`out`, or the {what} themselves: `{name}=sn.read_{name}(path)`."
-            )
-        lineage = Lineage(kept, what)
-        lineage.check_free(case.out)
-        found.append(lineage)
-    return found
 
 
 def _served_before(case: Case, folder: Folder, receipt: dict[str, Any]) -> Unlearned:

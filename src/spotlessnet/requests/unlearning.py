@@ -28,8 +28,7 @@ from spotlessnet.requests.audits import Audit
 from spotlessnet.requests.case import RECIPE, Case
 from spotlessnet.requests.loading import as_data, named_weights
 from spotlessnet.requests.recorded import Recorded
-from spotlessnet.requests.serving import serve
-from spotlessnet.requests.unlearned import Unlearned
+from spotlessnet.requests.serving import Unlearned, serve
 
 FILE = (str, Path)
 NUMBERS = ("weight_decay", "max_nats", "max_error_increase", "max_damage", "memory_limit")
