@@ -46,6 +46,14 @@ class Line:
     broken: int = 0
 
     @property
+    def limits(self) -> tuple[float, float]:
+        """Limits of the mean as a reader is shown them: of a share none that it cannot have, however few the seeds."""
+        low, high = self.mean.low, self.mean.high
+        if self.unit not in SHARES or not (math.isfinite(low) and math.isfinite(high)):
+            return low, high
+        return max(0.0, low), min(1.0, high)
+
+    @property
     def miss(self) -> str:
         """`above` or `below` the retrained models, `as retrained` where the interval of the difference holds zero."""
         if math.isnan(self.difference.value):
@@ -72,8 +80,8 @@ def summarise(rows: Iterable[Row], *, level: float = 0.95) -> list[Line]:
                 method,
                 readout,
                 len(group),
-                mean=_possible(_interval([row.value for row in group], level), group[0].unit),
-                target=_possible(_interval(list(partner.values()), level), group[0].unit),
+                mean=_interval([row.value for row in group], level),
+                target=_interval(list(partner.values()), level),
                 difference=_interval(gaps, level),
                 unit=group[0].unit,
                 ideal=group[0].ideal,
@@ -118,13 +126,6 @@ def _interval(values: list[float], level: float) -> Interval:
     if any(math.isinf(value) for value in values):
         return Interval(sum(values) / len(values), math.nan, math.nan)
     return t_interval(values, level)
-
-
-def _possible(found: Interval, unit: str) -> Interval:
-    """Limits that a share can have: those of few seeds reach beyond. One seed has none, and keeps them infinite."""
-    if unit not in SHARES or not math.isfinite(found.low) or not math.isfinite(found.high):
-        return found
-    return Interval(found.value, max(0.0, found.low), min(1.0, found.high))
 
 
 def _mean(values: list[float]) -> float:

@@ -68,9 +68,7 @@ def as_model_card(report: AuditReport, receipt_digest: str = "") -> str:
     table = [head, "|---" * (len(readouts) + 1) + "|"]
     for method in dict.fromkeys(line.method for line in lines):
         found = [cells.get((method, readout)) for readout in readouts]
-        texts = [
-            "–" if line is None else _with_interval(line.mean.value, line.mean.low, line.mean.high) for line in found
-        ]
+        texts = ["–" if line is None else _with_interval(line.mean.value, *line.limits) for line in found]
         table.append(f"| {method} | " + " | ".join(texts) + " |")
     parts = [
         "## Forgetting",
