@@ -125,6 +125,11 @@ def test_a_method_that_never_sees_the_rows_needs_no_proof():
     # What the audit shows still counts.
     assert by_construction(verdict("not forgotten", check(NAMES[0], "different"))).outcome == "not forgotten"
     assert by_construction(verdict("inconclusive", check(NAMES[3], "different"))).outcome == "inconclusive"
+    for name in NAMES[:3]:
+        red = by_construction(verdict("inconclusive", *(check(n, "different" if n == name else "same") for n in NAMES)))
+        assert red.outcome == "inconclusive"
+        assert "and yet" in red.reason
+    assert by_construction(verdict("inconclusive", *same), "it knows them").reason.endswith("and yet it knows them")
 
 
 def problem(copies: int = 0, model: nn.Module | None = None) -> tuple[Trained, sn.Split]:

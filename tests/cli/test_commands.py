@@ -210,7 +210,7 @@ def test_running_out_of_memory_is_told(here, monkeypatch, error):
     assert "the memory of this machine did not suffice" in ended.err
 
 
-def test_an_interrupt_leaves_nothing_half_and_can_be_resumed(here, monkeypatch):
+def test_an_interrupt_leaves_nothing_behind(here, monkeypatch):
     def interrupted(*given):
         raise KeyboardInterrupt
 
@@ -218,13 +218,33 @@ def test_an_interrupt_leaves_nothing_half_and_can_be_resumed(here, monkeypatch):
         patch.setattr(Fisher, "spread", interrupted)
         ended = spotless("scrub", *BASE, *QUICK, "--out", "run", "--quiet")
     assert ended.code == 130
-    assert (
-        ended.err
-        == "interrupted: nothing half-written was left; run it again, with --resume where the command has it\n"
-    )
-    left = sorted(p.name for p in (here / "run").rglob("*"))
-    assert left == ["destroy-after", "private", "request.json", "salt"]
-    assert spotless("scrub", *BASE, *QUICK, "--out", "run", "--resume").code == 0
+    assert ended.err == "interrupted: nothing half-written was left; run it again\n"
+    assert not (here / "run").exists()
+    assert spotless("scrub", *BASE, *QUICK, "--out", "run").code == 0
+
+
+def test_what_an_earlier_run_began_is_left_to_resume_and_that_is_said(here, monkeypatch):
+    def broken(*given):
+        raise RuntimeError("somewhere")
+
+    (here / "run/private").mkdir(parents=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(Fisher, "spread", broken)
+        ended = spotless("scrub", *BASE, *QUICK, "--out", "run", "--resume", "--quiet")
+        assert ended.err.endswith("run holds what was begun: give --resume to go on there\n")
+        new = spotless("scrub", *BASE, *QUICK, "--out", "other", "--quiet")
+        assert "--resume" not in new.err
+    assert (here / "run/private/salt").is_file()
+    assert not (here / "other").exists()
+
+
+def test_words_are_checked_before_the_folder(here):
+    (here / "full").mkdir()
+    (here / "full/mine.txt").write_text("mine")
+    assert "holds 1 file already" in spotless("scrub", *BASE, *QUICK, "--out", "full").err
+    assert "'fishre'" in spotless("scrub", *BASE, "--method", "fishre", "--out", "full").err
+    (here / "forget.csv").write_text("")
+    assert "names no id" in spotless("scrub", *BASE, *QUICK, "--out", "full").err
 
 
 def test_control_c_in_a_real_process_ends_with_130(here):
@@ -245,6 +265,6 @@ def test_control_c_in_a_real_process_ends_with_130(here):
         assert process.wait(30) == 130
         assert (
             process.stderr.read().removeprefix("spotless scrub: loading torch\n")
-            == "interrupted: nothing half-written was left; run it again, with --resume where the command has it\n"
+            == "interrupted: nothing half-written was left; run it again\n"
         )
     assert not (here / "run").exists()

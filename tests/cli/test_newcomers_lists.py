@@ -19,7 +19,7 @@ def test_comments_are_counted_in_the_plan(here, comments, told, column):
     name = "person-1" if column == "id" else "1"
     (here / "forget.txt").write_text("# who asked\n" * comments + name + "\n")
     out = spotless("scrub", *LIST, *QUICK, "--id-column", column, "--dry-run").out
-    assert f"1 rows matched, 0 ids missing, 0 duplicates{told}; " in out
+    assert f"1 row matched, 0 ids missing, 0 duplicates{told}; " in out
 
 
 def test_ids_that_come_third_are_the_column_that_the_case_names(here):
@@ -41,6 +41,29 @@ def test_a_header_is_not_an_id(here, allow):
     assert spotless("verify", "run", "--forget", "same.txt").code == 0
     (here / "other.csv").write_text("people\nperson-1\n")
     assert spotless("verify", "run", "--forget", "other.csv").code == 7
+
+
+def test_a_column_that_is_named_must_be_the_one_of_the_list(here):
+    """The fault before: whatever the only column was called, any name would do."""
+    (here / "forget.csv").write_text("email\nperson-1\nperson-5\n")
+    ended = spotless("scrub", *BASE, *QUICK, "--id-column", "person", "--dry-run")
+    assert ended.code == 3
+    assert "has the column 'email' alone, but 'person' was named" in ended.err
+    assert spotless("scrub", *BASE, *QUICK, "--id-column", "email", "--dry-run").code == 0
+
+
+@pytest.mark.parametrize("mark", [";", "\t"])
+def test_lists_of_spreadsheets_that_write_semicolons_or_tabs(here, mark):
+    (here / "forget.csv").write_text(f"name{mark}id\nJane{mark}person-1\nJoe{mark}person-5\n")
+    assert "2 rows matched, 0 ids missing" in spotless("scrub", *BASE, *QUICK, "--dry-run").out
+    if mark == ";":
+        ended = spotless("scrub", *BASE, *QUICK, "--id-column", "person", "--dry-run")
+        assert "Cells stand apart by semicolons: name the column of ids." in ended.err
+
+
+def test_all_rows_cannot_be_forgotten(here):
+    (here / "forget.csv").write_text("\n".join(f"person-{i}" for i in range(60)))
+    assert "must leave training rows, but this one names all 60." in spotless("scrub", *BASE, *QUICK, "--dry-run").err
 
 
 def test_a_list_without_a_header_is_read_whole(here):

@@ -117,6 +117,10 @@ def test_code_that_changed_is_refused_unless_that_is_accepted(folder):
     assert ended.code == 0, ended.err
     limits = json.loads((folder / "after/receipt.json").read_text())["predicate"]["limits"]
     assert any("Code has changed since the training was recorded" in limit for limit in limits)
+    # What was accepted is not asked again; what the data still hold is another matter.
+    later = spotless("scrub", "--training", "after", "--forget", "forget.csv", "--dry-run")
+    assert "other code" not in later.err
+    assert "3 rows of the request that wrote after/scrubbed.safetensors are still there" in later.err
 
 
 def test_packages_that_changed_are_refused(folder):
@@ -200,7 +204,12 @@ def test_the_next_record_knows_nothing_of_what_went(folder):
     (folder / "next.csv").write_text("id\nperson-2\n")
     again = spotless("scrub", "--training", "after", "--forget", "next.csv", "--dry-run")
     assert again.code == 3
+    assert "must no longer hold what an earlier request forgot, but 3 rows of the request that wrote" in again.err
+    Path("after/private").rename("private")
+    again = spotless("scrub", "--training", "after", "--forget", "next.csv", "--dry-run")
     assert "3 of 90 rows of --data are not among the 87 rows of the recorded training" in again.err
+    assert "without those that requests have forgotten since" in again.err
+    Path("private").rename("after/private")
     (folder / "left.py").write_text(
         "from train import rows as old\ndef rows():\n    x, y, names = old()\n"
         f"    keep = [i for i, name in enumerate(names) if name not in {FORGET!r}]\n"
@@ -209,6 +218,8 @@ def test_the_next_record_knows_nothing_of_what_went(folder):
     used = spotless("scrub", "--training", "run", "--forget", "next.csv", "--accept-damage", "--out", "second")
     assert used.code == 3
     assert "training records run/training.json were used by a request before" in used.err
+    assert "serves       no request: it has served one" in spotless("inspect", "run").out
+    assert "serves       the next request" in spotless("inspect", "after/training.json").out
     assert "Go on from the network and the training records in after" in used.err
     words = ("scrub", "--training", "after", "--data", "left.py:rows", "--forget", "next.csv", "--accept-damage")
     served = spotless(*words, "--out", "second")

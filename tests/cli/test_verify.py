@@ -95,6 +95,15 @@ def test_a_verdict_that_is_changed_everywhere_but_on_the_page_is_found_without_t
     assert spotless("verify", "run").code == 7
 
 
+def test_a_count_that_was_changed_is_a_digest_that_does_not_match(run):
+    """The fault before: counts that do not add up were told as a file that is no receipt, with exit code 3."""
+    text = (run / "receipt.json").read_text()
+    (run / "receipt.json").write_text(text.replace('"matched": 3', '"matched": 2'))
+    ended = spotless("verify", "run")
+    assert ended.code == 7, ended.err
+    assert "was changed after it was written" in ended.err
+
+
 def test_no_subject_no_report_and_no_network_are_found(run):
     forge(run, lambda receipt: receipt.update(subject=[]), again=True)
     (run / "scrubbed.safetensors").unlink()

@@ -103,7 +103,7 @@ def test_without_kept_data_requests_still_follow_each_other():
 
 
 def test_the_request_tells_counts_only():
-    assert str(Request("ids", 3, 1, 2)) == "ids: 3 rows matched, 1 ids missing, 2 duplicates"
+    assert str(Request("ids", 3, 1, 2)) == "ids: 3 rows matched, 1 id missing, 2 duplicates"
 
 
 def test_other_data_is_passed_on():

@@ -34,3 +34,4 @@ def test_the_page_runs_from_top_to_bottom(tmp_path):
         else:
             assert block.text == printed
     assert (tmp_path / "after/training.json").is_file()
+    assert (tmp_path / "later/receipt.json").is_file()

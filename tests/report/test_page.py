@@ -10,7 +10,7 @@ import pytest
 
 from spotlessnet.auditing.audit_report import Cost, Curves
 from spotlessnet.auditing.rows import Row
-from spotlessnet.auditing.verdict import NEVER_SAW
+from spotlessnet.auditing.verdict import NEVER_SAW, Checks
 from spotlessnet.auditing.wording import NEXT
 from spotlessnet.report.exports import as_csv, as_json_lines, as_model_card
 from spotlessnet.report.number import number
@@ -171,10 +171,22 @@ def test_numbers_are_short():
 
 
 def test_plain_words_name_the_count():
-    assert "about 25 forgotten rows" in in_plain_words(report())
+    assert "the 25 forgotten rows" in in_plain_words(report())
 
 
 def test_a_notebook_shows_the_page_in_a_frame_of_its_own():
     shown = report()._repr_html_()
     assert shown.startswith('<iframe srcdoc="&lt;!DOCTYPE html&gt;')
     assert "✓ Forgotten" in shown
+
+
+@pytest.mark.parametrize("resolution", [math.inf, math.nan, 3.2])
+def test_what_cannot_be_seen_has_no_number(resolution):
+    told = report("inconclusive")
+    checks = [replace(c, note="beyond matched controls nan [-inf, inf]") for c in told.checks]
+    assert told.verdict is not None
+    verdict = replace(told.verdict, resolution=resolution, checks=Checks(checks))
+    text = html.unescape(page(replace(told, verdict=verdict)))
+    assert "Not even the whole of the original's memory" in text
+    assert not re.search(r"\b(inf|nan)\b", re.sub(r"<style.*?</style>", "", text, flags=re.S))
+    assert "inf" not in str(verdict).partition("\n")[0].partition("(")[2]

@@ -163,3 +163,11 @@ def test_hostile_names_are_escaped_wherever_the_page_shows_them():
     )
     assert "<script" not in text
     assert html.escape(evil, quote=False).split("&lt;")[1] in text
+
+
+def test_limits_of_shares_are_shares():
+    few = [Row("x", "retrained", "error", seed, value, unit="share of rows") for seed, value in enumerate((0.0, 0.5))]
+    assert summarise(few)[0].limits == (0.0, 1.0)
+    other = [replace(row, unit="nats") for row in few]
+    assert summarise(other)[0].limits[0] < 0
+    assert math.isinf(summarise(few[:1])[0].limits[1])

@@ -30,6 +30,7 @@ from spotlessnet.requests.audits import LEAST
 from spotlessnet.requests.case import Case
 from spotlessnet.requests.effects import held_later
 from spotlessnet.requests.methods import BEST, FALLBACK, TAUGHT, default
+from spotlessnet.requests.planning import plan_of
 from spotlessnet.store.receipts import verify
 from spotlessnet.store.schema import mistakes
 from tests.cli.workshop import spotless
@@ -217,7 +218,7 @@ REFUSED: dict[str, tuple[dict[str, object], type[SpotlessError], str]] = {
     "parts of rows": ({"forget": [0.5]}, SettingError, "must hold row numbers, but holds '0.5'"),
     "ids without the data's": ({"forget": ["ann"]}, SettingError, "give those of the data too"),
     "a number": ({"forget": 3}, SettingError, "`forget` must be row numbers"),
-    "a list that is not there": ({"forget": "nowhere.csv"}, DataError, "There is no file nowhere.csv"),
+    "a list that is not there": ({"forget": "nowhere.csv"}, DataError, "there is no file 'nowhere.csv'"),
     "too few ids": ({"forget": ["ann"], "ids": ["ann"]}, DataError, "one id for each of 90"),
     "a misspelt method": ({"method": "ntkk"}, SettingError, "Did you mean 'ntk'"),
     "a misspelt setting": ({"method": "ntk", "settings": {"dampin": 1}}, SettingError, "Did you mean 'damping'"),
@@ -371,3 +372,42 @@ def test_what_unlearn_gave_is_known_to_follow_a_request():
         # Also where somebody says otherwise, as a file may.
         first = replace(fold_models, after_requests=False)
         assert held_later(first, None, trained.model).after_requests == later
+
+
+def test_a_list_with_several_columns_is_read_by_the_name_of_one(tmp_path):
+    model, _, x, y = problem()
+    (tmp_path / "gone.csv").write_text("name,email\nJane,3@mail.org\nJoe,14@mail.org\n")
+    emails = [f"{i}@mail.org" for i in range(len(y))]
+    asked: dict[str, Any] = {"ids": emails, "method": "ntk", "accept_damage": True}
+    path = tmp_path / "gone.csv"
+    for how in ({"forget": path, "id_column": "email"}, {"forget": sn.ids(path, column="email")}):
+        done = sn.unlearn(model, (x, y), **asked, **how)
+        assert done.receipt["predicate"]["request"]["matched"] == 2
+        assert repr(done) == "Unlearned(ntk, 2 rows forgotten, no audit, nothing written)"
+    with pytest.raises(DataError, match=r"none is 'id'\. Name the column .* in Python `id_column=`"):
+        sn.unlearn(model, (x, y), **asked, forget=path)
+    with pytest.raises(DataError, match=r"there is no file '3@mail\.org'\. Give one id as a list"):
+        sn.unlearn(model, (x, y), **asked, forget="3@mail.org")
+    with pytest.raises(DataError, match=r"in Python `sn\.ids\(\.\.\., allow_missing=True\)`"):
+        sn.unlearn(model, (x, y), **asked, forget=["nobody"])
+
+
+def test_the_plan_of_a_result_has_the_lines_of_its_audit():
+    model, start, x, y = problem()
+    said: list[str] = []
+    plan = plan_of(Case.of({"model": Trained.of(model, init=start, recipe=RECIPE), "data": sn.Data.of((x, y)),
+                            "forget": sn.rows(FORGET)}))  # fmt: skip
+    assert not any(line.startswith("audit") for line in plan.lines())
+    assert "beside Python, torch" in str(plan)
+    with pytest.raises(KeyboardInterrupt):
+        sn.unlearn(model, (x, y), forget=FORGET, init=start, recipe=RECIPE, audit=True, say=_stop_at("total", said))
+    assert any("beside looking at the networks, the figures and the report" in line for line in said)
+
+
+def _stop_at(word: str, said: list[str]) -> Any:
+    def say(line: str) -> None:
+        said.append(line)
+        if line.startswith(word):
+            raise KeyboardInterrupt
+
+    return say

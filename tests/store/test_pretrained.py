@@ -255,3 +255,12 @@ def test_the_command_gives_back_adapters_alone(tmp_path, monkeypatch):
     assert adapters
     assert all(torch.equal(value, kept[name]) for name, value in adapters.items())
     assert spotless("verify", "out").code == 0
+
+
+def test_others_may_read_a_folder_as_far_as_the_umask_lets_them(tmp_path, capfd):
+    """The fault before: weights were for their owner alone, and no server could read them."""
+    save_pretrained(gpt2(), tmp_path / "saved")
+    wanted = tmp_path / "plain"
+    wanted.touch()
+    assert {path.stat().st_mode for path in (tmp_path / "saved").iterdir()} == {wanted.stat().st_mode}
+    assert "%" not in capfd.readouterr().err

@@ -1,6 +1,7 @@
 """Trainers of other frameworks: a retraining by the adapter is the training that a script would do, to the bit."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -133,3 +134,17 @@ def test_lightning_that_is_not_there_is_named(monkeypatch):
     monkeypatch.setattr(adapter, "import_module", absent)
     with pytest.raises(NeedError, match="Install it: `pip install lightning`"):
         LightningTrainer(epochs=1, batch_size=8)(nn.Linear(1, 1), rows, 0)
+
+
+@pytest.mark.parametrize(
+    ("trainer", "few"),
+    [
+        (HuggingFaceTrainer(SimpleNamespace(num_train_epochs=3, max_steps=-1)), False),
+        (HuggingFaceTrainer(SimpleNamespace(num_train_epochs=3, max_steps=10)), True),
+        (HuggingFaceTrainer(SimpleNamespace(num_train_epochs=0.3, max_steps=-1)), True),
+        (LightningTrainer(3, 8), False),
+        (LightningTrainer(3, 8, options={"limit_train_batches": 2}), True),
+    ],
+)
+def test_trainings_that_are_cut_short_by_their_arguments_may_read_few_rows(trainer, few):
+    assert trainer.reads_some_rows is few

@@ -1,6 +1,8 @@
 """Networks that a function of the user's own trains: it is called as agreed, and what it learnt comes back whole."""
 
+import pickle
 import random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ from torch.nn.functional import cross_entropy, dropout
 from torch.utils.data import DataLoader
 
 from spotlessnet.core.data import Data
-from spotlessnet.core.errors import MismatchError, NeedError, NumericsError, SettingError
+from spotlessnet.core.errors import DataError, MismatchError, NeedError, NumericsError, SettingError
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.scrub import chain
 from spotlessnet.core.split import Split
@@ -93,6 +95,7 @@ def test_a_function_that_leaves_seeding_to_others_repeats_itself(made):
     drawn: list[tuple[float, float, float]] = []
 
     def careless(model, examples: Examples, seed: int) -> nn.Module:
+        examples.tensors()
         drawn.append((float(torch.rand(())), float(np.random.rand()), random.random()))
         with torch.no_grad():
             model.head.bias.add_(torch.randn(3))
@@ -261,3 +264,63 @@ def test_trainers_that_break_the_contract_are_told_so(made):
     with pytest.raises(NeedError, match=r"no init\. Give both.*or `trainer=\.\.\.`"):
         Retrain()(Trained.of(begin(), trainer=my_train), split)
     assert Trained.of(begin(), trainer=Recipe(epochs=2)).recipe == Recipe(epochs=2)
+
+
+def test_a_trainer_that_cannot_be_called_as_agreed_is_refused_before_any_work():
+    def two(model, examples):
+        return model
+
+    def four(model, examples, seed, rate):
+        return model
+
+    wrong: list[tuple[Any, str]] = [
+        (two, r"two\(model, examples\)"),
+        (four, r"four\(model, examples, seed, rate\)"),
+    ]
+    for trainer, its in wrong:
+        with pytest.raises(SettingError, match=rf"must be `train\(model, examples, seed\)`.* but .*{its}"):
+            Trained.of(begin(), trainer=trainer)
+    Trained.of(begin(), trainer=lambda *anything, rate=0.1: anything[0])
+
+
+def test_a_training_on_data_of_its_own_is_refused(rows, made):
+    _, split = made
+
+    def cheats(model, examples, seed, epochs=1):
+        return my_train(model, rows, seed, epochs)
+
+    def peeks(model, examples, seed, epochs=1):
+        examples[0]
+        return my_train(model, rows, seed, epochs)
+
+    def told(trainer, count):
+        with pytest.raises(DataError, match=rf"must train on `examples`.*read {count} of {len(split.retain)} of them"):
+            train(Trained.of(begin(), init=begin(), trainer=trainer), split.retain)
+
+    told(cheats, 0)
+    told(peeks, 1)
+    peeks.reads_some_rows = True  # type: ignore[attr-defined]  # as the page says
+    train(Trained.of(begin(), init=begin(), trainer=peeks), split.retain)
+    cheats.reads_some_rows = True  # type: ignore[attr-defined]  # as the page says
+    told(cheats, 0)
+
+
+def test_rows_are_counted_however_they_are_read(rows):
+    def examples():
+        return Examples(Data.of(rows))
+
+    one = examples()
+    assert (one.rows_read, repr(one)) == (0, f"Examples({len(rows)} rows)")
+    one[3], one[3], one[-1]
+    assert one.rows_read == 2
+    for read in (
+        list,
+        lambda e: e.tensors(),
+        lambda e: e.rows,
+        lambda e: pickle.dumps(e),
+        lambda e: list(DataLoader(e, batch_size=16, num_workers=1)),
+        lambda e: list(DataLoader(torch.utils.data.Subset(e, range(len(e))), batch_size=16)),
+    ):
+        one = examples()
+        read(one)
+        assert one.rows_read == len(rows)

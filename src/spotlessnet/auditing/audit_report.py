@@ -12,6 +12,9 @@ from spotlessnet.auditing.wording import NEXT
 from spotlessnet.core.deprecated import AcceptsOldNames, OldName
 from spotlessnet.store.receipts import without_figures
 
+LONGEST = 300
+"""Signs of a reason where a report is shown in one line."""
+
 
 @dataclass(frozen=True)
 class Cost:
@@ -78,7 +81,8 @@ class AuditReport(metaclass=AcceptsOldNames):
 
     def __repr__(self) -> str:
         # Rows and curves by the thousand tell nobody anything; `write_report` shows them.
-        return f"AuditReport({self.title!r}, method={self.method!r}, outcome={self.outcome!r}, {len(self.rows)} rows)"
+        why = self.reason if len(self.reason) <= LONGEST else f"{self.reason[: LONGEST - 1]}…"
+        return f"AuditReport({self.title!r}, method={self.method!r}, {self.outcome}: {why})"
 
     @property
     def checks(self) -> Checks:

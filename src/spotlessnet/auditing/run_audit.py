@@ -9,11 +9,12 @@ from spotlessnet.auditing.battery import battery_rows, delivered_rows, readouts_
 from spotlessnet.auditing.curves import curves_of, label_probabilities, watched_training
 from spotlessnet.auditing.equivalence import attack_check, judge_networks
 from spotlessnet.auditing.networks import Networks
+from spotlessnet.auditing.own_training import learnt_elsewhere
 from spotlessnet.auditing.seeds import scrub_seed
 from spotlessnet.auditing.shadow_attack import u_lira
 from spotlessnet.auditing.summary import ORIGINAL, RETRAINED
 from spotlessnet.auditing.verdict import NEVER_SAW, Verdict
-from spotlessnet.auditing.wording import never_saw
+from spotlessnet.auditing.wording import never_saw, not_as_retrained, sentence
 from spotlessnet.core.deprecated import accepts_old_names
 from spotlessnet.core.progress import Meter, track, working
 from spotlessnet.core.scrub import Scrub, declared_by
@@ -25,7 +26,7 @@ from spotlessnet.store.receipts import LIMITS, environment
 from spotlessnet.training.fit import UNCOUPLED
 from spotlessnet.training.kept import KNOW_THE_ROWS
 from spotlessnet.training.many import Executor
-from spotlessnet.training.pairs import train_pairs
+from spotlessnet.training.pairs import Trainings, train_pairs
 
 SMALL = 200_000
 """Weights up to which networks of all seeds are trained as one program."""
@@ -36,12 +37,13 @@ NOT_SHOWN = (
     "No attack on gradients, on intermediate layers, by relearning or over many requests was judged.",
     "Optimiser state is not touched: if it was kept, it still carries the rows. Destroy it.",
 )
+STOOD_STILL = "BatchNorm statistics were not moved by training, so they carry nothing of the rows."
 STATISTICS = (
     "BatchNorm statistics are not touched: if training moved them, they still carry the rows.",
     "BatchNorm statistics are compared as they would be deployed: those of retrained networks are their own, those of "
     "scrubbed ones were trained or estimated anew without the rows.",
 )
-"""Of networks whose statistics training left alone, or is not known to have moved; and of those where it moved them."""
+"""Of networks whose statistics training is not known to have moved; and of those where it moved them."""
 
 
 @accepts_old_names(again="rerun_command")
@@ -96,7 +98,7 @@ def audit(
         title=title,
         method=name,
         rows=tuple(rows),
-        verdict=by_construction(verdict) if never_sees(scrub, trainings.original[0], split) else verdict,
+        verdict=_in_its_light(verdict, scrub, trainings, split),
         request=request_of(split),
         settings=_settings(scrub),
         assumed=list(diagnostics.assumed),
@@ -120,20 +122,37 @@ def never_sees(scrub: Scrub, original: Trained, split: Split) -> bool:
     return not (running_norms(original.model) and carried)
 
 
-def by_construction(verdict: Verdict) -> Verdict:
+def _in_its_light(verdict: Verdict, scrub: Scrub, trainings: Trainings, split: Split) -> Verdict:
+    """The verdict, where what the method can have seen is known too."""
+    if verdict.outcome != "inconclusive" or not never_sees(scrub, trainings.original[0], split):
+        return verdict
+    return by_construction(verdict, learnt_elsewhere(trainings.retrained, split))
+
+
+def by_construction(verdict: Verdict, doubt: str = "") -> Verdict:
     """The verdict on a method that never sees the forgotten rows: no proof is asked of an audit that cannot give one.
 
     What the audit shows still counts: a difference that is surely there, and a network that is worse on test rows.
+
+    **Arguments:**
+
+    - `doubt`: what speaks against it that rows were never seen, if anything does.
     """
     damaged = any(check.guards and check.state != "same" for check in verdict.checks)
     if verdict.outcome != "inconclusive" or damaged:
         return verdict
+    shown = [sentence(check) for check in verdict.checks if check.state == "different"]
+    if shown or doubt:
+        return replace(verdict, reason=not_as_retrained(verdict.reason, [*shown, *([doubt] if doubt else [])]))
     return replace(verdict, outcome=NEVER_SAW, reason=never_saw(verdict.reason))
 
 
 def _limits(original: Trained, split: Split, executor: Executor | None = None) -> tuple[str, ...]:
     """What the report cannot say of such a network, and how its trainings were coupled if not by a recipe."""
-    said = (*NOT_SHOWN, STATISTICS[original.statistics_moved]) if running_norms(original.model) else NOT_SHOWN
+    said: tuple[str, ...] = NOT_SHOWN
+    if running_norms(original.model):
+        known = original.statistics_moved or original.may_have_moved_statistics
+        said = (*NOT_SHOWN, STATISTICS[original.statistics_moved] if known else STOOD_STILL)
     if executor is not None and executor.folder is not None:
         said = (*said, KNOW_THE_ROWS)
     kind = kind_of(original, split.forget)

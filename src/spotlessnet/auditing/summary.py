@@ -9,6 +9,9 @@ from spotlessnet.core.intervals import Interval, t_interval
 
 RETRAINED = "retrained"
 ORIGINAL = "original"
+SHARES = ("share of rows", "AUC")
+"""Units of readouts that lie between 0 and 1."""
+
 UNKNOWN = Interval(math.nan, math.nan, math.nan)
 
 
@@ -41,6 +44,14 @@ class Line:
     censored: int = 0
     note: str = ""
     broken: int = 0
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """Limits of the mean as a reader is shown them: of a share none that it cannot have, however few the seeds."""
+        low, high = self.mean.low, self.mean.high
+        if self.unit not in SHARES or not (math.isfinite(low) and math.isfinite(high)):
+            return low, high
+        return max(0.0, low), min(1.0, high)
 
     @property
     def miss(self) -> str:

@@ -161,5 +161,6 @@ class Verdict(metaclass=AcceptsOldNames):
     findings = OldName("checks")
 
     def __str__(self) -> str:
-        head = f"{self.outcome}: {self.reason} (resolution {self.resolution:.2g})"
+        known = f" (resolution {self.resolution:.2g})" if math.isfinite(self.resolution) else ""
+        head = f"{self.outcome}: {self.reason}{known}"
         return "\n".join([head, *(f"  {check}" for check in self.checks)])

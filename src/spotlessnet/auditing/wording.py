@@ -69,6 +69,11 @@ def never_saw(reason: str) -> str:
     )
 
 
+def not_as_retrained(reason: str, shown: Sequence[str]) -> str:
+    """Why a method that never reads the forgotten examples is not believed without proof."""
+    return f"{reason}. The method is to train on the other examples alone, and yet {'; and '.join(shown)}"
+
+
 def too_few(seeds: int, least: int) -> str:
     """Of a verdict over too few trainings."""
     return f"{seeds} pairs of trainings are too few, at least {least} are needed"

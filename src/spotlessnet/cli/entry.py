@@ -242,10 +242,9 @@ def _told(code: int) -> int:
     _hush()
     # Typer turns an interrupt into a mere code, so this is said in one place for all the ways it comes.
     if code == 130:
-        print(
-            "interrupted: nothing half-written was left; run it again, with --resume where the command has it",
-            file=sys.stderr,
-        )
+        print("interrupted: nothing half-written was left; run it again", file=sys.stderr)
+    if code and (leaving := sys.modules.get("spotlessnet.requests.leaving")) is not None and (left := leaving.told()):
+        print(printable(left), file=sys.stderr)
     return code
 
 

@@ -43,13 +43,17 @@ def _other(path: Path) -> dict[str, Any]:
 
 
 def _record(path: Path) -> dict[str, Any]:
+    from spotlessnet.requests.lineage import Lineage
+    from spotlessnet.requests.recorded import RECORDS
     from spotlessnet.store.training_record import SOURCES, read_record, read_rows
 
     record = read_record(path.parent)
     named = {name: source.spec for name in SOURCES if (source := getattr(record, name)) is not None}
     told = {name: getattr(record, name) for name in ("recipe", "seed", "id_column", "device", "packages", "requests")}
     record.check_files(path.parent)
-    return {"kind": "training", **named, **told, "rows": len(read_rows(path.parent).keys)}
+    spent = Lineage(path, RECORDS).is_used_up
+    serves = "no request: it has served one, and the folder that wrote goes on" if spent else "the next request"
+    return {"kind": "training", **named, **told, "rows": len(read_rows(path.parent).keys), "serves": serves}
 
 
 def _receipt(path: Path) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from typing import Any
 
 from spotlessnet.core.progress import Running, seconds_in_words
 
-FIRST = 2.0
-"""Seconds until the first line where there is no terminal: shorter work is soon over."""
+FIRST = 0.8
+"""Seconds until the first line where there is no terminal: whoever waits a second wonders."""
 
 PAUSE = 10.0
 """Seconds between two lines, at least."""

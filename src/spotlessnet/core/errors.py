@@ -83,6 +83,15 @@ def shown(value: object) -> str:
         return "a value too long to show"
 
 
+def count_of(number: int, what: str) -> str:
+    """So many of something, in words.
+
+    >>> count_of(1, "row"), count_of(25, "row")
+    ('1 row', '25 rows')
+    """
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
 def _is_finite(value: float) -> bool:
     try:
         return math.isfinite(value)

@@ -47,7 +47,15 @@ class Listing:
         """The ids, less a first line that heads a column and that no row has while rows have others of the list."""
         first, rest = self.ids[:1], self.ids[1:]
         is_header = self.may_have_header and first and first[0] not in known and any(name in known for name in rest)
-        return rest if is_header and self._is_head(first[0]) else self.ids
+        if not is_header or not self._is_head(first[0]):
+            return self.ids
+        # Nobody need name the usual column; whoever names another means it.
+        if self.column not in ("id", "row", first[0]) and first[0].lower() != self.column.lower():
+            raise DataError(
+                f"The forget list has the column {first[0][:40]!r} alone, but {self.column!r} was named. Name that "
+                "one, if it holds the ids."
+            )
+        return rest
 
     def _is_head(self, text: str) -> bool:
         parts = [part.removesuffix("s") for part in re.split("[ _-]", text.lower())]
@@ -84,9 +92,10 @@ def read_list(path: Path, column: str = "id") -> Listing:
     """A csv, json, jsonl or txt file of ids.
 
     Text: one id a line; a line that begins with `#` is a comment, and anywhere else `#` is part of the id. Csv: the
-    named column, or the only one; each line has as many cells as the first. Where the only one has another name, that
-    is one of `HEADERS` (`people`, `user_id`), or it is an id. Json: a list of ids or of objects with that name, one
-    list in one file. Space around an id does not count.
+    named column, or the only one; each line has as many cells as the first. Cells stand apart by commas, or by
+    semicolons or tabs where the first line has none of them and names the column. Where the only one has another name,
+    that is one of `HEADERS` (`people`, `user_id`), or it is an id. Json: a list of ids or of objects with that name,
+    one list in one file. Space around an id does not count.
     """
     if not path.exists():
         raise DataError(f"There is no forget list at {path}. Give the path of a csv, json, jsonl or txt file.")
@@ -115,7 +124,7 @@ def _read_text(text: str, path: Path, column: str) -> Listing:
 
 def _read_csv(text: str, path: Path, column: str) -> Listing:
     # A quoted id may hold a line's end. Strict: a quote that is never closed would swallow all ids after it.
-    table = csv.reader(io.StringIO(text, newline=""), strict=True)
+    table = csv.reader(io.StringIO(text, newline=""), delimiter=_delimiter(text, column), strict=True)
     try:
         header = [cell.strip() for cell in next(table, [])]
         _check_header(header, path)
@@ -125,8 +134,17 @@ def _read_csv(text: str, path: Path, column: str) -> Listing:
         raise DataError(f"The forget list {path} is not a readable csv file ({e}).") from e
     raise DataError(
         f"The forget list {path} has the columns {', '.join(header[:SHOWN])}, but none is {column!r}. "
-        "Name the column that holds the ids."
+        "Name the column that holds the ids: `--id-column`, in Python `id_column=`."
     )
+
+
+def _delimiter(text: str, column: str) -> str:
+    """What stands between cells: a comma, or what some spreadsheets write, where the column is so found by its name."""
+    first = text.partition("\n")[0]
+    if "," in first:
+        return ","
+    cells = {mark: [cell.strip().strip('"') for cell in first.split(mark)] for mark in (";", "\t") if mark in first}
+    return next((mark for mark, names in cells.items() if column in names), ",")
 
 
 def _check_header(header: list[str], path: Path) -> None:

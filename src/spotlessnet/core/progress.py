@@ -159,6 +159,9 @@ if hasattr(os, "register_at_fork"):
 atexit.register(hush)
 
 
+UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
 def seconds_in_words(value: float) -> str:
     """For people.
 
@@ -367,3 +370,16 @@ class Made(TorchDispatchMode):
                     self.total, self.widest = self.total + size, max(self.widest, size)
                     self.convolved += size if "convolution" in func._schema.name else 0
         return made
+
+
+def size_in_words(bytes: float) -> str:
+    """For people.
+
+    >>> size_in_words(24_000), size_in_words(3 * 2**30), size_in_words(float("inf"))
+    ('23 KiB', '3.0 GiB', 'unknown')
+    """
+    if not math.isfinite(bytes):
+        return "unknown"
+    power = next((power for power in range(len(UNITS)) if bytes < 1024 ** (power + 1)), len(UNITS) - 1)
+    value = bytes / 1024**power
+    return f"{value:.0f} {UNITS[power]}" if value >= 10 or not power else f"{value:.1f} {UNITS[power]}"

@@ -49,7 +49,8 @@ class RecordedRows:
         if unknown:
             raise MismatchError(
                 f"{unknown} of {len(data)} rows of {what} are not among the {len(self.keys)} rows of the recorded "
-                "training: their contents have changed, or these are other data. Give the rows that it was trained on."
+                "training: their contents have changed, or these are other data. Give the rows that it was trained on, "
+                "without those that requests have forgotten since."
             )
         if missing:
             raise MismatchError(

@@ -222,7 +222,12 @@ class Scrub(metaclass=AcceptsOldNames):
         if split.kept is None:
             return
         kept, gone = len(split.kept), len(split.forget)
-        if kept == 0 or kept < self.least_kept * (kept + gone):
+        if kept == 0:
+            raise DataError(
+                f"A request must leave training rows, but this one names all {gone}. No network can be made from none: "
+                "destroy the old one, or take rows off the list."
+            )
+        if kept < self.least_kept * (kept + gone):
             raise DataError(
                 f"{type(self).__name__} must keep at least {self.least_kept:.0%} of the training rows, but this "
                 f"request leaves {kept} of {kept + gone}. Train anew on what is left."

@@ -16,7 +16,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from spotlessnet.core.data import Data, spelled
-from spotlessnet.core.errors import DataError, NeedError
+from spotlessnet.core.errors import DataError, NeedError, count_of
 from spotlessnet.core.id_lists import SHOWN, Listing, read_list
 
 
@@ -40,7 +40,8 @@ class Request:
     comments: int = 0
 
     def __str__(self) -> str:
-        said = f"{self.text}: {self.matched} rows matched, {self.missing} ids missing, {self.duplicates} duplicates"
+        found = f"{count_of(self.matched, 'row')} matched, {count_of(self.missing, 'id')} missing"
+        said = f"{self.text}: {found}, {count_of(self.duplicates, 'duplicate')}"
         skipped = f", {self.comments} comment{'s' if self.comments > 1 else ''} skipped" if self.comments else ""
         return said + skipped
 
@@ -345,7 +346,8 @@ def _matched(
         raise DataError(
             f"Of {len(counts)} {what}, {len(counts) - len(missing)} matched, {len(missing)} missing "
             f"({_some(missing)}), {len(duplicates)} duplicates{f' ({_some(duplicates)})' if duplicates else ''}. "
-            "Correct the list, or allow missing ids."
+            f"Correct the list, or go on without them (`--allow-missing`, in Python `sn.ids(..., allow_missing=True)`)."
+            f"{' Cells stand apart by semicolons: name the column of ids.' if ';' in missing[0] else ''}"
         )
     if wanted and not matched:
         raise DataError(

@@ -25,7 +25,7 @@ from spotlessnet.core.errors import (
 from spotlessnet.core.loss import LOSSES, CrossEntropy, Loss, PerSample, smoothed
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.source import Inputs
-from spotlessnet.core.trainer import Trainer, epochs_of
+from spotlessnet.core.trainer import Trainer, check_signature, epochs_of
 
 Buffers = Mapping[str, Tensor]
 """By name, as in a state dict."""
@@ -93,6 +93,8 @@ class Trained(metaclass=AcceptsOldNames):
             recipe, trainer = trainer, None
         if recipe is not None and trainer is not None:
             raise SettingError("A network was trained by a recipe or by a trainer, but both were given. Give one.")
+        if trainer is not None:
+            check_signature(trainer)
         # A copy: the caller's module may go on training, and eval mode must not leak into it.
         network = copy.deepcopy(unwrapped(model)).eval()
         taking_part = {n: p.detach() for n, p in network.named_parameters() if p.requires_grad}

@@ -16,7 +16,7 @@ from spotlessnet.auditing.verdict import (
     Checks,
     Verdict,
 )
-from spotlessnet.report.number import number
+from spotlessnet.report.number import number, without_codes
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def told(check: Check) -> Told:
         number(check.value),
         f"{number(check.low)} to {number(check.high)}" if has_limits else "–",
         number(check.margin),
-        check.note,
+        without_codes(check.note),
     )
 
 

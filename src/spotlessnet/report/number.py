@@ -1,6 +1,7 @@
 """`number`: a number as people read it."""
 
 import math
+import re
 from typing import Any
 
 
@@ -17,3 +18,12 @@ def number(value: Any) -> str:
     if math.isinf(value):
         return "∞" if value > 0 else "−∞"
     return f"{value:.3g}"
+
+
+def without_codes(text: str) -> str:
+    """A text for reading, in which infinite and unknown numbers have signs that people know.
+
+    >>> without_codes("0.1 [-inf, inf], single nan; information")
+    '0.1 [−∞, ∞], single –; information'
+    """
+    return re.sub(r"\bnan\b", "–", re.sub(r"\binf\b", "∞", text.replace("-inf", "−inf")))

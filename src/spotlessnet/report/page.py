@@ -9,6 +9,7 @@ from spotlessnet.auditing.audit_report import AuditReport
 from spotlessnet.auditing.summary import RETRAINED, summarise
 from spotlessnet.auditing.verdict import NEVER_SAW
 from spotlessnet.auditing.wording import NEXT
+from spotlessnet.core.errors import count_of
 from spotlessnet.report.channels import bands, channels
 from spotlessnet.report.chips import self_tests, told
 from spotlessnet.report.figures import pictures
@@ -34,6 +35,7 @@ def page(report: AuditReport) -> str:
         summary=in_plain_words(report),
         next_step=as_sentence(NEXT[outcome]),
         why=as_sentence(report.reason),
+        resolution=_resolution(report),
         request_line=_request_line(report),
         header=header_of(report),
         checks=[told(check) for check in report.checks],
@@ -59,7 +61,8 @@ def header_of(report: AuditReport) -> dict[str, str]:
 
 def in_plain_words(report: AuditReport) -> str:
     """The verdict for a reader who knows no statistics."""
-    rows = report.request.get("rows to forget", "the")
+    count = report.request.get("rows to forget")
+    rows = "the forgotten rows" if count is None else f"the {count_of(count, 'forgotten row')}"
     if report.verdict is None:
         return (
             "No verdict was asked for. A verdict compares the scrubbed network with several networks that were trained "
@@ -67,8 +70,8 @@ def in_plain_words(report: AuditReport) -> str:
         )
     beginnings = {
         "forgotten": (
-            f"After scrubbing, the network answers about {rows} forgotten rows like networks that never saw them, as "
-            "closely as this audit can see."
+            f"After scrubbing, the network answers {rows} like networks that never saw them, as closely as this audit "
+            "can see."
         ),
         "not forgotten": (
             "The network still differs from networks that never saw the rows, by more than chance and more than is "
@@ -76,11 +79,19 @@ def in_plain_words(report: AuditReport) -> str:
         ),
         "inconclusive": "This audit can say neither that the rows are forgotten nor that they are remembered.",
         NEVER_SAW: (
-            f"The new network was trained without the {rows} rows to forget, so it cannot remember them. The audit "
-            "found no trace of them, and none could be expected."
+            f"The new network was trained without {rows}, so it cannot remember them. The audit found no trace of "
+            "them, and none could be expected."
         ),
     }
     return beginnings[report.verdict.outcome]
+
+
+def _resolution(report: AuditReport) -> str:
+    """How small a remainder could have been seen."""
+    share = math.nan if report.verdict is None else report.verdict.resolution
+    if not share < 1:  # NaN too
+        return "Not even the whole of the original's memory of the rows can be seen with so many."
+    return f"What remains below {share:.0%} of the original's memory cannot be seen with so many.".replace("%", " %")
 
 
 def as_sentence(text: str) -> str:
@@ -109,4 +120,4 @@ def cost_in_words(report: AuditReport) -> str:
 def _request_line(report: AuditReport) -> str:
     asked = report.request.get("asked for", "a request to forget")
     count = report.request.get("rows to forget")
-    return f"{asked}" if count is None else f"{asked} — {count} rows to forget with {report.method}"
+    return f"{asked}" if count is None else f"{asked} — {count_of(count, 'row')} to forget with {report.method}"

@@ -54,7 +54,7 @@ def readout_rows(
 def _cell(line: Line | None, checks: Checks, band: Band) -> Cell | None:
     if line is None or math.isnan(line.mean.value):
         return None
-    low, high = line.mean.low, line.mean.high
+    low, high = line.limits
     interval = f"{number(low)} to {number(high)}" if math.isfinite(low) else ""
     return Cell(("> " if line.censored else "") + number(line.mean.value), interval, mark(line, checks, band))
 

@@ -17,9 +17,9 @@ from spotlessnet.core.trained import Trained
 from spotlessnet.readouts.scores import IN_WORDS, kind_of, scores
 from spotlessnet.requests.case import Case, as_flag, inputs_of
 from spotlessnet.requests.folder import PRETRAINED, SCRUBBED, TELLING, Folder
-from spotlessnet.requests.loading import OF_ONE_REQUEST, neutral
+from spotlessnet.requests.loading import OF_ONE_REQUEST, need_inputs, neutral
 from spotlessnet.requests.methods import for_other_networks
-from spotlessnet.requests.planning import Plan, plan_of
+from spotlessnet.requests.planning import Plan, check_words, plan_of
 from spotlessnet.requests.recorded import fields_of
 from spotlessnet.training.many import Executor
 
@@ -114,11 +114,12 @@ def _time_of_audit(plan: Plan, settings: Audit) -> list[str]:
     if not isfinite(usual):
         return ["        time not known: nobody has counted what one training or the method takes"]
     both = seconds_in_words(usual + plan.cost.seconds), seconds_in_words(most + plan.cost.at_most)
+    beside = "beside looking at the networks, the figures and the report"
     # A trainer of somebody else sets up, logs and evaluates: on small data that takes longer than its steps.
     own = f"; in plain steps, and {plan.cost.by} may do far more" if plan.cost.by else ""
     return [
-        f"        about {seconds_in_words(usual)}, at most {seconds_in_words(most)}{own}",
-        f"total   about {both[0]}, at most {both[1]}, beside reading and writing{own}",
+        f"        about {seconds_in_words(usual)}, at most {seconds_in_words(most)}, {beside}{own}",
+        f"total   about {both[0]}, at most {both[1]}, beside reading and writing and what is named above{own}",
     ]
 
 
@@ -155,6 +156,8 @@ def audit_case(
     case.need("out")
     assert case.out is not None
     folder = Folder(case.out, resume, case.private_days)
+    need_inputs(case, "forget")
+    check_words(case)
     folder.check(inputs_of(case))
     plan = plan_of(case)
     for line in [*plan.lines(), *audit_plan(plan, settings)]:

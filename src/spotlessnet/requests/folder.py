@@ -7,7 +7,6 @@ import hmac
 import json
 import os
 import secrets
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -16,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from spotlessnet.core.data import Data, keyed_digests
-from spotlessnet.core.errors import DataError, IntegrityError, ResourceError, SpotlessError
+from spotlessnet.core.errors import DataError, IntegrityError, ResourceError, count_of
 from spotlessnet.core.files import opened, overwrite, overwrite_leftovers, read_whole, sha256, sweep, write_whole
+from spotlessnet.requests.leaving import clear
 from spotlessnet.store.checkpoints import AFTER, SINGLE, read_metadata
 from spotlessnet.store.receipts import as_json, digest_of, identity_of, keyed, loads_once, plain, read_receipt, verify
 
@@ -263,8 +263,8 @@ class Folder:
         holds = sorted(p.name for p in self.path.iterdir()) if self.path.is_dir() else []
         if holds and not self.again:
             raise DataError(
-                f"--out {self.path} holds {len(holds)} files already, and nothing is ever overwritten. Choose another "
-                "folder, or --resume the request that began there."
+                f"--out {self.path} holds {count_of(len(holds), 'file')} already, and nothing is ever overwritten. "
+                "Choose another folder, or --resume the request that began there."
             )
         if holds and self.private.is_purged:
             raise DataError(
@@ -289,18 +289,10 @@ class Folder:
             self.private.begin(self.days)
             try:
                 yield
-            except SpotlessError:
-                # Nothing was done, so that nothing of this run may stay; what an earlier one began is left to it.
-                if not begun and self._is_untouched():
-                    shutil.rmtree(private)
-                    if made:
-                        self.path.rmdir()
+            except BaseException as e:
+                if not self.receipt.is_file():
+                    clear(self.path, e, made=made, keep=begun or (private / TRAININGS).exists())
                 raise
-
-    def _is_untouched(self) -> bool:
-        """Whether a run wrote nothing but what it was asked: no network, no refusal, no note of kept trainings."""
-        inside = {p.name for p in self.private.path.iterdir()}
-        return [p.name for p in self.path.iterdir()] == [PRIVATE] and inside <= {SALT, DUE, REQUEST}
 
     def sweep(self) -> None:
         """Remove what a killed run left half-written; files of a living one stay."""

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spotlessnet.core.errors import DataError, ResourceError
+from spotlessnet.core.errors import DataError, NeedError, ResourceError
 from spotlessnet.core.files import read_whole, sha256, sweep, write_whole
+from spotlessnet.requests.case import Case
 from spotlessnet.requests.folder import RECEIPT, SCRUBBED
 from spotlessnet.store.receipts import loads_once
 
@@ -192,3 +193,27 @@ def _lock(handle: int, path: Path, what: str) -> None:
         raise ResourceError(
             f"Another request is at work from the {what} {path}. Wait for it, then go on from what it leaves."
         ) from e
+
+
+def files_used(case: Case) -> list[Lineage]:
+    """Who may use files of statistics and of fold models; looked at before the data are read."""
+    found = []
+    for kept, what, name in (
+        (case.statistics, "statistics", "statistics"),
+        (case.fold_models, "fold models", "fold_models"),
+    ):
+        if kept is None:
+            continue
+        if not isinstance(kept, Path):
+            if case.out is None:
+                check_unused(kept, what)  # with a folder the same request may ask for its result again
+            continue
+        if case.out is None:
+            raise NeedError(
+                f"A file of {what} serves one request, whose folder is noted beside it, but this one writes none. Give "
+                f"`out`, or the {what} themselves: `{name}=sn.read_{name}(path)`."
+            )
+        lineage = Lineage(kept, what)
+        lineage.check_free(case.out)
+        found.append(lineage)
+    return found

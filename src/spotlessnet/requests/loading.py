@@ -111,8 +111,10 @@ def load_network(case: Case) -> LoadedNetwork:
     if statistics is not None:
         statistics = held_later(statistics, case.weights, trained.model)
         statistics.check_belongs_to(trained)
-    given = case.reference
-    reference = None if given is None else trained.vector(_named(trained, given) if isinstance(given, Path) else given)
+    reference = case.reference
+    if reference is not None:
+        named = named_weights(trained.module(), reference) if isinstance(reference, Path) else reference
+        reference = trained.vector(named)
     fold_models = case.fold_models
     if isinstance(fold_models, Path):
         fold_models = replace(read_fold_models(fold_models), effects=effects_beside(case.weights))
@@ -123,7 +125,7 @@ def load_network(case: Case) -> LoadedNetwork:
 def load_rows(case: Case, network: LoadedNetwork, *, needs_forget: bool = True) -> LoadedRequest:
     """The rows of a case, divided into those that stay and those that go, and seen to fit its network."""
     # The list first: a misspelt one should not cost the reading of the data.
-    cohort = _cohort(case) if needs_forget else None
+    cohort = cohort_of(case) if needs_forget else None
     train, test = _rows(case, "data")
     test = _rows(case, "test")[0] if case.test is not None else test
     others = {n: _rows(case, n)[0] if getattr(case, n) is not None else None for n in ("validation", "core")}
@@ -176,7 +178,8 @@ def _check_finite(case: Case, contents: Mapping[str, Contents]) -> None:
             )
 
 
-def _cohort(case: Case) -> Cohort:
+def cohort_of(case: Case) -> Cohort:
+    """What a case asks to go; its list is read, and the rows are not."""
     assert case.forget is not None  # `need` has looked
     if isinstance(case.forget, Cohort):
         return case.forget
@@ -264,7 +267,7 @@ def _trained(case: Case, network: nn.Module) -> Trained:
     trained = Trained.of(network, _loss(case), **how)
     if case.init is None:
         return trained
-    start = _named(trained, case.init)  # with its buffers, where they lie in the file
+    start = named_weights(trained.module(), case.init)  # with its buffers, where they lie in the file
     if not bool(trained.vector(start).isfinite().all()):
         raise DataError(f"The start weights {case.init} are not finite. Give the checkpoint that training began at.")
     return Trained.of(network, trained.loss, **how, init=start)
@@ -280,10 +283,6 @@ def _trainer(case: Case) -> Any:
             f"--train {case.train} must be a function `train(model, examples, seed)`, but is {found!r:.80}."
         )
     return found
-
-
-def _named(trained: Trained, path: Path) -> Any:
-    return named_weights(trained.module(), path)
 
 
 def named_weights(model: nn.Module, path: Path) -> Mapping[str, Tensor]:

@@ -10,15 +10,15 @@ import torch
 
 from spotlessnet.auditing.audit_report import AuditReport
 from spotlessnet.core.answers import CHECKED
-from spotlessnet.core.errors import ResourceError
+from spotlessnet.core.errors import ResourceError, count_of
 from spotlessnet.core.gaussian import Gaussian
-from spotlessnet.core.progress import LEFT, available, memory_limit, seconds_in_words, working
+from spotlessnet.core.progress import LEFT, available, memory_limit, seconds_in_words, size_in_words, working
 from spotlessnet.core.scrub import Scrub, Sizes, Work, declared_by
 from spotlessnet.core.split import Request, Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.core.trainer import name_of
 from spotlessnet.requests.case import Case
-from spotlessnet.requests.loading import LoadedRequest, load_network, load_rows, need_inputs
+from spotlessnet.requests.loading import LoadedRequest, cohort_of, load_network, load_rows, need_inputs
 from spotlessnet.requests.methods import FALLBACK, changed, check_method, default, described, scrub_of
 from spotlessnet.requests.recorded import limits_of_record
 from spotlessnet.store.receipts import ASSUMED
@@ -54,7 +54,8 @@ MOVED = 2**26
 
 GIB = 2**30
 
-UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+BESIDE = ", beside Python, torch, the network and the data, and without an audit"
+"""What the memory of a plan leaves out."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ class Estimate:
 
     def lines(self) -> list[str]:
         """For the plan."""
-        memory = f"memory  about {size_in_words(self.memory)} of {size_in_words(self.available)} available"
+        memory = f"memory  about {size_in_words(self.memory)} of {size_in_words(self.available)} available{BESIDE}"
         if math.isnan(self.seconds):
             return [f"time    not known: {self._why_not_known()}", memory]
         share = self.seconds / self.retraining
@@ -119,12 +120,14 @@ class Plan:
     - `scrub`: the method, built once for the whole request.
     - `cost`: what it will take beside retraining.
     - `instead`: why the method is not the usual one, if it is not.
+    - `audit`: what an audit will take, in lines for people; none where none was asked for.
     """
 
     opened: LoadedRequest
     scrub: Scrub
     cost: Estimate
     instead: str = ""
+    audit: tuple[str, ...] = ()
 
     @property
     def method(self) -> str:
@@ -141,7 +144,7 @@ class Plan:
         budget = described(self.scrub)[1].get("budget")
         reasons = [default(case)[1], *([self.instead] if self.instead else [])]
         why = f" (none was named, and {'; '.join(reasons)})" if case.method is None else ""
-        lines = [f"forget  {split.request}; {len(split.retain)} rows stay, {len(split.forget)} go"]
+        lines = [f"forget  {split.request}; {count_of(len(split.retain), 'row')} stay, {len(split.forget)} go"]
         if split.request.copies:
             lines.append(f"copies  {copies_in_words(split.request)}")
         lines.append(f"method  {self.method}" + (f" with noise for {budget}" if budget else "") + why)
@@ -150,7 +153,7 @@ class Plan:
         lines += self.cost.lines()
         lines += self._norms()
         lines.append(f"noise   {self._noise()}")
-        return lines
+        return [*lines, *self.audit]
 
     def _norms(self) -> list[str]:
         """What becomes of BatchNorm's running statistics, where there are any that may know the rows."""
@@ -179,6 +182,12 @@ def plan_of(case: Case) -> Plan:
     """Everything short of the work: imports, checks, estimate, and the refusal of what would not fit."""
     with working("reading and checking"):
         return _plan_of(case)
+
+
+def check_words(case: Case) -> None:
+    """Raise where method, settings or list cannot be what a person meant; neither network nor rows are read."""
+    check_method(case)
+    cohort_of(case)
 
 
 def _plan_of(case: Case) -> Plan:
@@ -385,16 +394,3 @@ def _looking(split: Split, sizes: Sizes) -> Work:
     held_out = split.validation if split.validation is not None else split.test
     rows = sum(min(CHECKED, len(data)) for data in (split.kept, held_out) if data is not None)
     return Work.sure(2 * rows * sizes.answer)
-
-
-def size_in_words(bytes: float) -> str:
-    """For people.
-
-    >>> size_in_words(24_000), size_in_words(3 * 2**30), size_in_words(float("inf"))
-    ('23 KiB', '3.0 GiB', 'unknown')
-    """
-    if not math.isfinite(bytes):
-        return "unknown"
-    power = next((power for power in range(len(UNITS)) if bytes < 1024 ** (power + 1)), len(UNITS) - 1)
-    value = bytes / 1024**power
-    return f"{value:.0f} {UNITS[power]}" if value >= 10 or not power else f"{value:.1f} {UNITS[power]}"

@@ -24,12 +24,18 @@ from spotlessnet.requests.folder import (
 from spotlessnet.requests.lineage import SUFFIX, Lineage
 from spotlessnet.requests.recorded import RECORDS
 from spotlessnet.requests.serving import REFUSAL
-from spotlessnet.store.receipts import read_receipt, verify
+from spotlessnet.store.receipts import loads_once, read_receipt, verify
 from spotlessnet.store.training_record import INIT, RECORD, ROWS, read_record
 from spotlessnet.training.kept import Kept
 
 SUPERSEDED = (ROWS, SCRUBBED, INIT, RECORD, RECORD + SUFFIX)
 """Beside the receipt of a request that wrote the training record for the next one, until that was served."""
+
+
+def purged_on(private: Private) -> str:
+    """The day on which the private part of a request was destroyed, as `purged.json` says."""
+    private.check_purged()
+    return str(loads_once(read_whole(private.out / PURGED, "note", LONGEST_NOTE))["purged"])[:10]
 
 
 @dataclass(frozen=True)

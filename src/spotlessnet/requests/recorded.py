@@ -1,5 +1,6 @@
 """`recorded`: a training that `record` wrote down, as the network and the rows that a request needs."""
 
+import platform
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ from spotlessnet.core.recorded_rows import RecordedRows
 from spotlessnet.core.row_keys import next_salt
 from spotlessnet.core.trained import Trained
 from spotlessnet.requests.case import RECIPE, Case, called
+from spotlessnet.requests.effects import check_rows_left
 from spotlessnet.requests.lineage import Lineage
 from spotlessnet.requests.references import changed_source, located, rebased
 from spotlessnet.store.training_record import (
@@ -118,6 +120,13 @@ def _other_versions(record: TrainingRecord) -> Iterator[str]:
             yield f"{name} was {version} and is {now}"
 
 
+def _packages_now(record: TrainingRecord) -> dict[str, str]:
+    """Of the packages that a training ran with those that are still there, in their versions of today."""
+    found = {name: installed(name) for name in record.packages}
+    python = {"python": platform.python_version()} if "python" in record.packages else {}
+    return python | {name: version for name, version in found.items() if version is not None and name != "python"}
+
+
 def installed(name: str) -> str | None:
     """The version of a package, which is not imported for that; `None` where it is not installed."""
     if name == "spotlessnet":
@@ -145,7 +154,12 @@ def check_rows(case: Case, data: Data) -> None:
                 f"The rows of {called(case, 'data')} must have the ids that they had when they were trained on, but "
                 f"have no column {column!r}. Give it too."
             ) from e
-    read_rows(case.training).check(data, column, called(case, "data"))
+    try:
+        read_rows(case.training).check(data, column, called(case, "data"))
+    except MismatchError:
+        # As long as the request before tells which rows it forgot, the reason is known.
+        check_rows_left(case.weights, data)
+        raise
 
 
 def lineages_of(case: Case) -> list[Lineage]:
@@ -174,12 +188,16 @@ def keep_record(folder: "Folder", opened: "LoadedRequest", weights: Mapping[str,
     init = bytes(read_whole(old / INIT, "checkpoint"))
     digests = {name: write_whole(out / name, content, replace=folder.again) for name, content in
                ((INIT, init), (ROWS, rows))}  # fmt: skip
-    sources: dict[str, Any] = {name: rebased(getattr(record, name), old, out) for name in SOURCES}
+    # What was accepted once, with a limit in the receipt, is what the next request is held to.
+    accepted = bool(case.accept_changes)
+    sources: dict[str, Any] = {name: rebased(getattr(record, name), old, out, anew=accepted) for name in SOURCES}
+    packages = _packages_now(record) if accepted else record.packages
     new = replace(
         record,
         **sources,
         digests={**digests, **weights},
         weights=next(iter(weights)),
+        packages=packages,
         requests=record.requests + 1,
     )
     return {**digests, RECORD: write_whole(out / RECORD, new.as_json(), replace=folder.again)}

@@ -20,7 +20,7 @@ from spotlessnet.core.loss import LOSSES, Loss
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.recorded_rows import RecordedRows, check_steady
 from spotlessnet.core.trained import unwrapped
-from spotlessnet.core.trainer import Trainer
+from spotlessnet.core.trainer import Trainer, check_signature
 from spotlessnet.requests.loading import as_data
 from spotlessnet.requests.recorded import installed
 from spotlessnet.requests.references import reference_to
@@ -260,6 +260,7 @@ def _trainer(asked: Asked) -> Source | None:
     source, found = reference_to(asked.trainer, "trainer", asked.folder)
     if not callable(found):
         raise SettingError(f"`trainer` must be a function `train(model, examples, seed)`, but is {found!r:.80}.")
+    check_signature(found)
     return source
 
 

@@ -142,11 +142,18 @@ def changed_source(source: Source, folder: Path) -> str | None:
     return None if sha256(file) == source.sha256 else f"{place} has changed"
 
 
-def rebased(source: Source | None, old: Path, new: Path) -> Source | None:
-    """The same reference from another folder."""
+def rebased(source: Source | None, old: Path, new: Path, *, anew: bool = False) -> Source | None:
+    """The same reference from another folder.
+
+    **Arguments:**
+
+    - `anew`: digest the file as it is now, for its changes were accepted.
+    """
     if source is None:
         return None
     whole = located(source, old)
+    if anew and source.sha256 is not None and (file := source_file(whole.rpartition(":")[0])) is not None:
+        source = Source(source.spec, sha256(file))
     place, colon, name = whole.rpartition(":")
     is_file = place.endswith(".py") if colon else whole.endswith(".npz")
     if not is_file:

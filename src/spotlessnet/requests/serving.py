@@ -4,7 +4,7 @@ import hashlib
 import secrets
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from spotlessnet.auditing.audit_report import AuditReport
 from spotlessnet.core.answers import MOST, check_damage, utility_of
-from spotlessnet.core.errors import DamageError, NeedError, NumericsError, WornError
+from spotlessnet.core.errors import DamageError, NumericsError, WornError, count_of
 from spotlessnet.core.files import Look
 from spotlessnet.core.gaussian import Gaussian
 from spotlessnet.core.progress import Meter
@@ -31,10 +31,10 @@ from spotlessnet.requests.audits import Audit, audit_plan, audited, with_header,
 from spotlessnet.requests.case import Case, as_flag, inputs_of
 from spotlessnet.requests.effects import keep_effect
 from spotlessnet.requests.folder import PRETRAINED, SCRUBBED, Folder
-from spotlessnet.requests.lineage import Lineage, check_unused, used_once
+from spotlessnet.requests.lineage import files_used, used_once
 from spotlessnet.requests.loading import LoadedRequest, described_inputs, need_inputs, network_of, sha256_of
 from spotlessnet.requests.methods import described
-from spotlessnet.requests.planning import Plan, limits_of, plan_of
+from spotlessnet.requests.planning import Plan, check_words, limits_of, plan_of
 from spotlessnet.requests.recorded import keep_record, lineages_of
 from spotlessnet.store.checkpoints import following, load_into, read_weights, weights_as_bytes, write_weights
 from spotlessnet.store.pretrained import is_pretrained, save_anew, save_pretrained
@@ -44,7 +44,7 @@ STATISTICS, REFUSAL = "statistics.safetensors", "refusal.json"
 FOLD_MODELS = "fold-models.safetensors"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Unlearned:
     """What came of a request to forget.
 
@@ -60,15 +60,23 @@ class Unlearned:
     - `exact`: what was measured with all digits, as private as the salt: it would confirm a guess at the rows.
     """
 
-    receipt: dict[str, Any] = field(repr=False)
-    load_model: Callable[[], nn.Module] = field(repr=False)
+    receipt: dict[str, Any]
+    load_model: Callable[[], nn.Module]
     plan: Plan | None = None
     report: AuditReport | None = None
     statistics: Statistics | None = None
     folder: Path | None = None
-    salt: bytes = field(default=b"", repr=False)
+    salt: bytes = b""
     again: bool = False
-    exact: Mapping[str, Any] | None = field(default=None, repr=False)
+    exact: Mapping[str, Any] | None = None
+
+    def __repr__(self) -> str:
+        told = self.receipt["predicate"]
+        verdict = "no audit" if self.report is None else self.report.outcome
+        where = "nothing written" if self.folder is None else f"folder={str(self.folder)!r}"
+        return (
+            f"Unlearned({told['method']}, {count_of(told['request']['matched'], 'row')} forgotten, {verdict}, {where})"
+        )
 
     @cached_property
     def model(self) -> nn.Module:
@@ -157,6 +165,8 @@ def serve(
     need_inputs(case, "forget")
     began = datetime.now(UTC)
     inputs = inputs_of(case)
+    # Misspelt words first: a folder that is in the way can be emptied, and then those would be in the way.
+    check_words(case)
     folder = None if case.out is None else Folder(case.out, resume, case.private_days)
     if folder is not None:
         folder.check(inputs)
@@ -168,12 +178,13 @@ def serve(
         folder.sweep()
         if found is not None:
             return _served_before(case, folder, found)
-    lineages = [*_lineages(case), *([] if case.training is None else lineages_of(case))]
+    lineages = [] if case.statistics is None and case.fold_models is None else files_used(case)
+    lineages += [] if case.training is None else lineages_of(case)
     plan = plan_of(case)
-    audit_lines = [] if audit is None else audit_plan(plan, audit)
+    plan = replace(plan, audit=() if audit is None else tuple(audit_plan(plan, audit)))
     for name, look in looks.items():
         look.check_unchanged(as_flag(name))
-    for line in [*plan.lines(), *audit_lines]:
+    for line in plan.lines():
         say(line)
     request = request_of(case, looks, plan)
     if folder is None:
@@ -198,30 +209,6 @@ def _objects_held(case: Case) -> ExitStack:
             if kept is not None and not isinstance(kept, Path):
                 held.enter_context(used_once(kept, what))
         return held.pop_all()
-
-
-def _lineages(case: Case) -> list[Lineage]:
-    """Who may use files of statistics and of fold models; looked at before the data are read."""
-    found = []
-    for kept, what, name in (
-        (case.statistics, "statistics", "statistics"),
-        (case.fold_models, "fold models", "fold_models"),
-    ):
-        if kept is None:
-            continue
-        if not isinstance(kept, Path):
-            if case.out is None:
-                check_unused(kept, what)  # with a folder the same request may ask for its result again
-            continue
-        if case.out is None:
-            raise NeedError(
-                f"A file of {what} serves one request, whose folder is noted beside it, but this one writes none. Give "
-                f"`out`, or the {what} themselves: `{name}=sn.read_{name}(path)`."
-            )
-        lineage = Lineage(kept, what)
-        lineage.check_free(case.out)
-        found.append(lineage)
-    return found
 
 
 def _served_before(case: Case, folder: Folder, receipt: dict[str, Any]) -> Unlearned:

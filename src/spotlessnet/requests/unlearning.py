@@ -68,6 +68,7 @@ def unlearn(
     validation: Any = None,
     core: Any = None,
     ids: Sequence[Any] | str | None = None,
+    id_column: str | None = None,
     mislabelled: bool = False,
     statistics: Statistics | str | Path | None = None,
     fold_models: FoldModels | str | Path | None = None,
@@ -119,6 +120,7 @@ def unlearn(
       `"squared-error"` is half the square.
     - `test`, `validation`, `core`: as in `Split`.
     - `ids`: the id of each example, or the name of the data's column that holds them (`id` unless said).
+    - `id_column`: the column of a list with several that holds the ids, where `ids` are the ids themselves.
     - `statistics`, `fold_models`: what was precomputed for requests, as objects or files.
     - `max_nats`, `max_error_increase`, `reference`: a budget for noise; see `WithinBudget`.
     - `max_damage`, `accept_damage`: how much the error on examples that stay may rise (0.05 unless said); or any.
@@ -130,14 +132,14 @@ def unlearn(
     """
     check_arguments(dict(locals()))
     objects = {"test": test, "validation": validation, "core": core}
-    column = ids if isinstance(ids, str) else None
+    column = _column(forget, ids, id_column)
     values: dict[str, Any] = {
         **_network_fields(
             model, loss=loss, init=init, recipe=recipe, trainer=trainer, weight_decay=weight_decay, weights=weights
         ),
-        "data": _data(model, data, ids),
+        "data": _data(model, data, ids, column),
         **{name: None if value is None else _rows(name, value, None) for name, value in objects.items()},
-        "forget": _forget(forget, ids, mislabelled=mislabelled),
+        "forget": _forget(forget, ids, column, mislabelled=mislabelled),
         "id_column": column,
         "mislabelled": mislabelled,
         "method": None if isinstance(method, str) and method == "auto" else method,
@@ -165,13 +167,22 @@ def unlearn(
         return serve(Case.of(values), resume=resume, audit=how, say=say)
 
 
-def _data(model: Any, data: Any, ids: Sequence[Any] | str | None) -> Data | str | None:
+def _column(forget: Any, ids: Sequence[Any] | str | None, named: str | None) -> str | None:
+    """What the ids are called, in the data and in a list; nothing where nobody said."""
+    if isinstance(ids, str):
+        if named not in (None, ids):
+            raise SettingError(f"`ids` names the column {ids[:40]!r}, but `id_column` {str(named)[:40]!r}. Give one.")
+        return ids
+    return forget.column if named is None and ids is not None and isinstance(forget, by_id) else named
+
+
+def _data(model: Any, data: Any, ids: Sequence[Any] | str | None, column: str | None) -> Data | str | None:
     """The examples of a request; a recorded training knows its own."""
     if isinstance(model, Recorded) and data is None:
         data = model.given
     elif data is None:
         raise NeedError("`data` must be the training examples, but was not given. Give what the network learnt from.")
-    return None if data is None else _rows("data", data, ids)
+    return None if data is None else _rows("data", data, ids, column)
 
 
 def _network_fields(
@@ -232,33 +243,38 @@ def _network_fields(
     return {**fields, "model": model, "loss": loss, "init": _file(init), "weights": _file(weights)}
 
 
-def _rows(name: str, given: Any, ids: Sequence[Any] | str | None) -> Data | str:
+def _rows(name: str, given: Any, ids: Sequence[Any] | str | None, column: str | None = None) -> Data | str:
     """Examples from whatever was given; text is left to the loader."""
     if isinstance(given, (str, Path)):
         return str(given)
-    data = as_data(given, name, ids if isinstance(ids, str) else None)
+    data = as_data(given, name, column)
     if ids is None or isinstance(ids, str):
         return data
     if len(ids) != len(data):
         raise DataError(f"`ids` must hold one id for each of {len(data)} examples, but holds {len(ids)}.")
     # A view's columns are as long as its source.
-    column: list[Any] = [None] * len(data.source)
+    named: list[Any] = [None] * len(data.source)
     for row, one in zip(data.rows.tolist(), ids, strict=True):
-        column[row] = one
-    return Data(data.source, data.rows, {**data.columns, "id": column})
+        named[row] = one
+    return Data(data.source, data.rows, {**data.columns, column or "id": named})
 
 
-def _forget(given: Any, ids: Sequence[Any] | str | None, *, mislabelled: bool) -> Cohort | Path:
+def _forget(given: Any, ids: Sequence[Any] | str | None, column: str | None, *, mislabelled: bool) -> Cohort | Path:
     """What must go, from any of the ways to say it."""
     if isinstance(given, Cohort):
         return given
     if isinstance(given, (str, Path)):
+        if not Path(given).exists():
+            raise DataError(
+                f"`forget` must be the path of a list, row numbers, a mask or ids, but there is no file "
+                f"{str(given)[:80]!r}. Give one id as a list, `[...]`, with `ids`."
+            )
         return Path(given)
     if not isinstance(given, (Tensor, np.ndarray, Iterable)) or isinstance(given, (bytes, bytearray, memoryview)):
         raise SettingError(f"`forget` must be row numbers, a mask, ids or a list file, but got {type(given).__name__}.")
     listed = given.reshape(-1).tolist() if isinstance(given, (Tensor, np.ndarray)) else list(given)
     if ids is not None:
-        return by_id(listed, column=ids if isinstance(ids, str) else "id", mislabelled=mislabelled)
+        return by_id(listed, column=column or "id", mislabelled=mislabelled)
     if listed and all(isinstance(one, (bool, np.bool_)) for one in listed):
         return Mask(torch.tensor(listed), mislabelled)
     wrong = [one for one in listed if isinstance(one, (bool, np.bool_)) or not hasattr(one, "__index__")]

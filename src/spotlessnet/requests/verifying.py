@@ -23,7 +23,7 @@ from spotlessnet.requests.folder import (
 )
 from spotlessnet.requests.folder import PURGED as PURGED_FILE
 from spotlessnet.requests.folder import ROWS as FORGOTTEN
-from spotlessnet.requests.purging import SUPERSEDED
+from spotlessnet.requests.purging import SUPERSEDED, purged_on
 from spotlessnet.requests.serving import FOLD_MODELS, REFUSAL, STATISTICS
 from spotlessnet.store.receipts import (
     COMMITMENT,
@@ -34,6 +34,7 @@ from spotlessnet.store.receipts import (
     identity_of,
     loads_once,
     read_receipt,
+    seals,
     verify,
 )
 from spotlessnet.store.schema import agrees, verdict_mistakes
@@ -41,7 +42,7 @@ from spotlessnet.store.training_record import RECORD, ROWS
 
 UNSIGNED = "who wrote the receipt: it is not signed, and whoever holds `private` could write another"
 UNSEALED = "that nobody rewrote the receipt whole: that needs the folder `private`, which lies with the asker"
-PURGED = "the list, and that nobody rewrote the receipt: the folder `private` was purged"
+PURGED = "the list, and that nobody rewrote the receipt: the folder `private` was purged on {date}"
 
 LONGEST_PAGE = 2**28
 """Bytes of a report with all its figures at most; a longer one is not read."""
@@ -81,7 +82,12 @@ def verify_request(path: Path, forget: Path | None = None, id_column: str = "id"
         )
     salt = private.salt if private.has_salt else None
     gone = (*TELLING, *(set(SUPERSEDED) & set(private.check_purged()))) if private.is_purged else ()
-    names = verify(file, salt, gone)
+    try:
+        names = verify(file, salt, gone)
+    except DataError as e:
+        if _was_changed(file):
+            raise IntegrityError(f"{file.name} was changed after it was written: {e}") from e
+        raise
     receipt = read_receipt(file)
     body = receipt["predicate"]
     _check_report(body["audit"], file.parent, names, gone)
@@ -93,11 +99,13 @@ def verify_request(path: Path, forget: Path | None = None, id_column: str = "id"
         if SCRUBBED in names:
             _check_rows(private)
     if forget is not None:
+        if private.is_purged:
+            raise DataError(f"Checking a list needs the folder `private`, which was purged on {purged_on(private)}.")
         if salt is None:
             raise DataError(f"Checking a list needs {private.path / 'salt'}, which was written with the receipt.")
         _check_list(body["request"]["cohort"], forget, id_column, salt)
         names.append(forget.name)
-    unsealed = PURGED if private.is_purged else UNSEALED
+    unsealed = PURGED.format(date=purged_on(private)) if private.is_purged else UNSEALED
     left = [UNSIGNED if salt is not None else unsealed]
     destroyed = [subject["name"] for subject in receipt["subject"] if subject["name"] not in names]
     if destroyed:
@@ -105,6 +113,15 @@ def verify_request(path: Path, forget: Path | None = None, id_column: str = "id"
     if others:
         left.append(f"files of which the receipt does not speak: {', '.join(others)}")
     return Verified(file, tuple(names), salt is not None, tuple(left))
+
+
+def _was_changed(file: Path) -> bool:
+    """Whether a receipt has a digest of its own that is not that of its content: what never was one has none."""
+    try:
+        receipt = loads_once(read_whole(file, "receipt", LARGEST))
+        return bool(receipt["predicate"]["integrity"]["sha256"] != seals(receipt, None)["sha256"])
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
+        return False
 
 
 def _file(path: Path) -> Path:

@@ -1,7 +1,11 @@
 """Folders of Hugging Face: read through the model's own loader, which knows renamed, tied and adapter weights."""
 
 import copy
+import os
 import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -41,14 +45,15 @@ def load_pretrained(model: nn.Module, folder: Path) -> nn.Module:
 
 def _whole(model: Any, folder: Path) -> nn.Module:
     try:
-        made, about = type(model).from_pretrained(
-            folder,
-            config=model.config,
-            local_files_only=True,
-            use_safetensors=True,
-            output_loading_info=True,
-            torch_dtype=next(model.parameters()).dtype,
-        )
+        with _without_bars():
+            made, about = type(model).from_pretrained(
+                folder,
+                config=model.config,
+                local_files_only=True,
+                use_safetensors=True,
+                output_loading_info=True,
+                torch_dtype=next(model.parameters()).dtype,
+            )
     except (OSError, ValueError, RuntimeError, KeyError, TypeError) as e:
         raise MismatchError(
             f"{type(model).__name__}.from_pretrained cannot read {folder}: {_line(e)}. Build the network that was "
@@ -122,8 +127,28 @@ def save_pretrained(model: nn.Module, folder: Path, *, merge: bool = False) -> N
                 f"Only adapters can be merged, but this {type(model).__name__} has none. Leave `merge` out."
             )
         model = copy.deepcopy(model).merge_and_unload()  # type: ignore[operator]  # as PEFT has it
-    with torch.no_grad():
+    with torch.no_grad(), _without_bars():
         model.save_pretrained(folder)  # type: ignore[operator]  # looked at above
+    # Those who write safetensors make files for their owner alone; a server must read these.
+    umask = os.umask(0)
+    os.umask(umask)
+    for path in folder.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            path.chmod(0o666 & ~umask)
+
+
+@contextmanager
+def _without_bars() -> Iterator[None]:
+    """No bars of transformers beside those of this package; they come back afterwards."""
+    logging = sys.modules.get("transformers.utils.logging")
+    if logging is None or not logging.is_progress_bar_enabled():
+        yield
+        return
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.enable_progress_bar()
 
 
 def _line(error: BaseException) -> str:

@@ -23,7 +23,7 @@ from spotlessnet.core.progress import track
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.source import Inputs
 from spotlessnet.core.trained import Buffers, Trained, buffers_of, logits_of, unwrapped
-from spotlessnet.core.trainer import Examples, name_of
+from spotlessnet.core.trainer import Examples, check_read, name_of
 from spotlessnet.training import checkpoint as checkpoints
 from spotlessnet.training.batches import Order, Resident, augmented, mixed, repeatable
 from spotlessnet.training.optimiser import Optimiser, lr_at
@@ -196,8 +196,8 @@ def _answer(network: nn.Module, x: Inputs) -> Float[Tensor, "N *C"]:
 def _check_sane(loss: Float[Tensor, ""], w: Float[Tensor, " P"], epoch: int, recipe: Recipe) -> None:
     if not (loss.isfinite() & w.isfinite().all()):
         raise NumericsError(
-            f"The training loss must be finite, but it is {loss.item()} in epoch {epoch + 1}. Lower `Recipe.lr` "
-            f"(now {recipe.lr}), or look for NaN among the inputs."
+            f"The training loss must be finite, but it is {loss.item()} in epoch {epoch + 1}. Lower the "
+            f"learning rate of the recipe or of the method (`lr`, now {recipe.lr}), or look for NaN among the inputs."
         )
 
 
@@ -229,8 +229,9 @@ def _by_function(begun: Trained, data: Data, seed: int, epochs: int | None) -> T
     trainer = begun.trainer
     assert trainer is not None  # the caller has looked
     less = {} if epochs is None else {"epochs": epochs}
+    examples = Examples(data)
     with seeded(begun.device, seed), torch.enable_grad():
-        made = trainer(begun.module().train(), Examples(data), seed, **less)
+        made = trainer(begun.module().train(), examples, seed, **less)
     if not isinstance(made, nn.Module):
         raise SettingError(
             f"A trainer must return the trained module, but {name_of(trainer)} returned {type(made).__name__}. End it "
@@ -241,6 +242,7 @@ def _by_function(begun: Trained, data: Data, seed: int, epochs: int | None) -> T
     weights = begun.vector(made)
     if not bool(weights.isfinite().all()):
         raise NumericsError(f"Trained weights must be finite, but those of {name_of(trainer)} are not (seed {seed}).")
+    check_read(trainer, examples)
     return prepared(begun, None).at(weights, dict(made.named_buffers()))
 
 

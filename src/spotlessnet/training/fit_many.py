@@ -223,5 +223,6 @@ def _check_sane(
     if bad:
         raise NumericsError(
             f"The training loss must be finite, but {len(bad)} of {len(seeds)} networks diverged in epoch {epoch + 1}, "
-            f"first the one with seed {seeds[bad[0]]}. Lower `Recipe.lr` (now {recipe.lr})."
+            f"first the one with seed {seeds[bad[0]]}. Lower the learning rate of the recipe or of the method "
+            f"(`lr`, now {recipe.lr})."
         )

@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any
 
 from torch import nn
@@ -43,16 +44,24 @@ class HuggingFaceTrainer:
         whole = float(self.arguments.num_train_epochs).is_integer() and self.arguments.max_steps <= 0
         return int(self.arguments.num_train_epochs) if whole else None
 
+    @property
+    def reads_some_rows(self) -> bool:
+        """Whether the arguments say that a training sees but some of the rows: so many steps, or a part of an epoch."""
+        return self.arguments.max_steps > 0 or self.arguments.num_train_epochs < 1
+
     def __call__(self, model: nn.Module, examples: Examples, seed: int, epochs: int | None = None) -> nn.Module:
         """Train the model in place and give it back."""
         try:
+            import_module("accelerate")  # transformers asks for it late, and in words of its own
             from transformers import PrinterCallback, Trainer
         except ImportError as error:
             raise NeedError(
-                f"`HuggingFaceTrainer` needs transformers and accelerate ({error}). Install `spotlessnet[trainers]`."
+                f"`HuggingFaceTrainer` needs transformers and accelerate ({error}). Install `spotlessnet[trainers]`, "
+                "or `pip install accelerate`."
             ) from error
         arguments = copy.copy(self.arguments)
         arguments.seed, arguments.data_seed = seed, seed
+        arguments.disable_tqdm = True  # a bar for each of many trainings, beside that of the whole
         arguments.save_strategy = "no"  # a checkpoint of every audited network would fill the disk, and know the rows
         if epochs is not None:
             arguments.num_train_epochs = epochs

@@ -13,6 +13,9 @@ from torch.utils.data import DataLoader
 from spotlessnet.core.errors import NeedError, SettingError
 from spotlessnet.core.trainer import Examples, Recorder, check_from_the_start
 
+SOME = ("max_steps", "max_time", "limit_train_batches", "overfit_batches", "fast_dev_run")
+"""Options of Lightning's trainer that end a training, or an epoch, before all rows were seen."""
+
 
 @dataclass(frozen=True, eq=False)
 class LightningTrainer:
@@ -36,6 +39,11 @@ class LightningTrainer:
     def __post_init__(self) -> None:
         if "max_epochs" in self.options:
             raise SettingError("`options` must not hold 'max_epochs': `epochs` says it.")
+
+    @property
+    def reads_some_rows(self) -> bool:
+        """Whether the options say that a training sees but some of the rows."""
+        return any(self.options.get(name) is not None for name in SOME)
 
     def __call__(self, model: nn.Module, examples: Examples, seed: int, epochs: int | None = None) -> nn.Module:
         """Train the model in place and give it back."""
