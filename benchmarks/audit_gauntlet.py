@@ -27,7 +27,7 @@ from torch.nn import functional
 
 from spotlessnet.auditing.equivalence import EquivalenceTest
 from spotlessnet.auditing.evidence import Evidence
-from spotlessnet.auditing.standing_out import Channel
+from spotlessnet.auditing.exchanging import Channel
 from spotlessnet.core.answers import margin
 from spotlessnet.readouts.matched_controls import Unseen, margins_by_label
 

@@ -19,7 +19,7 @@ from scipy import stats
 
 from spotlessnet.auditing.equivalence import EquivalenceTest
 from spotlessnet.auditing.evidence import Evidence
-from spotlessnet.auditing.standing_out import exchangeable
+from spotlessnet.auditing.exchanging import exchangeable
 from spotlessnet.core.intervals import clopper_pearson, permutation_pvalue, ratio_interval, t_interval
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.split import Split, rows

@@ -24,6 +24,7 @@ WORDS = ("verdict", "reason", "state", "oracle", "power")
 
 METHODS = {
     "retrain": ("--method", "retrain"),
+    "short retraining": ("--method", "short-retrain", "--set", "error_tolerance=0"),
     "ntk": ("--method", "ntk"),
     "newton": ("--method", "newton"),
     "budget": ("--method", "fisher", "--max-nats", "5"),

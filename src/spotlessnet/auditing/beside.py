@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass, replace
 
-from spotlessnet.auditing.standing_out import StandingOut
+from spotlessnet.auditing.exchanging import StandingOut
 from spotlessnet.auditing.verdict import OTHERWISE, ROWS, Check, State
 
 

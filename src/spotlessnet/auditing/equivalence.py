@@ -14,9 +14,9 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from spotlessnet.auditing.beside import Beside
-from spotlessnet.auditing.could_hide import could_hide
 from spotlessnet.auditing.evidence import Evidence, joined
-from spotlessnet.auditing.standing_out import exchangeable, standing_out
+from spotlessnet.auditing.exchanging import exchangeable, standing_out
+from spotlessnet.auditing.planted_rows import could_hide
 from spotlessnet.auditing.verdict import (
     ATTACK,
     FILE,
@@ -140,14 +140,16 @@ class EquivalenceTest:
         hidden = None
         if outcome == "not forgotten" and candidate.channels is not None:
             return Verdict(outcome, reason, resolution, seeds, oracle, power, checks)
+        blocked = ""
         if oracle == "not forgotten":
-            outcome, reason = "inconclusive", fails_itself(oracle)
+            blocked = fails_itself(oracle)
         elif power != "not forgotten":
-            outcome, reason = "inconclusive", NOT_BEYOND_CONTROLS if known.differs else NO_TRACE
-        if outcome == "forgotten":
+            blocked = NOT_BEYOND_CONTROLS if known.differs else NO_TRACE
+        if outcome == "forgotten" and not blocked:
             hidden = self._could_hide(original, candidate, [retrained, held_out])
-            if hidden.half:
-                outcome, reason = "inconclusive", HALF_COULD_HIDE
+            blocked = HALF_COULD_HIDE if hidden.half else ""
+        if blocked:
+            return Verdict("inconclusive", blocked, resolution, seeds, oracle, power, checks, hidden)
         return Verdict(outcome, reason, resolution, seeds, oracle, power, checks, hidden)
 
     def _could_hide(self, original: Evidence, candidate: Evidence, references: Sequence[Evidence]) -> CouldHide:

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from spotlessnet.auditing.standing_out import NEAR, Channel, evened
+from spotlessnet.auditing.exchanging import NEAR, Channel, evened
 from spotlessnet.core.adapters import Arrays
 from spotlessnet.core.data import Data
 from spotlessnet.core.loss import Loss

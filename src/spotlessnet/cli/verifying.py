@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from spotlessnet.cli import proving
-from spotlessnet.cli.common import AsJson, Console, Debug, Quiet
+from spotlessnet.cli.common import AsJson, Console, Debug, Quiet, printable
 from spotlessnet.core.errors import NeedError
 from spotlessnet.requests.folder import BUNDLE
 
@@ -72,7 +72,7 @@ def _verify_folder(console: Console, path: Path, forget: Path | None, id_column:
     found = verify_request(path, forget, id_column)
     how = "as it was written" if found.is_sealed else "it agrees with itself"
     told = [f"verified {found.receipt.name}: complete, and {how}"]
-    told += [f"verified {name}" for name in found.files]
+    told += [f"verified {printable(name)}" for name in found.files]
     seal, *left = found.not_checked
     values: dict[str, Any] = {"status": "verified", "files": found.files, "sealed": found.is_sealed}
     if keys:

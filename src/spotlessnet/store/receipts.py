@@ -43,7 +43,6 @@ COUNTED = frozenset(
     [
         "coreset",
         "cost_in_trainings",
-        "epochs",
         "examples",
         "examples_left",
         "forgotten_read",
@@ -52,11 +51,11 @@ COUNTED = frozenset(
         "retained_read",
         "rows",
         "rows_in_a_round",
-        "share_of_training",
         "visits",
     ]
 )
-"""What settings and counts alone decide: published as it is."""
+"""What settings and counts alone decide: published as it is. How long a short retraining went on is none of it: it
+stops where it is as good as the network that knew the rows."""
 
 PROMISED = frozenset(["distance_bound", "distance_bound_relative", "nats", "nats_range"])
 """What a request promises: the next power of ten."""
@@ -311,7 +310,7 @@ def _public(values: Mapping[str, Any], place: str, held: list[str], *, is_one_of
         elif name in COUNTED:
             found[name] = value
         else:
-            found[name] = [coarse(name, v) for v in value] if isinstance(value, list) else coarse(name, value)
+            found[name] = [coarse(v) for v in value] if isinstance(value, list) else coarse(value)
     return found
 
 
@@ -337,16 +336,14 @@ def without_figures(text: str) -> str:
     return NUMBER.sub("…", ASIDE.sub("", text))
 
 
-def coarse(name: str, value: Any) -> Any:
+def coarse(value: Any) -> Any:
     """A number as it may be published; text in its place (what is not finite) as it is.
 
-    >>> coarse("nats", 0.61), coarse("nats", 10), coarse("seconds", 1.234)
-    (1.0, 10.0, 1.2)
+    >>> coarse(0.61), coarse(10), coarse(1.234)
+    (1.0, 10.0, 10.0)
     """
     if isinstance(value, str) or value == 0:
         return value
-    if name in TIMED:
-        return float(f"{value:.2g}")
     if value < 0:
         return 0.0
     # Just above a round number by rounding alone is that number.

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch import float64
 
-from spotlessnet.auditing import standing_out as module
-from spotlessnet.auditing.standing_out import Channel, exchangeable, standing_out
+from spotlessnet.auditing import exchanging as module
+from spotlessnet.auditing.exchanging import Channel, exchangeable, standing_out
 
 T, V, C = 15, 120, 3
 LABELS = torch.arange(T) % C
