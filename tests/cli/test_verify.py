@@ -381,3 +381,17 @@ def test_a_kept_request_with_a_name_twice_is_found(run):
     path = run / "private/request.json"
     path.write_text(path.read_text().replace("{", '{"fields": {},', 1))
     assert spotless("verify", "run").code == 7
+
+
+def test_a_name_of_a_file_writes_no_lines(run):
+    (run / "x\nverified the list\x1b[2J").write_text("planted")
+    told = spotless("verify", "run")
+    assert "\nverified the list" not in told.out + told.err
+    assert "\x1b" not in told.out + told.err
+
+
+def test_files_of_figures_have_a_name_that_nobody_can_guess(run, here):
+    """Their digests outlast them in the receipt: two audits with the same figures must not share one."""
+    assert spotless("scrub", *BASE, *QUICK, "--audit", "--out", "again").code == 1
+    for name in ("rows.csv", "rows.jsonl"):
+        assert sha256(run / name) != sha256(here / "again" / name)

@@ -84,6 +84,6 @@ def _verify_folder(console: Console, path: Path, forget: Path | None, id_column:
         left = [f"who wrote the receipt: {BUNDLE} beside it is signed, which needs --public-key", *left]
     else:
         left = [seal, *left]
-    told += [f"not checked: {one}" for one in left]
+    told += [f"not checked: {printable(one)}" for one in left]
     console.give({**values, "not_checked": left}, told)
     return 0
