@@ -74,7 +74,7 @@ def flags() -> Flags:
     made = Flags(__doc__).out(help="the file to which rows are added")
     made.add_argument("--on", nargs="+", choices=("sqlite", "postgresql"), default=["sqlite", "postgresql"])
     made.add_argument("--what", nargs="+", choices=("intake", "inbox"), default=["intake", "inbox"])
-    made.add_argument("--rate", type=float, default=200.0, help="requests a second")
+    made.add_argument("--per-second", dest="rate", type=float, default=200.0, help="requests a second")
     made.add_argument("--time", type=float, default=60.0, help="seconds of them")
     made.add_argument("--inbox", type=int, default=100_000, help="requests in the inbox")
     made.add_argument("--cores", type=int, default=2)

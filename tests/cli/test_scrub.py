@@ -203,13 +203,13 @@ def test_tutors_are_trained_once_and_asked_by_every_request(here):
     (here / "forget.csv").write_text("id\nperson-2\n")
     # What a second request finds beside the new network is in `test_memories`.
     asked = tuple("same.safetensors" if word == "kept/fold-models.safetensors" else word for word in asked)
-    assert spotless(*asked, "--set", "compute_budget=0.5", "--out", "cheap").code == 0
+    assert spotless(*asked, "--set", "compute_budget=2", "--out", "cheap").code == 0
     costs = [
         json.loads((here / name / "receipt.json").read_text())["predicate"]["about"]["cost_in_trainings"]
         for name in ("first", "cheap")
     ]
-    assert costs[1] <= 0.5 < costs[0]
-    plan = json.loads(spotless(*asked, "--set", "compute_budget=0.5", "--dry-run", "--json").out)
+    assert costs[1] <= 2 < costs[0]
+    plan = json.loads(spotless(*asked, "--set", "compute_budget=2", "--dry-run", "--json").out)
     # Two networks answer the retained rows, by count half of a gradient each here; five epochs have one gradient each.
     looked = 2 / 2 / 5
     assert plan["seconds"] / plan["retraining"] == pytest.approx(costs[1] * 60 / 59 + looked)  # which sees one row less

@@ -234,7 +234,7 @@ LISTS = [
     Attack("a spreadsheet", listed("a.xlsx", b"PK\x03\x04"), 3, "must end in .csv, .json, .jsonl or .txt"),
     Attack("strangers only", listed("a.txt", b"nobody\n\x1b[31mred\n"), 3, "0 matched, 2 missing"),
     Attack("a folder as list", a_folder, 3, "must be a plain file, but is a folder"),
-    Attack("everybody", everybody, 3, "must keep at least"),
+    Attack("everybody", everybody, 3, "must leave training rows"),
 ]
 
 CASES = [

@@ -64,7 +64,7 @@ def test_retraining_may_keep_little_but_not_nothing():
     trained, split = logistic_problem(0, n=120, k=119)
     Retrain()(trained, split)
     nothing = Split(forget=split.whole, kept=split.whole.select([]))
-    with pytest.raises(DataError, match="leaves 0 of 120"):
+    with pytest.raises(DataError, match="names all 120"):
         Retrain()(trained, nothing)
 
 
@@ -121,7 +121,7 @@ def test_one_climbing_step_is_the_gradient_with_its_sign_turned():
 
 def test_climbing_too_fast_is_noticed():
     trained, split = ridge_problem(0)
-    with pytest.raises(NumericsError, match=r"Lower `Recipe.lr`"):
+    with pytest.raises(NumericsError, match=r"Lower the learning rate"):
         GradientAscent(epochs=400, lr=1e6, descend=False)(trained, split)
 
 

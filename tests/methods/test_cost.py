@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import spotlessnet as sn
-from spotlessnet.core.scrub import METHODS, Chain, Scrub
+from spotlessnet.core.scrub import METHODS, Chain, Scrub, Sizes
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.operators.cost import TRIAL, expected_products
@@ -112,12 +112,14 @@ SOUGHT = {
     "ntk": lambda: sn.NTK(),
     "ntk, exact": lambda: sn.NTK(output="exact"),
     "budget in nats": lambda: sn.WithinBudget(sn.Fisher(), max_nats=1),
+    "LoTUS": lambda: sn.LoTUS(),
     "budget of errors": lambda: sn.WithinBudget(sn.Fisher(), max_error_increase=0.02),
 }
 """Exceptions: how many products, dampings or stages these need is found on the way, so they are given as a range."""
 
-ELSEWHERE = ("hiding", "mixed-linear")
-"""Methods for requests and networks of their own, which have tests of their own below."""
+ELSEWHERE = ("hiding", "mixed-linear", "amun")
+"""Methods for requests and networks of their own, or that torch's counter cannot follow (gradients by inputs), which
+have tests of their own."""
 
 SURE |= {
     entry.name: entry.thing
@@ -250,3 +252,12 @@ def test_a_short_retraining_is_planned_between_its_least_and_its_most():
     least, planned = sn.ShortRetrain().cost(trained, split), sn.ShortRetrain().foreseen(trained, split)
     assert least.usual < planned.usual < planned.most == least.most
     assert planned.usual**2 == pytest.approx(least.usual * least.most)
+
+
+def test_the_count_of_adversarial_inputs_is_that_of_its_gradients():
+    trained, split = problem()
+    gradient = Sizes.of(trained, split).gradient
+    short, long = (sn.AMUN(steps=steps).cost(trained, split) for steps in (5, 6))
+    # One step more is one gradient more for each forgotten row, at the four radii that are tried as a rule.
+    assert long.usual - short.usual == pytest.approx(4 * len(split.forget) * gradient)
+    assert short.most > short.usual

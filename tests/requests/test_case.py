@@ -136,7 +136,7 @@ def test_methods_by_name_with_typed_settings():
     ("method", "settings", "message"),
     [
         ("ntkk", {}, r"There is no method 'ntkk'\. Did you mean 'ntk'\?"),
-        ("qqqq", {}, r"There is no method 'qqqq'\. Known are bad-teacher"),
+        ("qqqq", {}, r"There is no method 'qqqq'\. Known are amun, bad-teacher"),
         ("ntk+ntk", {}, r"The method 'ntk' comes twice in 'ntk\+ntk'\. Name each once\."),
         ("ntk", {"dampin": "1"}, r"There is no setting 'dampin' for ntk\. Did you mean 'damping'\?"),
         ("ntk", {"qqqq": "1"}, r"There is no setting 'qqqq' for ntk\. It has output"),

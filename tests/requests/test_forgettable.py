@@ -82,9 +82,9 @@ def test_a_request_that_was_broken_off_is_served_in_the_same_folder(tmp_path, mo
         forget_listed("backbone.py:build", trained.state, Path("forget.csv"), Path("after"))
     monkeypatch.setattr(os, "fsync", flush)
     if not Path("after/receipt.json").exists():
-        # What a killed process leaves half-written holds rows.
-        Path("after/.spotless-999999999-x").write_bytes(b"rows")
-        Path("after/private").mkdir(exist_ok=True)
+        # A run that is broken off clears its folder; what a killed one leaves half-written holds rows.
+        Path("after/private").mkdir(parents=True, exist_ok=True)
+        Path("after/private/.spotless-999999999-x").write_bytes(b"rows")
         served = forget_listed("backbone.py:build", trained.state, Path("forget.csv"), Path("after"))
         assert served.request.left == 57
     assert not list(Path("after").rglob(".spotless-*"))

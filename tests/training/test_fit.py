@@ -344,7 +344,7 @@ def test_it_trains_inside_no_grad(data):
 
 
 def test_what_cannot_be_trained_is_refused(data):
-    with pytest.raises(NumericsError, match=r"must be finite, but it is .* in epoch \d+. Lower `Recipe.lr`"):
+    with pytest.raises(NumericsError, match=r"must be finite, but it is .* in epoch \d+. Lower the learning rate"):
         fit(network(), data, Recipe(epochs=50, lr=1e200))
     nan = Data.of((torch.full((4, 5), torch.nan, dtype=torch.float64), torch.zeros(4).long()))
     with pytest.raises(NumericsError, match=r"nan in epoch 1.*NaN among the inputs"):

@@ -165,7 +165,9 @@ class EquivalenceTest:
     def checks(self, original: Evidence, candidate: Evidence, retrained: Evidence, held_out: Evidence) -> Checks:
         """All comparisons of a candidate with networks that were retrained, the held-out ones included."""
         groups = (candidate, retrained, held_out)
-        references = [retrained] if candidate is held_out else [retrained, held_out]
+        # Nobody is a reference for itself.
+        is_held_out = torch.equal(candidate.margins, held_out.margins)
+        references = [retrained] if is_held_out else [retrained, held_out]
         in_losses = retrained.errors_are_losses
         beside = self._beside(candidate, references)
         error = self._error(FORGET_ERROR, *(group.forget_error for group in groups), in_losses=in_losses)

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
+from torch.func import grad
+from torch.nn.functional import cross_entropy
 
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import NumericsError, SettingError, check_positive
@@ -33,7 +35,7 @@ DOUBLINGS = 40
 )
 @dataclass(frozen=True)
 class AMUN(Tuning):
-    r"""Fine-tune on $D_r \cup D_f \cup D_A$, with $D_A$ a nearby input for each forgotten row that is answered wrongly.
+    """Fine-tune on all rows and, for each forgotten one, on a nearby input that is answered wrongly, so labelled.
 
     **Arguments** beside those of `Tuning`:
 
@@ -93,10 +95,7 @@ class AMUN(Tuning):
         """Projected gradient ascent on the loss, in the L2 ball of the radius around each row."""
         away = torch.zeros_like(x)
         for _ in range(self.steps):
-            with torch.enable_grad():
-                here = (x + away).requires_grad_()
-                loss = torch.nn.functional.cross_entropy(trained.outputs(here), y, reduction="sum")
-                g = torch.autograd.grad(loss, here)[0]
+            g = grad(lambda here: cross_entropy(trained.outputs(here), y, reduction="sum"))(x + away)
             away = away + 0.1 * radius * g / _norms(g).clamp(min=1e-30)
             away = away * (radius / _norms(away).clamp(min=1e-30)).clamp(max=1)
         return x + away

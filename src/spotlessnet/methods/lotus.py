@@ -39,9 +39,10 @@ ENOUGH = -0.01
 )
 @dataclass(frozen=True)
 class LoTUS(Tuning):
-    r"""Each epoch toward $\mathrm{softmax}((z + G)/\tau)$ on $D_f$ and $\arg\max (z + G)$ on some of $D_r$.
+    r"""Each epoch toward logits with noise: softened on $D_f$, their largest class on some of $D_r$.
 
-    $$\tau = \exp\big(\alpha\,(\mathrm{acc}_{D_f}(w) - \mathrm{acc}_{val}(w_0))\big)$$
+    $$t_f = \mathrm{softmax}((z + G)/\tau), \qquad
+      \tau = \exp\big(\alpha\,(\mathrm{acc}_{D_f}(w) - \mathrm{acc}_{val}(w_0))\big)$$
 
     with the original's logits $z$ and Gumbel noise $G$. It ends once the forgotten rows are answered worse than new
     ones by a point. For a whole class the accuracy on new rows counts as zero, as in the paper.

@@ -33,7 +33,7 @@ SLOWLY = 0.1
 )
 @dataclass(frozen=True)
 class MSG(Tuning):
-    r"""Reset, in each kernel, the share of weights with the smallest $|\nabla L_{D_r'} - \nabla L_{D_f}|$; fine-tune.
+    r"""Reset, in each kernel, the share of weights whose gradients on $D_r'$ and $D_f$ differ least; fine-tune.
 
     Reset weights are drawn from $N(0, 2/\mathrm{fan}_{out})$. $D_r'$ are as many retained rows as there are forgotten
     ones. While fine-tuning on $D_r$, gradients of the other kernel weights count a tenth; the rate climbs for half of

@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from spotlessnet.core.data import Data, evenly
+from spotlessnet.core.loss import wrong_class
 from spotlessnet.core.targets import Distillation
 from spotlessnet.core.trained import Trained
 
@@ -65,7 +66,7 @@ def step_length(
     """
     forget, retain = forget.some(ASKED), retain.some(ASKED_RETAINED)
     labels = retain.data.labels().cpu().long()
-    most_errors = float((retain.answers.argmax(dim=1) != labels).double().mean()) + TOLERANCE
+    most_errors = float(wrong_class(retain.answers, labels).double().mean()) + TOLERANCE
 
     def looked(a: float, *sides: Side) -> tuple[float, bool]:
         """The objective at a length, and whether retained rows, the last of the sides, allow it."""
@@ -76,7 +77,7 @@ def step_length(
             for side, f in zip(sides, said, strict=True)
         )
         off = sum(each)
-        errors = float((said[-1].argmax(dim=1) != labels).double().mean())
+        errors = float(wrong_class(said[-1], labels).double().mean())
         return off, math.isfinite(off) and errors <= most_errors
 
     lengths = torch.linspace(SHORTEST, most, LENGTHS, dtype=torch.float64).tolist()
