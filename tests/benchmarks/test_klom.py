@@ -2,12 +2,14 @@
 
 from pathlib import Path
 
+import pytest
 import torch
 
 from benchmarks import klom
 from spotlessnet.auditing.rows import read_rows
 
 
+@pytest.mark.slow
 def test_tiny(tmp_path: Path) -> None:
     out, keep = tmp_path / "rows.jsonl", tmp_path / "kept"
     methods = ["truncated-retrain", klom.OURS]

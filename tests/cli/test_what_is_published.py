@@ -19,8 +19,9 @@ from tests.report.example import report as example
 
 ROW = 5
 TIMES = ("began", "ended", "destroy_after", "purged")
-WORDS = ("verdict", "reason", "state", "oracle", "power")
-"""Of an audit: the outcome, why in words, and how each check came out. Nothing else of it may differ."""
+WORDS = ("verdict", "reason", "state", "oracle", "power", "within_limit")
+"""Of an audit: the outcome, why in words, and how each check came out; and whether utility stayed within its limit,
+which with secret noise differs from draw to draw. Nothing else may differ."""
 
 METHODS = {
     "retrain": ("--method", "retrain"),

@@ -19,7 +19,9 @@ Make = Callable[[Path], tuple[str, ...]]
 def pipe(flag: str, name: str, suffix: str = "") -> Make:
     def make(folder: Path) -> tuple[str, ...]:
         os.mkfifo(folder / name)
-        return flag, name + suffix
+        # A method that asks no fold models is refused before they are looked at.
+        more = ("--method", "out-of-fold-distillation") if flag == "--fold-models" else ()
+        return flag, name + suffix, *more
 
     return make
 

@@ -18,7 +18,8 @@ LIMIT = 5.0
 def command(given: tuple[str, ...]) -> list[str]:
     """The newcomer's command, with what the attack names put in place of the usual."""
     flags = dict(zip(BASE[::2], BASE[1::2], strict=True)) | dict(zip(given[::2], given[1::2], strict=True))
-    return ["scrub", *(word for pair in flags.items() for word in pair), *QUICK, "--quiet", "--out", "run"]
+    method = () if "--method" in flags else QUICK
+    return ["scrub", *(word for pair in flags.items() for word in pair), *method, "--quiet", "--out", "run"]
 
 
 def files(folder: Path) -> dict[str, bytes]:
