@@ -19,9 +19,8 @@ from tests.report.example import report as example
 
 ROW = 5
 TIMES = ("began", "ended", "destroy_after", "purged")
-WORDS = ("verdict", "reason", "state", "oracle", "power", "within_limit")
-"""Of an audit: the outcome, why in words, and how each check came out; and whether utility stayed within its limit,
-which with secret noise differs from draw to draw. Nothing else may differ."""
+WORDS = ("verdict", "reason", "state", "oracle", "power")
+"""Of an audit: the outcome, why in words, and how each check came out. Nothing else of it may differ."""
 
 METHODS = {
     "retrain": ("--method", "retrain"),
@@ -91,6 +90,11 @@ def test_each_label_and_each_row_leave_the_same(here, method):
     relabel(here, None)
     (here / "forget.csv").write_text("id\nperson-8\n")
     found.append(served(here, "another", *METHODS[method]))
+    if method == "budget":
+        # Secret noise: whether utility stayed within its limit differs from draw to draw, whatever the label.
+        found = [
+            json.loads(re.sub(r'"within_limit": (true|false)', '"within_limit": 0', json.dumps(one))) for one in found
+        ]
     assert all(one == found[0] for one in found)
 
 
