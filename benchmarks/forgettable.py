@@ -83,6 +83,9 @@ class Run:
     def how(self, **changes: Any) -> Any:
         return cifar.recipe(self.args.pixels, **{**changes, **({"epochs": 1} if self.args.tiny else {})})
 
+    def sketch(self) -> dict[str, Any]:
+        return {**cifar.SKETCH, **({"skip": 31, "rank_in": 4, "rank_out": 2} if self.args.tiny else {})}
+
     def train(self, rows: Tensor, seed: int, **changes: Any) -> tuple[nn.Module, float]:
         began = self.clock()
         network = cifar.train(self.x, self.y, rows, self.how(**changes), self.args.pixels, seed)
@@ -160,11 +163,10 @@ def cores(run: Run, seed: int, share: float) -> None:
     core, user = order[: int(share * len(order))], order[int(share * len(order)) :]
     epochs = run.args.core_epochs or EPOCHS[share]
     network, took = run.train(core, seed, epochs=epochs, graph=True, **CORE)
-    zooms = ZOOMS[share]
+    zooms = tuple(run.args.zooms or ZOOMS[share])
     alone = run.tested(cifar.answers(network, run.x_test, True, zooms=zooms))
     began = run.clock()
-    sketch = {**cifar.SKETCH, **({"skip": 31, "rank_in": 4, "rank_out": 2} if run.args.tiny else {})}
-    made = cifar.sketch_of(network, run.x, core, seed=seed, **sketch)
+    made = cifar.sketch_of(network, run.x, core, seed=seed, **run.sketch())
     q, point = cifar.codes(made, run.x, core, run.args.pixels, zooms=zooms)
     featured = run.clock() - began
     test = torch.full((len(run.x_test), q.shape[1]), q[0, -1].item(), dtype=torch.int16, device=q.device)
@@ -354,8 +356,7 @@ def warm(run: Run) -> None:
     few = torch.arange(min(2000, len(run.x)))
     run.train(few, 0, **{**TUNE, "epochs": 1})
     network, _ = run.train(few, 0, graph=True, **{**CORE, "epochs": 1})
-    sketch = {**cifar.SKETCH, **({"skip": 31, "rank_in": 4, "rank_out": 2} if run.args.tiny else {})}
-    made = cifar.sketch_of(network, run.x, few.to(run.device), seed=0, **sketch)
+    made = cifar.sketch_of(network, run.x, few.to(run.device), seed=0, **run.sketch())
     cifar.codes(made, run.x[few.to(run.device)], few.to(run.device), run.args.pixels, zooms=ZOOMS[0.1])
     run.say(what="warm")
 
@@ -367,6 +368,7 @@ def flags() -> Flags:
     parser.add_argument("--parts", nargs="+", default=["tune", "cores", "sequence", "attack", "sisa"])
     parser.add_argument("--cores", type=float, nargs="+", default=[0.1, 0.25])
     parser.add_argument("--core-epochs", type=int, default=0, help="of the core model, in place of the chosen number")
+    parser.add_argument("--zooms", type=float, nargs="+", help="enlargements, in place of the chosen ones")
     parser.add_argument("--pixels", type=int, default=PIXELS)
     parser.add_argument("--shadows", type=int, default=64)
     parser.add_argument("--shards", type=int, nargs="+", default=[5, 20])

@@ -113,6 +113,18 @@ class Problem:
         return best[1].float().cpu()
 
 
+def view_sets(problem: Problem, by_zoom: dict[float, Tensor], sets: list[str]) -> None:
+    """Errors where features are averaged over each of these sets of enlargements and their mirror images."""
+    for chosen in sets:
+        codes = [by_zoom[float(zoom)] for zoom in chosen.split(",")]
+        mean = codes[0].clone()
+        for i in range(0, len(mean), 4096):
+            total = sum(one[i : i + 4096].float() for one in codes)
+            mean[i : i + 4096] = (total / len(codes)).round().to(mean.dtype)
+        whole = Problem(mean, problem.y, problem.logits, (problem.core, problem.user, problem.val), problem.say)
+        whole.tried(f"tangent, enlarged by {chosen}", (0.03, 0.1, 0.3), (1.0,))
+
+
 def flags() -> Flags:
     parser = Flags(__doc__).data("the folder with cifar10.pt", required=True).out(required=True).device()
     parser.add_argument("--name", required=True)
@@ -123,6 +135,9 @@ def flags() -> Flags:
     parser.add_argument("--pixels", type=int, default=128)
     parser.add_argument("--sketch", default="m4", choices=SKETCHES)
     parser.add_argument("--zoom", type=float, default=0.0, help="a second view of every image, enlarged by so much")
+    parser.add_argument(
+        "--view-sets", nargs="+", help="compare these sets of enlargements, as 0,0.15, and nothing else"
+    )
     parser.add_argument("--newton", action="store_true")
     parser.add_argument("--tiny", type=int, default=0)
     return parser
@@ -162,6 +177,15 @@ def main() -> None:
     made = cifar.sketch_of(network, x, core, seed=args.seed, **sketch)
     q, point = cifar.codes(made, x, core, args.pixels)
     say(what="features", seconds=time.time() - clock)
+    if args.view_sets:
+        by_zoom = {0.0: q}
+        for zoom in sorted({float(one) for names in args.view_sets for one in names.split(",")} - {0.0}):
+            clock = time.time()
+            by_zoom[zoom] = torch.full_like(q, int(q[0, -1]))
+            cifar.encoded(made, point, x, args.pixels, by_zoom[zoom], zooms=(zoom,))
+            say(what="features", zoom=zoom, seconds=time.time() - clock)
+        view_sets(Problem(q, y, logits, (core, user, val), say), by_zoom, args.view_sets)
+        return
     pooled = torch.cat([torch.arange(1280), torch.tensor([q.shape[1] - 1])]).to(device)
     ridges = (0.03, 0.1, 0.3, 1.0)
     kept = {"logits": logits[val].float().cpu(), "y": y[val].cpu()}
