@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from spotlessnet.forgettable.certificate import refine
 from spotlessnet.forgettable.encoder import Encoder
 from spotlessnet.forgettable.examples import Examples
+from spotlessnet.forgettable.fixed_point import FixedPoint
 from spotlessnet.forgettable.inverse import cholesky, inverse, solve, update_
 from spotlessnet.forgettable.model import ForgettableModel
 from spotlessnet.forgettable.moments import Moments
@@ -121,8 +122,6 @@ def sisa(run: Run, seed: int, shards: int) -> None:
 
 
 def encoder_stub() -> Encoder:
-    from spotlessnet.forgettable.fixed_point import FixedPoint
-
     return Encoder(nn.Identity(), FixedPoint(torch.ones(1)), 10)
 
 
@@ -185,11 +184,11 @@ def cores(run: Run, seed: int, share: float) -> None:
     )  # fmt: skip
     del small, test
     requests(run, seed, share, model, q, user, core)
-    first = seed == run.args.seeds[0]
+    first = share == 0.1 and seed == run.args.seeds[0]
     if "sequence" in run.args.parts and first:
         sequence(run, seed, share, model, q, user, core)
     del model
-    if "attack" in run.args.parts and share == 0.1 and first:
+    if "attack" in run.args.parts and first:
         attack(run, seed, q, core, user, ridge)
 
 
@@ -387,10 +386,11 @@ def main() -> None:
     run = Run(flags().parse_args())
     if run.args.warm:
         warm(run)
-    for seed in run.args.seeds:
-        if "tune" in run.args.parts and not run.late():
+    for seed in run.args.seeds if "tune" in run.args.parts else ():
+        if not run.late():
             tune(run, seed)
-        for share in run.args.cores if "cores" in run.args.parts else ():
+    for share in run.args.cores if "cores" in run.args.parts else ():
+        for seed in run.args.seeds:
             if not run.late():
                 cores(run, seed, share)
     for seed in run.args.seeds if "sisa" in run.args.parts else ():
