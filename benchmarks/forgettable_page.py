@@ -22,11 +22,14 @@ EARLIER = ROOT / "results" / "forgettable-cifar-earlier.jsonl"
 TEXT = ROOT / "results" / "forgettable-text.jsonl"
 SPEED = ROOT / "results" / "forgettable-speed.jsonl"
 
-LATEST = 50
-"""Epochs of the core model in the latest run at 10 % core data."""
+LATEST = 3
+"""The first seed of the latest run, whose requests, sequence and attacks are shown."""
 
-GROUPS = ((0.1, EARLIER, 70), (0.1, ROWS, 75), (0.1, ROWS, LATEST), (0.25, EARLIER, 24), (0.25, ROWS, 30))
-"""Runs by share of core data, file and epochs of the core model."""
+GROUPS = (
+    (0.1, EARLIER, 70, 2), (0.1, ROWS, 75, 4), (0.1, ROWS, 50, 4), (0.1, ROWS, 50, 6),
+    (0.25, EARLIER, 24, 2), (0.25, ROWS, 30, 6), (0.25, ROWS, 21, 6),
+)  # fmt: skip
+"""Runs by share of core data, file, epochs of the core model and views."""
 
 
 def rows(path: Path = ROWS) -> list[dict[str, Any]]:
@@ -67,12 +70,12 @@ def touched(shards: int, examples: int) -> float:
     return 1 - (1 - 1 / shards) ** examples
 
 
-def latest(seed: int = 0) -> dict[int, dict[str, Any]]:
+def latest(seed: int = LATEST) -> dict[int, dict[str, Any]]:
     """Timed requests at 10 % core data, by size, in a process that had trained before."""
     return {row["examples"]: row for row in pick(what="request", seed=seed, core=0.1, process="warm")}
 
 
-def alone(seed: int = 0) -> float:
+def alone(seed: int = LATEST) -> float:
     """The seconds of fine-tuning with this seed in that process, nothing else on the GPU."""
     [row] = pick(what="fine-tuning", seed=seed, process="warm")
     return float(row["seconds"])
@@ -95,22 +98,27 @@ def more_than_same_views(found: list[dict[str, Any]], key: str) -> dict[int, flo
     }
 
 
+def views_of(row: dict[str, Any]) -> int:
+    """An image and its mirror image, at every enlargement."""
+    return 2 * len(row.get("zooms", [0]))
+
+
 def accuracy() -> str:
     timed = [f"{latest()[size]['seconds'] / alone():.3%}".replace("%", " %") for size in (1, 100)]
     lines = [
         "| model | core data, epochs | views | seeds | test error | above fine-tuning, same seeds: mean (lowest to "
         "highest) | above fine-tuning that answers from the same views | 1 / 100 images go for, of one fine-tuning |",
         "|---|---|---|---|---|---|---|---|",
-        f"| ordinary fine-tuning, all images | –, 12 | 1 | 3 | {tuned({0, 1, 2}):.2f} % | – | – | 100 % / 100 % |",
+        f"| ordinary fine-tuning, all images | –, 12 | 1 | 6 | {tuned(set(range(6))):.2f} % | – | – | 100 % / 100 % |",
     ]
     names = {"error_core_alone": "core model alone", "error_pooled": "forgettable, pooled features"}
     names["error"] = "**forgettable, with tangent features**"
-    for share, path, epochs in GROUPS:
-        found = pick(path, what="forgettable", core=share, epochs=epochs)
-        views = 2 * len(found[0].get("zooms", [0]))
+    for share, path, epochs, views in GROUPS:
+        runs = pick(path, what="forgettable", core=share, epochs=epochs)
+        found = [row for row in runs if views_of(row) == views]
         for key, name in names.items():
             errors = means(found, key)
-            cost = " / ".join(timed) if (key, epochs) == ("error", LATEST) else "–"
+            cost = " / ".join(timed) if (key, share, epochs, views) == ("error", 0.1, 50, 6) else "–"
             lines.append(
                 f"| {name} | {100 * share:.0f} %, {epochs} | {views} | {len(errors)} | {mean(errors.values()):.2f} % | "
                 f"{told(more(found, key))} | {told(more_than_same_views(found, key))} | {cost} |"
@@ -151,7 +159,7 @@ def attacks() -> str:
         "| model | AUC, ordinary images | AUC, mislabelled images | KLoM, ordinary | KLoM, mislabelled |",
         "|---|---|---|---|---|",
     ]
-    for row in pick(what="attack"):
+    for row in pick(what="attack", seed=LATEST):
         areas = [
             f"{row[f'auc_{group}']:.3f} [{row[f'auc_{group}_interval'][0]:.3f}, {row[f'auc_{group}_interval'][1]:.3f}]"
             for group in ("ordinary", "mislabelled")
@@ -199,11 +207,14 @@ def text() -> str:
 def one_off() -> str:
     """What is paid before the first request, beside fine-tuning on a machine that was as busy."""
     lines = [
-        "| core data, epochs | seed | the GPU was | core model | features | fit | together | one fine-tuning | share |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| core data, epochs | views | seed | the GPU was | core model | features | fit | together | one fine-tuning | "
+        "share |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     tuning = pick(what="fine-tuning")
-    for row in sorted(pick(what="forgettable"), key=lambda row: (row["core"], -row["epochs"], row["seed"])):
+    for row in sorted(
+        pick(what="forgettable"), key=lambda row: (row["core"], -row["epochs"], views_of(row), row["seed"])
+    ):
         shared, warm = row.get("shared_gpu"), row.get("process") == "warm"
         own = "its own, in a process that had trained before" if warm else "its own"
         busy = f"shared with {row['beside']}" if "beside" in row else "shared" if shared else own
@@ -213,7 +224,7 @@ def one_off() -> str:
         beside = alone(row["seed"]) if warm else mean(like)
         # No fine-tuning ran in such company: a share would compare how busy the GPU was.
         against = "– | –" if shared and "beside" in row else f"{beside:.0f} s | {sum(parts) / beside:.2f}"
-        core = f"{100 * row['core']:.0f} %, {row['epochs']}"
+        core = f"{100 * row['core']:.0f} %, {row['epochs']} | {views_of(row)}"
         lines.append(f"| {core} | {row['seed']} | {busy} | {times} | {against} |")
     return "\n".join(lines)
 
