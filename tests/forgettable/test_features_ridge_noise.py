@@ -173,3 +173,23 @@ def test_adapting_fits_core_data_and_leaves_the_backbone_alone():
     assert torch.equal(layer.weight, before)
     with pytest.raises(SettingError, match=r"`Adaptation.optimizer` must be"):
         Adaptation(optimizer="magic")
+
+
+def test_no_epsilon_is_less_than_the_distance_asks_for():
+    """Against arithmetic with 60 digits, also where the formula's two terms agree in all digits of float64."""
+    mpmath = pytest.importorskip("mpmath")
+    with mpmath.workdps(60):
+
+        def exact(mu, epsilon):
+            mu, epsilon = mpmath.mpf(mu), mpmath.mpf(epsilon)
+            return mpmath.ncdf(mu / 2 - epsilon / mu) - mpmath.exp(epsilon) * mpmath.ncdf(-epsilon / mu - mu / 2)
+
+        for mu in (1e-17, 1e-12, 1e-9, 1e-6, 1e-3, 0.1, 0.99, 1.0, 5.0, 100.0):
+            for delta in (1e-30, 1e-18, 1e-15, 1e-9, 1e-5, 0.1):
+                found = epsilon_of([mu], 1.0, delta)
+                assert exact(mu, found) <= delta, (mu, delta)
+                assert found == 0 or exact(mu, found) > 0.999 * delta, (mu, delta)
+        for epsilon in (1e-6, 1e-3, 1.0, 100.0):
+            for delta in (1e-30, 1e-15, 1e-5, 0.9):
+                assert 0.999 * delta < exact(1 / mpmath.mpf(sigma_for(1.0, epsilon, delta)), epsilon) <= delta
+    assert epsilon_of([1e200], 1.0, 1e-5) == math.inf

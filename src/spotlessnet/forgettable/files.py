@@ -7,7 +7,7 @@ from collections.abc import Hashable
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from spotlessnet.core.errors import DataError, IntegrityError, MismatchError
 from spotlessnet.core.files import write_whole
@@ -35,6 +35,14 @@ def save_forgettable(path: str | Path, model: ForgettableModel, *, replace: bool
     """
     if Path(path).suffix != ".safetensors":
         raise DataError(f"A state must end in .safetensors, as others are not read again, but {path} does not.")
+    # A request of another thread would change the sums while they are read, and a torn model must not become a file.
+    with model.turn.taken():
+        plain, about = _written(model)
+    return write_whole(Path(path), to_bytes(plain, about), replace=replace)
+
+
+def _written(model: ForgettableModel) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """What goes into the file: a copy, so that the model may go on."""
     kept = model.examples.compact()
     tensors = {
         "moments.gram": model.moments.gram,
@@ -67,7 +75,7 @@ def save_forgettable(path: str | Path, model: ForgettableModel, *, replace: bool
         about["class_weights"] = json.dumps(None if model.class_weights is None else model.class_weights.tolist())
     plain = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
     about["digest"] = digest_of(about, plain)
-    return write_whole(Path(path), to_bytes(plain, about), replace=replace)
+    return plain, about
 
 
 def _plain(ids: list[Hashable]) -> list[Hashable]:
