@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import spotlessnet as sn
-from spotlessnet.core.errors import DataError, IntegrityError
+from spotlessnet.core.errors import DataError, IntegrityError, SettingError
 from spotlessnet.forgettable.examples import Examples
 
 CLASSES = 3
@@ -163,3 +163,20 @@ def test_copies_take_turns_of_their_own_and_print_no_id():
     assert repr(model) == "ForgettableModel(user_examples=100, core_examples=40, features=13, outputs=3, ridge=" + (
         f"{model.ridge})"
     )
+
+
+def test_tensors_that_refuse_later_changes_are_never_made(tmp_path):
+    model = fitted()
+    sn.save_forgettable(tmp_path / "state.safetensors", model)
+    with torch.inference_mode():
+        model.predict(USER[0])
+        for refused in (
+            fitted,
+            lambda: forget(model),
+            lambda: sn.load_forgettable(tmp_path / "state.safetensors", nn.Identity()),
+        ):
+            with pytest.raises(SettingError, match=r"outside `torch.inference_mode`"):
+                refused()
+    with torch.no_grad():
+        model.forget("person 3")
+    assert_never_held(model)

@@ -19,6 +19,7 @@ from spotlessnet.forgettable.inverse import inverse
 from spotlessnet.forgettable.model import ForgettableModel
 from spotlessnet.forgettable.moments import Moments
 from spotlessnet.forgettable.saved_state import FORMAT, Saved, as_bytes, digest_of, read_saved
+from spotlessnet.forgettable.turn import check_mode
 from spotlessnet.store.checkpoints import load_into, read_metadata, read_weights, to_bytes
 
 CLOSE = 1e-6
@@ -92,6 +93,7 @@ def load_forgettable(path: str | Path, network: nn.Module) -> ForgettableModel:
 
     - `network`: the bare backbone, or a feature map of the kind that was fitted; it gets the weights in the file.
     """
+    check_mode()
     began = time.perf_counter()
     path = Path(path)
     about = read_metadata(path)

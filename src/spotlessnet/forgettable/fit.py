@@ -23,6 +23,7 @@ from spotlessnet.forgettable.model import ForgettableModel
 from spotlessnet.forgettable.moments import Moments
 from spotlessnet.forgettable.places import lanes_needed
 from spotlessnet.forgettable.ridge import as_ridge, choose_ridge, ridge_unit
+from spotlessnet.forgettable.turn import check_mode
 from spotlessnet.operators.sums import add_up, my_share, processes
 
 SCALING = 1000
@@ -72,6 +73,7 @@ def fit_forgettable(
       alone had, also when that user has gone.
     - `rank`, `directions`, `layers`: of `TangentSketch`.
     """
+    check_mode()
     core, user = Data.of(core), Data.of(user)
     check_positive("batch_size", batch_size)
     count = _class_count(core, user, classes)
@@ -140,6 +142,7 @@ def fit_problem(
     Under `torch.distributed` each process reads its share of the rows and the moments are summed; every process then
     holds the same model. Kept features and `"loo"` need all rows, so they are for one process.
     """
+    check_mode()
     began = time.perf_counter()
     by_class = class_weights_of(class_weights, encoder.classes)
     many = processes()[1] > 1

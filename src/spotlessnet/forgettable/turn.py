@@ -6,7 +6,9 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import Concatenate, ParamSpec, Protocol, TypeVar, runtime_checkable
 
-from spotlessnet.core.errors import IntegrityError
+import torch
+
+from spotlessnet.core.errors import IntegrityError, SettingError
 
 
 class Turn:
@@ -58,7 +60,17 @@ def in_turn(method: Callable[Concatenate[M, P], R]) -> Callable[Concatenate[M, P
 
     @wraps(method)
     def waiting(self: M, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        check_mode()
         with self.turn.taken():
             return method(self, *args, **kwargs)
 
     return waiting
+
+
+def check_mode() -> None:
+    """Raise inside `torch.inference_mode`: what is made there refuses later changes, some only half-way through."""
+    if torch.is_inference_mode_enabled():
+        raise SettingError(
+            "A forgettable model must be made and changed outside `torch.inference_mode`, as tensors made there cannot "
+            "be changed in place later. Use `torch.no_grad`."
+        )
