@@ -200,7 +200,7 @@ class Reader(nn.Module):
         super().__init__()
         self.words = nn.Embedding(30, 16)
         self.layers = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 4, 32, batch_first=True), 2)
-        self.unused = nn.Linear(16, 16)
+        self.unused: nn.Module = nn.Linear(16, 16)
 
     def forward(self, x):
         return self.layers(self.words(x))
@@ -209,13 +209,17 @@ class Reader(nn.Module):
 def test_layers_that_a_backbone_never_calls_are_not_sketched():
     torch.manual_seed(0)
     x, y = torch.randint(0, 30, (90, 6)), torch.arange(90) % 3
-    given = {"core": (x[:40], y[:40]), "user": (x[40:], y[40:]), "features": "tangent", "ridge": 0.1, "rank": 3}
+    core, user = (x[:40], y[:40]), (x[40:], y[40:])
     net = Reader()
+
+    def fitted():
+        return sn.fit_forgettable(net, core=core, user=user, features="tangent", ridge=0.1, rank=3)
+
     with pytest.raises(SettingError, match="must be called, but the backbone passes unused by"):
-        sn.fit_forgettable(net, **given)
+        fitted()
     net.unused = nn.Identity()
-    model = sn.fit_forgettable(net, **given)
+    model = fitted()
     assert model.encoder.features.names == [f"layers.layers.{i}.linear{k}" for i in (0, 1) for k in (1, 2)]
     model.forget([0, 7])
     left = [i for i in range(40, 90) if i not in (40, 47)]
-    assert torch.equal(model.weights, model.solved_anew((x[left], y[left]), core=given["core"]).weights)
+    assert torch.equal(model.weights, model.solved_anew((x[left], y[left]), core=core).weights)

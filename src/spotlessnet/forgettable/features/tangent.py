@@ -156,8 +156,8 @@ class TangentSketch(nn.Module):
                 silent = [name for i, name in enumerate(self.names) if i not in made]
                 if silent:
                     raise SettingError(
-                        f"Layers to sketch must be called, but the backbone passes {', '.join(silent)} by, so that their "
-                        "gradients cannot be seen. Give other `layers`."
+                        f"Layers to sketch must be called, but the backbone passes {', '.join(silent)} by, so that "
+                        "their gradients cannot be seen. Give other `layers`."
                     )
                 leaves = [made[i] for i in range(len(self.names))]
                 slopes = [
