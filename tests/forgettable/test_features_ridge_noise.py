@@ -173,3 +173,53 @@ def test_adapting_fits_core_data_and_leaves_the_backbone_alone():
     assert torch.equal(layer.weight, before)
     with pytest.raises(SettingError, match=r"`Adaptation.optimizer` must be"):
         Adaptation(optimizer="magic")
+
+
+def test_no_epsilon_is_less_than_the_distance_asks_for():
+    """Against arithmetic with 60 digits, also where the formula's two terms agree in all digits of float64."""
+    mpmath = pytest.importorskip("mpmath")
+    with mpmath.workdps(60):
+
+        def exact(mu, epsilon):
+            mu, epsilon = mpmath.mpf(mu), mpmath.mpf(epsilon)
+            return mpmath.ncdf(mu / 2 - epsilon / mu) - mpmath.exp(epsilon) * mpmath.ncdf(-epsilon / mu - mu / 2)
+
+        for mu in (1e-17, 1e-12, 1e-9, 1e-6, 1e-3, 0.1, 0.99, 1.0, 5.0, 100.0):
+            for delta in (1e-30, 1e-18, 1e-15, 1e-9, 1e-5, 0.1):
+                found = epsilon_of([mu], 1.0, delta)
+                assert exact(mu, found) <= delta, (mu, delta)
+                assert found == 0 or exact(mu, found) > 0.999 * delta, (mu, delta)
+        for epsilon in (1e-6, 1e-3, 1.0, 100.0):
+            for delta in (1e-30, 1e-15, 1e-5, 0.9):
+                assert 0.999 * delta < exact(1 / mpmath.mpf(sigma_for(1.0, epsilon, delta)), epsilon) <= delta
+    assert epsilon_of([1e200], 1.0, 1e-5) == math.inf
+
+
+class Reader(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(30, 16)
+        self.layers = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 4, 32, batch_first=True), 2)
+        self.unused: nn.Module = nn.Linear(16, 16)
+
+    def forward(self, x):
+        return self.layers(self.words(x))
+
+
+def test_layers_that_a_backbone_never_calls_are_not_sketched():
+    torch.manual_seed(0)
+    x, y = torch.randint(0, 30, (90, 6)), torch.arange(90) % 3
+    core, user = (x[:40], y[:40]), (x[40:], y[40:])
+    net = Reader()
+
+    def fitted():
+        return sn.fit_forgettable(net, core=core, user=user, features="tangent", ridge=0.1, rank=3)
+
+    with pytest.raises(SettingError, match="must be called, but the backbone passes unused by"):
+        fitted()
+    net.unused = nn.Identity()
+    model = fitted()
+    assert model.encoder.features.names == [f"layers.layers.{i}.linear{k}" for i in (0, 1) for k in (1, 2)]
+    model.forget([0, 7])
+    left = [i for i in range(40, 90) if i not in (40, 47)]
+    assert torch.equal(model.weights, model.solved_anew((x[left], y[left]), core=core).weights)

@@ -11,7 +11,7 @@ from safetensors.torch import load, save
 from torch import nn
 
 import spotlessnet as sn
-from spotlessnet.core.errors import DataError, MismatchError, NeedError, SettingError
+from spotlessnet.core.errors import DataError, MismatchError, NeedError, NumericsError, SettingError
 from spotlessnet.forgettable.given import check_inputs, ridge_of
 
 CLASSES = 3
@@ -276,3 +276,36 @@ def test_sums_that_are_one_number_are_damage(tmp_path):
     path.write_bytes(save(tensors, about))
     with pytest.raises(DataError, match="damaged forgettable model"):
         sn.load_forgettable(path, backbone())
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "told"),
+    [
+        ({"ids": list(range(120)), "id_column": "person"}, SettingError, "both were given"),
+        ({"classes": 0}, SettingError, "`classes` must be positive"),
+        ({"user": some(0, 1)}, DataError, "`user` has no example"),
+        ({"core": some(0, 1)}, DataError, "`core` has no example"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused_before_any_work(settings, error, told):
+    with pytest.raises(error, match=told):
+        sn.fit_forgettable(
+            backbone(), **{"core": CORE, "user": USER, "ridge": 0.1, "features": Untouched(), **settings}
+        )
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "told"),
+    [
+        (lambda x: 0 * x, NumericsError, "must not all be zero"),
+        (lambda x: x[:, :0], NumericsError, "must not all be zero"),
+        (lambda x: x[:3], MismatchError, "40 inputs gave 3 rows"),
+    ],
+)
+def test_features_that_cannot_be_are_refused(answer, error, told):
+    class Odd(nn.Module):
+        def forward(self, x):
+            return answer(x)
+
+    with pytest.raises(error, match=told):
+        sn.fit_forgettable(Odd(), core=CORE, user=USER, ridge=0.1, classes=CLASSES)

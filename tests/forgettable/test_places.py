@@ -218,15 +218,32 @@ def test_a_networks_own_answer_has_places_too():
     assert make_encoder(Even(), sn.Data.of(some(90, 13, 0)), CLASSES, 64).lanes == 64
 
 
-def test_features_that_depend_on_neighbours_are_refused():
+@pytest.mark.parametrize("share", [1.0, 1e-3, 1e-5, 1e-7])
+def test_features_that_depend_on_neighbours_are_refused(share):
     class Centred(nn.Module):
         def forward(self, x):
-            return x - x.mean(dim=0)
+            return x - share * x.mean(dim=0)
 
     with pytest.raises(SettingError, match="must not depend on which others"):
         sn.fit_forgettable(
             nn.Identity(), core=some(90, 13, 0), user=some(80, 13, 1), features=Centred(), classes=CLASSES, ridge=1e-3
         )
+
+
+def test_features_that_change_from_call_to_call_are_refused_unless_by_rounding():
+    class Shaken(nn.Module):
+        def __init__(self, by):
+            super().__init__()
+            self.by, self.draw = by, torch.Generator().manual_seed(0)
+
+        def forward(self, x):
+            return x + self.by * torch.randn(x.shape, generator=self.draw)
+
+    x, _ = some(90, 13, 0)
+    # Kernels of some GPUs add up in another order each time.
+    assert lanes_needed(Shaken(1e-7), x, 8) == 8
+    with pytest.raises(SettingError, match="must not depend on which others"):
+        lanes_needed(Shaken(0.1), x, 8)
 
 
 def test_core_data_that_are_no_numbers_are_refused():

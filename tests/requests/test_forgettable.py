@@ -10,6 +10,7 @@ from spotlessnet.core.errors import DataError, NeedError, SettingError
 from spotlessnet.forgettable import load_forgettable, save_forgettable
 from spotlessnet.requests.case import Case
 from spotlessnet.requests.forgettable import as_kept, backbone_of, forget_listed, train_model
+from spotlessnet.requests.leaving import told
 from spotlessnet.requests.verifying import verify_request
 from spotlessnet.store.checkpoints import read_metadata, read_weights, to_bytes
 from tests.cli.test_forgettable import furnished
@@ -32,6 +33,10 @@ def test_a_list_is_taken_out_and_the_receipt_tells_of_it(tmp_path, monkeypatch):
     left = load_forgettable(served.state, backbone_of("backbone.py:build"))
     assert not {str(name) for name in left.examples.places} & set(FORGET)
     assert verify_request(Path("after"), Path("forget.csv"), "id").is_sealed
+    # Whether the inverse had to be made anew, numbers of the rows decide: not for everyone.
+    about = served.receipt["predicate"]["about"]
+    assert "refactored" not in about
+    assert about["held_back"] == ["moved", "refactored"]
 
 
 def test_what_cannot_be_done_is_refused_before_anything_is_written(tmp_path, monkeypatch):
@@ -101,6 +106,8 @@ def test_another_request_does_not_take_an_unfinished_folder(tmp_path, monkeypatc
     Path("other.csv").write_text("\n".join(Path("forget.csv").read_text().splitlines()[:2]) + "\n")
     with pytest.raises(DataError, match="Another request began"):
         forget_listed("backbone.py:build", trained.state, Path("other.csv"), Path("after"))
+    # `spotless forget` has no flag --resume.
+    assert told() == "after holds what was begun: the same command goes on there"
 
 
 def test_a_state_from_before_there_were_digests_is_read_and_said_to_be_one(tmp_path, monkeypatch, capsys):
@@ -114,3 +121,29 @@ def test_a_state_from_before_there_were_digests_is_read_and_said_to_be_one(tmp_p
     assert "has no digest" not in capsys.readouterr().err
     assert main([*given, "--state", "old.safetensors", "--out", "two"]) == 0
     assert "the state has no digest" in capsys.readouterr().err
+
+
+def test_classes_that_are_given_do_not_tell_of_one_that_a_row_alone_had(tmp_path, monkeypatch):
+    furnished(tmp_path, monkeypatch)
+    (tmp_path / "rare.py").write_text(
+        "from mydata import some\ndef rows():\n    x, y, ids = some(0, 60)\n    y[5] = 6\n    return x, y, ids\n"
+    )
+    sizes = {}
+    for name, data, classes in (("told", "rare.py:rows", None), ("given", "rare.py:rows", 9)):
+        trained = train_model(asked(data=data, out=Path(name)), ridge="0.1", classes=classes)
+        served = forget_listed("backbone.py:build", trained.state, Path("forget.csv"), Path(f"{name}-after"))
+        sizes[name] = len(read_weights(served.network)["bias"])
+    assert sizes == {"told": 7, "given": 9}
+    with pytest.raises(DataError, match="from 0 to 2"):
+        train_model(asked(data="rare.py:rows", out=Path("fewer")), ridge="0.1", classes=3)
+
+
+@pytest.mark.parametrize("blank", ["None", "float('nan')", "' '"])
+def test_rows_without_an_id_are_refused(tmp_path, monkeypatch, blank):
+    furnished(tmp_path, monkeypatch)
+    (tmp_path / "unnamed.py").write_text(
+        f"from mydata import some\ndef rows():\n    x, y, ids = some(0, 60)\n    return x, y, [{blank}, *ids[1:]]\n"
+    )
+    with pytest.raises(DataError, match="1 of 60 rows of --data have no id"):
+        train_model(asked(data="unnamed.py:rows"), ridge="0.1")
+    assert not Path("model").exists()

@@ -20,6 +20,14 @@ Rows = Annotated[str, typer.Option("--data", help="User rows, as for core.")]
 IdColumn = Annotated[str, typer.Option("--id-column", help="The column of ids; `row` counts rows from zero.")]
 Features = Annotated[str, typer.Option("--features", help="pooled, tangent or linearised.")]
 Ridge = Annotated[str, typer.Option("--ridge", help="A share of the mean diagonal, or loo (leave-one-out).")]
+Classes = Annotated[
+    int | None,
+    typer.Option(
+        "--classes",
+        help="How many classes there are. Unless said, as the labels show, also of rows that leave later.",
+        min=1,
+    ),
+]
 Epochs = Annotated[
     int | None, typer.Option("--epochs", help="Passes over the core rows; 0 takes the backbone as it is.", min=0)
 ]
@@ -50,6 +58,7 @@ def train(
     id_column: IdColumn = "id",
     features: Features = "pooled",
     ridge: Ridge = "loo",
+    classes: Classes = None,
     epochs: Epochs = None,
     lr: LearningRate = None,
     recipe: Recipe = None,
@@ -72,7 +81,7 @@ def train(
     case = Case(model=model, core=core, data=data, id_column=id_column, epochs=epochs, lr=lr, out=out)
     case = replace(case, recipe=pairs(recipe, "--recipe"))
     with no_bars() if quiet or json else nullcontext():
-        served = train_model(case, features=features, ridge=ridge, seed=seed)
+        served = train_model(case, features=features, ridge=ridge, classes=classes, seed=seed)
     return _told(served, Console(json, quiet))
 
 

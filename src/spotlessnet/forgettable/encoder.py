@@ -103,6 +103,9 @@ def raw_features(features: nn.Module, x: Inputs) -> Float[Tensor, "N R d"]:
     value: Any = call(features, x)
     if not isinstance(value, Tensor) or value.ndim not in (2, 3):
         raise MismatchError("Features must be a tensor of shape [N, d], or [N, C, d] with a method `base` beside it.")
+    rows = len(next(iter(x.values())) if isinstance(x, dict) else x)
+    if len(value) != rows:
+        raise MismatchError(f"Each input needs its features, but {rows} inputs gave {len(value)} rows of features.")
     return value.detach() if value.ndim == 3 else value.detach()[:, None]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Hashable
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from spotlessnet.core.errors import DataError, IntegrityError, MismatchError
 from spotlessnet.core.files import write_whole
@@ -19,6 +19,7 @@ from spotlessnet.forgettable.inverse import inverse
 from spotlessnet.forgettable.model import ForgettableModel
 from spotlessnet.forgettable.moments import Moments
 from spotlessnet.forgettable.saved_state import FORMAT, Saved, as_bytes, digest_of, read_saved
+from spotlessnet.forgettable.turn import check_mode
 from spotlessnet.store.checkpoints import load_into, read_metadata, read_weights, to_bytes
 
 CLOSE = 1e-6
@@ -35,6 +36,14 @@ def save_forgettable(path: str | Path, model: ForgettableModel, *, replace: bool
     """
     if Path(path).suffix != ".safetensors":
         raise DataError(f"A state must end in .safetensors, as others are not read again, but {path} does not.")
+    # A request of another thread would change the sums while they are read, and a torn model must not become a file.
+    with model.turn.taken():
+        plain, about = _written(model)
+    return write_whole(Path(path), to_bytes(plain, about), replace=replace)
+
+
+def _written(model: ForgettableModel) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """What goes into the file: a copy, so that the model may go on."""
     kept = model.examples.compact()
     tensors = {
         "moments.gram": model.moments.gram,
@@ -67,7 +76,7 @@ def save_forgettable(path: str | Path, model: ForgettableModel, *, replace: bool
         about["class_weights"] = json.dumps(None if model.class_weights is None else model.class_weights.tolist())
     plain = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
     about["digest"] = digest_of(about, plain)
-    return write_whole(Path(path), to_bytes(plain, about), replace=replace)
+    return plain, about
 
 
 def _plain(ids: list[Hashable]) -> list[Hashable]:
@@ -84,6 +93,7 @@ def load_forgettable(path: str | Path, network: nn.Module) -> ForgettableModel:
 
     - `network`: the bare backbone, or a feature map of the kind that was fitted; it gets the weights in the file.
     """
+    check_mode()
     began = time.perf_counter()
     path = Path(path)
     about = read_metadata(path)

@@ -11,18 +11,19 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from spotlessnet.core.data import Data
-from spotlessnet.core.errors import MismatchError, SettingError, check_positive
+from spotlessnet.core.errors import DataError, MismatchError, SettingError, check_positive
 from spotlessnet.forgettable.adapt import Adaptation, WithHead, adapt, call
 from spotlessnet.forgettable.encoder import Encoder, raw_features
 from spotlessnet.forgettable.examples import Examples, digests_of
 from spotlessnet.forgettable.features import Linearised, Mirrored, Pooled, TangentSketch, pool
 from spotlessnet.forgettable.fixed_point import FixedPoint
-from spotlessnet.forgettable.given import class_weights_of, plain_ids, ridge_of, weights_by_class
+from spotlessnet.forgettable.given import class_number, class_weights_of, plain_ids, ridge_of, weights_by_class
 from spotlessnet.forgettable.inverse import cholesky, inverse, solve
 from spotlessnet.forgettable.model import ForgettableModel
 from spotlessnet.forgettable.moments import Moments
 from spotlessnet.forgettable.places import lanes_needed
 from spotlessnet.forgettable.ridge import as_ridge, choose_ridge, ridge_unit
+from spotlessnet.forgettable.turn import check_mode
 from spotlessnet.operators.sums import add_up, my_share, processes
 
 SCALING = 1000
@@ -68,26 +69,47 @@ def fit_forgettable(
     - `keep_features`: keep each example's features, in 16 bits, so that a request needs no input.
     - `id_column`: the data's column that requests name; row numbers unless said.
     - `ids`: the ids themselves, one per user example, instead of a column.
+    - `classes`: how many there are; unless said, up to the largest label, which then tells of a class that one user
+      alone had, also when that user has gone.
     - `rank`, `directions`, `layers`: of `TangentSketch`.
     """
+    check_mode()
     core, user = Data.of(core), Data.of(user)
     check_positive("batch_size", batch_size)
-    labels = core.labels()
-    if labels.is_floating_point() or labels.ndim != 1:
-        raise MismatchError("Labels must be class numbers. Turn them into whole numbers from 0.")
-    count = classes or int(max(labels.max(), user.labels().max())) + 1
+    count = _class_count(core, user, classes)
     by_class = class_weights_of(class_weights, count)
-    if ids is None:
-        ids = range(len(user)) if id_column is None else user.column(id_column)
-    names = plain_ids(ids)
-    if len(names) != len(user):
-        raise MismatchError(f"Each user example needs an id, but {len(user)} examples came with {len(names)} ids.")
+    names = _ids_of(user, id_column, ids)
     ridge = ridge_of(ridge)
     made = _features(backbone, core, features, adaptation, count, rank, directions, layers, batch_size, seed)
     if mirrored:
         made = Mirrored(made)
     encoder = make_encoder(made, core, count, batch_size)
     return fit_problem(encoder, core, user, names, ridge=ridge, class_weights=by_class, keep_features=keep_features)
+
+
+def _class_count(core: Data, user: Data, classes: int | None) -> int:
+    """As many as said, or up to the largest label."""
+    for name, data in (("core", core), ("user", user)):
+        if not len(data):
+            raise DataError(f"There must be {name} data, but `{name}` has no example. Give at least one.")
+    labels = core.labels()
+    if labels.is_floating_point() or labels.ndim != 1:
+        raise MismatchError("Labels must be class numbers. Turn them into whole numbers from 0.")
+    if classes is None:
+        return 1 + max(int(data.labels().max()) for data in (core, user))
+    check_positive("classes", class_number(classes))
+    return class_number(classes)
+
+
+def _ids_of(user: Data, id_column: str | None, ids: Iterable[Any] | None) -> list[Hashable]:
+    if ids is not None and id_column is not None:
+        raise SettingError("Ids must come from `id_column` or from `ids`, but both were given. Leave one out.")
+    if ids is None:
+        ids = range(len(user)) if id_column is None else user.column(id_column)
+    names = plain_ids(ids)
+    if len(names) != len(user):
+        raise MismatchError(f"Each user example needs an id, but {len(user)} examples came with {len(names)} ids.")
+    return names
 
 
 def make_encoder(features: nn.Module, core: Data, classes: int, batch_size: int = 64) -> Encoder:
@@ -120,6 +142,7 @@ def fit_problem(
     Under `torch.distributed` each process reads its share of the rows and the moments are summed; every process then
     holds the same model. Kept features and `"loo"` need all rows, so they are for one process.
     """
+    check_mode()
     began = time.perf_counter()
     by_class = class_weights_of(class_weights, encoder.classes)
     many = processes()[1] > 1

@@ -47,6 +47,10 @@ class FixedPoint:
         - `per_feature`: give every feature the same mean square instead.
         """
         check_finite("Core features", features, "Look for NaN among the inputs.")
+        if not bool(features.any()):
+            raise NumericsError(
+                "Core features must not all be zero, as no scale can be taken from them. Check the backbone."
+            )
         sizes = [features.shape[1]] if blocks is None else blocks
         if sum(sizes) != features.shape[1]:
             raise MismatchError(f"Blocks of {sum(sizes)} features cannot scale {features.shape[1]}.")

@@ -30,6 +30,7 @@ from spotlessnet.forgettable.inverse import inverse, update_, worth_updating
 from spotlessnet.forgettable.module import ForgettableNetwork
 from spotlessnet.forgettable.moments import Moments
 from spotlessnet.forgettable.traced import traced
+from spotlessnet.forgettable.turn import Turn, in_turn
 
 Kind = Literal["fit", "forget", "add", "relabel", "refresh"]
 
@@ -70,7 +71,7 @@ class Request:
         }
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class ForgettableModel:
     r"""Frozen features from core data, and the ridge problem $(G + rI)\,W = C$ that user data enter.
 
@@ -81,6 +82,9 @@ class ForgettableModel:
 
     `class_weights` are those of the fit, or `None`; `weights_unknown` says that a state from before they were kept has
     examples that do not weigh one.
+
+    Requests from several threads are served one after the other. A request that fails has changed nothing; one that
+    was interrupted while it was written makes the model refuse all others, as `turn` says.
     """
 
     encoder: Encoder
@@ -94,6 +98,15 @@ class ForgettableModel:
     ridge_from: str = "given"
     class_weights: Int64[Tensor, " classes"] | None = None
     weights_unknown: bool = False
+    turn: Turn = field(default_factory=Turn)
+
+    def __repr__(self) -> str:
+        """Sizes alone: whoever logs a model must not log the ids in it."""
+        features, outputs = self.weights.shape
+        return (
+            f"ForgettableModel(user_examples={len(self)}, core_examples={self.core_examples}, features={features}, "
+            f"outputs={outputs}, ridge={self.ridge})"
+        )
 
     def __len__(self) -> int:
         """How many user examples are inside."""
@@ -104,6 +117,7 @@ class ForgettableModel:
         """How far the present weights can be from the exact optimum."""
         return self.requests[-1].certificate
 
+    @in_turn
     def forget(self, ids: Iterable[Any] | Hashable, *, inputs: Inputs | None = None) -> Request:
         """Take out every example with these ids.
 
@@ -114,6 +128,7 @@ class ForgettableModel:
         """
         return self._remove(self.examples.find(several(ids)), inputs)
 
+    @in_turn
     def forget_class(self, label: int | Any, *, inputs: Inputs | None = None) -> Request:
         """Take out all user examples of a class."""
         label = class_number(label)
@@ -121,10 +136,12 @@ class ForgettableModel:
             raise DataError(f"A class must lie between 0 and {self.encoder.classes - 1}, but is {label}.")
         return self._remove(self.examples.of_class(label), inputs)
 
+    @in_turn
     def forget_all(self, *, inputs: Inputs | None = None) -> Request:
         """Take out all user data: what is left is the model of core data."""
         return self._remove(self.examples.all(), inputs)
 
+    @in_turn
     def add(
         self, x: Inputs, y: Tensor | Any, *, ids: Iterable[Any], weights: Tensor | Sequence[int] | None = None
     ) -> Request:
@@ -150,6 +167,7 @@ class ForgettableModel:
         self._change("add", began, codes, targets, w, 1, lambda: self.examples.append(codes, targets, y, w, names))
         return self.requests[-1]
 
+    @in_turn
     def relabel(self, ids: Iterable[Any] | Hashable, y: Tensor | Any, *, inputs: Inputs | None = None) -> Request:
         """Correct the labels of all examples with these ids; the inverse stays as it is unless their weights change.
 
@@ -188,13 +206,7 @@ class ForgettableModel:
             now = w
         gone, come = _flat(codes, targets, w), _flat(codes, turned, now)
 
-        def exchange(out: tuple[Tensor, Tensor, Tensor], into: tuple[Tensor, Tensor, Tensor]) -> None:
-            self.moments.check_room(into[2], instead_of=out[2])
-            self.moments.remove(*out)
-            self.moments.add(*into)
-
-        exchange(gone, come)
-        with self._whole(lambda: exchange(come, gone)):
+        with self._whole(lambda: self.moments.exchange(gone, come), lambda: self.moments.exchange(come, gone)):
             anew = not torch.equal(w, now)
             if anew:
                 self.inverse = inverse(self.moments.gram, self.ridge)
@@ -202,8 +214,10 @@ class ForgettableModel:
         self.examples.targets[places.to(self.examples.targets.device)] = turned.to(self.examples.targets)
         self.examples.labels[places] = labels.long()
         self.examples.weights[places] = now
+        self.turn.torn = False
         return self.requests[-1]
 
+    @in_turn
     def refresh(self) -> Request:
         """Make the inverse anew from the moments: the whole state is then bit for bit that of a new fit."""
         began = time.perf_counter()
@@ -286,8 +300,7 @@ class ForgettableModel:
         there, back = (self.moments.add, self.moments.remove) if sign > 0 else (self.moments.remove, self.moments.add)
         root = rows[2].to(self.weights).sqrt()[:, None]
         X, T = rows[0].to(self.weights) * root, rows[1].to(self.weights) * root
-        there(*rows)
-        with self._whole(lambda: back(*rows)):
+        with self._whole(lambda: there(*rows), lambda: back(*rows)):
             step = None
             if worth_updating(len(self.inverse), len(X)):
                 step = update_(self.inverse, X, sign, T - X @ self.weights)
@@ -297,14 +310,26 @@ class ForgettableModel:
             self._settle(kind, began, len(codes), refactored=step is None, step=step, left=left)
         assert callable(book)
         book()
+        self.turn.torn = False
 
     @contextmanager
-    def _whole(self, undo: Callable[[], object]) -> Iterator[None]:
-        """Put moments and inverse back if a request breaks off: its examples are then inside as they were."""
+    def _whole(self, do: Callable[[], object], undo: Callable[[], object]) -> Iterator[None]:
+        """Change the moments, and put them and the inverse back if what follows breaks off.
+
+        The model counts as torn from here until the caller has written the list of examples too.
+        """
+        self.turn.torn = True
+        try:
+            do()
+        except Exception:
+            # Moments put themselves back; only an interrupt, which may come anywhere, leaves them torn.
+            self.turn.torn = False
+            raise
         try:
             yield
         except BaseException:
             undo()
+            self.turn.torn = False
             self.inverse = inverse(self.moments.gram, self.ridge)
             raise
 

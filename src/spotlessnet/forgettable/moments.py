@@ -60,11 +60,22 @@ class Moments:
         """Take examples out, exactly."""
         self._shift(codes, targets, weights, -1)
 
-    def check_room(self, weights: Shaped[Tensor, " n"], instead_of: Shaped[Tensor, " n"]) -> None:
-        """Raise unless examples of these weights can come in for others."""
-        total = self.weight + int(weights.sum()) - int(instead_of.sum())
+    def exchange(self, gone: tuple[Tensor, Tensor, Tensor], come: tuple[Tensor, Tensor, Tensor]) -> None:
+        """Take examples out and put others in: both or neither.
+
+        **Arguments:**
+
+        - `gone`, `come`: codes, targets and weights.
+        """
+        total = self.weight + int(come[2].sum()) - int(gone[2].sum())
         if total > MOST_WEIGHT:
             raise SettingError(f"Example weights must sum to at most {MOST_WEIGHT}, but would sum to {total}.")
+        self.remove(*gone)
+        try:
+            self.add(*come)
+        except Exception:
+            self.add(*gone)
+            raise
 
     def _shift(self, codes: Tensor, targets: Tensor, weights: Tensor | None, sign: int) -> None:
         if codes.shape[1:] != self.cross.shape[:1] or targets.shape[1:] != self.cross.shape[1:]:
@@ -91,12 +102,18 @@ class Moments:
             raise SettingError(
                 f"Targets must be whole numbers of at most 16 bits, but one is {float(targets.abs().max())}."
             )
-        for start in range(0, len(codes), ROWS):
-            here = slice(start, start + ROWS)
-            q = codes[here].to(self.gram)
-            scaled = q if weights is None else q * w[here].to(q)[:, None]
-            self.gram.addmm_(scaled.T, q, alpha=sign)
-            self.cross.addmm_(scaled.T, targets[here].to(q), alpha=sign)
+        pieces = [slice(start, start + ROWS) for start in range(0, len(codes), ROWS)]
+        steps = [(sums, of, here) for here in pieces for sums, of in ((self.gram, codes), (self.cross, targets))]
+        done = 0
+        try:
+            for sums, of, here in steps:
+                _accumulate(sums, codes[here], of[here], w[here], sign)
+                done += 1
+        except Exception:
+            # Memory may run out at any step; whole numbers go back without a trace.
+            for sums, of, here in steps[:done]:
+                _accumulate(sums, codes[here], of[here], w[here], -sign)
+            raise
         self.weight, self.count = total, self.count + sign * len(codes)
 
     def all_reduce(self) -> None:
@@ -111,3 +128,8 @@ class Moments:
     def clone(self) -> "Moments":
         """A copy that shares nothing."""
         return Moments(self.gram.clone(), self.cross.clone(), self.weight, self.count)
+
+
+def _accumulate(sums: Tensor, codes: Tensor, by: Tensor, weights: Tensor, sign: int) -> None:
+    scaled = codes.to(sums) * weights.to(sums)[:, None]
+    sums.addmm_(scaled.T, by.to(sums), alpha=sign)

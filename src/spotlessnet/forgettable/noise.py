@@ -1,12 +1,16 @@
 """Noise on released weights, and what it proves over a sequence of requests (Gaussian differential privacy)."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from scipy.optimize import brentq
+import numpy as np
+from scipy.special import erfcx
 from scipy.stats import norm
 
 from spotlessnet.core.errors import SettingError, check_positive
+
+MARGIN = 1 + 1e-9
+"""By how much $\\delta$ is taken larger than computed: more than its rounding."""
 
 
 def delta_of(mu: float, epsilon: float) -> float:
@@ -17,7 +21,40 @@ def delta_of(mu: float, epsilon: float) -> float:
     """
     if mu <= 0:
         return 0.0
+    if mu < 1:
+        return _near(mu, epsilon)
     return float(norm.cdf(-epsilon / mu + mu / 2) - math.exp(epsilon + norm.logcdf(-epsilon / mu - mu / 2)))
+
+
+def _near(mu: float, epsilon: float) -> float:
+    r"""The same for small $\mu$, where the two terms agree in nearly all their digits.
+
+    With Mills' ratio $R(t) = (1 - \Phi(t))/\varphi(t)$, whose derivative is $tR - 1$, and
+    $x = \varepsilon/\mu - \mu/2$,
+
+    $$\delta = \varphi(x)\,(R(x) - R(x + \mu)) = \varphi(x) \int_x^{x+\mu} (1 - t R(t))\,dt.$$
+    """
+    x = epsilon / mu - mu / 2
+    nodes, by = np.polynomial.legendre.leggauss(16)
+    t = x + mu * (nodes + 1) / 2
+    inside = 1 - t * math.sqrt(math.pi / 2) * erfcx(t / math.sqrt(2))
+    return float(norm.pdf(x) * mu / 2 * (by @ inside))
+
+
+def _least(enough: Callable[[float], bool]) -> float:
+    """The least number that is enough, from above: halving ends where float64 has nothing between."""
+    high = 1.0
+    while not enough(high):
+        high *= 2
+        if high == math.inf:
+            return high
+    while enough(high / 2) and high > 1e-300:
+        high /= 2
+    low = high / 2
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high
 
 
 def epsilon_of(bounds: Sequence[float], sigma: float, delta: float) -> float:
@@ -39,12 +76,9 @@ def epsilon_of(bounds: Sequence[float], sigma: float, delta: float) -> float:
     if not 0 < delta < 1:
         raise SettingError(f"`delta` must be between 0 and 1, but got {delta}.")
     mu = math.sqrt(sum(b * b for b in bounds)) / sigma
-    if delta_of(mu, 0.0) <= delta:
+    if delta_of(mu, 0.0) * MARGIN <= delta:
         return 0.0
-    high = 1.0
-    while delta_of(mu, high) > delta:
-        high *= 2
-    return float(brentq(lambda e: delta_of(mu, e) - delta, 0.0, high))
+    return _least(lambda epsilon: delta_of(mu, epsilon) * MARGIN <= delta)
 
 
 def sigma_for(bound: float, epsilon: float, delta: float) -> float:
@@ -53,11 +87,5 @@ def sigma_for(bound: float, epsilon: float, delta: float) -> float:
     check_positive("epsilon", epsilon)
     if not 0 < delta < 1:
         raise SettingError(f"`delta` must be between 0 and 1, but got {delta}.")
-    low = high = 1.0
-    while delta_of(low, epsilon) > delta:
-        low /= 2
-    while delta_of(high, epsilon) < delta:
-        high *= 2
-    mu = brentq(lambda m: delta_of(m, epsilon) - delta, low, high)
-    # Rounding must not make it less than is needed.
-    return bound / float(mu) * (1 + 1e-6)
+    # In units of the distance, so that what is sought is 1/mu.
+    return bound * _least(lambda sigma: delta_of(1 / sigma, epsilon) * MARGIN <= delta)

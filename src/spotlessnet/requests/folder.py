@@ -229,11 +229,13 @@ class Folder:
 
     - `again`: whether files of an earlier, unfinished run of the same request may be replaced.
     - `days`: until the private material is due to be destroyed.
+    - `resumes`: whether the command that writes here has a flag --resume.
     """
 
     path: Path
     again: bool
     days: int = DAYS
+    resumes: bool = True
 
     @property
     def receipt(self) -> Path:
@@ -291,7 +293,8 @@ class Folder:
                 yield
             except BaseException as e:
                 if not self.receipt.is_file():
-                    clear(self.path, e, made=made, keep=begun or (private / TRAININGS).exists())
+                    keep = begun or (private / TRAININGS).exists()
+                    clear(self.path, e, made=made, keep=keep, resumes=self.resumes)
                 raise
 
     def sweep(self) -> None:

@@ -79,15 +79,17 @@ class Served:
         )
 
 
-def train_model(case: Case, *, features: str = "pooled", ridge: str = "loo", seed: int = 0) -> Served:
+def train_model(
+    case: Case, *, features: str = "pooled", ridge: str = "loo", classes: int | None = None, seed: int = 0
+) -> Served:
     """Train a forgettable model on the core and user rows of a case, and write it to the case's folder."""
     case.need("model", "core", "data", "out")
     assert case.out is not None
     check_not_served(case.out)
-    folder = Folder(case.out, again=is_unfinished(case.out))
+    folder = Folder(case.out, again=is_unfinished(case.out), resumes=False)
     began = datetime.now(UTC)
     folder.check({})
-    return _write(folder, Fit.of(case, features, ridge)(seed), None, [], began)
+    return _write(folder, Fit.of(case, features, ridge, classes)(seed), None, [], began)
 
 
 def forget_listed(model: str, state: Path, forget: Path, out: Path, *, id_column: str = "id") -> Served:
@@ -101,7 +103,7 @@ def forget_listed(model: str, state: Path, forget: Path, out: Path, *, id_column
     from spotlessnet.forgettable.files import load_forgettable
 
     check_not_served(out)
-    folder = Folder(out, again=is_unfinished(out))
+    folder = Folder(out, again=is_unfinished(out), resumes=False)
     began = datetime.now(UTC)
     if not state.is_file():
         raise DataError(f"There is no file {state} for --state. Give what `spotless train --forgettable` wrote.")
@@ -129,9 +131,10 @@ class Fit:
     features: str
     ridge: float | Literal["loo"]
     adaptation: "Adaptation | None"
+    classes: int | None = None
 
     @staticmethod
-    def of(case: Case, features: str, ridge: str) -> "Fit":
+    def of(case: Case, features: str, ridge: str, classes: int | None = None) -> "Fit":
         """Everything that can be wrong is found here, before any work."""
         check_choice("features", features, ("pooled", "tangent", "linearised"))
         share: float | Literal["loo"] = "loo" if ridge == "loo" else _number(ridge)
@@ -139,8 +142,8 @@ class Fit:
         how = _adaptation(case)  # before the rows are read, which may take long
         user, core = rows_of(case, "data"), rows_of(case, "core")
         # Lists of ids are text, so ids are kept as text.
-        ids = spelled(range(len(user)) if case.id_column == "row" else user.column(case.id_column or "id"))
-        return Fit(backbone_of(case.model), core, user, ids, features, share, how)
+        ids = spelled(range(len(user)) if case.id_column == "row" else _named(user, case.id_column or "id"))
+        return Fit(backbone_of(case.model), core, user, ids, features, share, how, classes)
 
     def __call__(self, seed: int) -> ForgettableModel:
         """A model whose core training has this seed."""
@@ -154,8 +157,21 @@ class Fit:
             adaptation=self.adaptation,
             ridge=self.ridge,
             ids=self.ids,
+            classes=self.classes,
             seed=seed,
         )
+
+
+def _named(user: Data, column: str) -> list[Any]:
+    """The ids of a column; what is missing would else become a person of the name "None", whom nobody asks for."""
+    found = user.column(column)
+    missing = sum(one is None or one != one or not str(one).strip() for one in found)
+    if missing:
+        raise DataError(
+            f"{missing} of {len(found)} rows of --data have no id in the column {column!r}, so that nobody could ask "
+            "for them. Give them ids, or leave them out."
+        )
+    return found
 
 
 def _adaptation(case: Case) -> "Adaptation | None":

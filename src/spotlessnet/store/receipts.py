@@ -66,6 +66,9 @@ TIMED = frozenset(["seconds"])
 TOLD_IN_WORDS = frozenset(["audit", "limits"])
 """Parts with sections of their own in a receipt, there without figures."""
 
+DECIDED_BY_ROWS = frozenset(["refactored"])
+"""Flags that numbers of the forgotten rows decide: one that stood alone in a direction needs a new inverse."""
+
 HELD_BACK = "held_back"
 
 NUMBER = re.compile(r"(?<!\w)[-−+]?\d+(?:[.,]\d+)*(?:e[-+]?\d+)?(?:\s?%)?", re.IGNORECASE)
@@ -288,7 +291,7 @@ def public(diagnostics: Mapping[str, Any]) -> dict[str, Any]:
     >>> public({"drift": 0.0123, "retrain_now": False, "lost": ["0.3 % of it"], "nats": 0.61})
     {'retrain_now': False, 'lost': ['… of it'], 'nats': 1.0, 'held_back': ['drift']}
     """
-    held = sorted(TOLD_IN_WORDS & diagnostics.keys())
+    held = sorted((TOLD_IN_WORDS | DECIDED_BY_ROWS) & diagnostics.keys())
     found = _public({name: value for name, value in diagnostics.items() if name not in held}, "", held)
     return {**found, HELD_BACK: sorted(held)}
 

@@ -22,8 +22,13 @@ MANY = 4096
 
 
 def sketchable(backbone: nn.Module) -> list[str]:
-    """Names of the layers whose gradients can be sketched: linear layers and ordinary pointwise convolutions."""
-    return [name for name, layer in backbone.named_modules() if _is_pointwise(layer)]
+    """Names of the layers whose gradients can be sketched: linear layers and ordinary pointwise convolutions.
+
+    Not those inside `nn.MultiheadAttention`, which takes their weights and never calls them.
+    """
+    within = tuple(f"{n}." for n, layer in backbone.named_modules() if n and isinstance(layer, nn.MultiheadAttention))
+    found = [name for name, layer in backbone.named_modules() if _is_pointwise(layer)]
+    return [name for name in found if not name.startswith(within)]
 
 
 def _is_pointwise(layer: nn.Module) -> bool:
@@ -148,6 +153,12 @@ class TangentSketch(nn.Module):
                 named = x if isinstance(x, dict) else {}
                 g = pool(call(self.backbone, x), **named)
                 tops = (g.float() @ self._sketch_directions().to(g.device).T).sum(dim=0)
+                silent = [name for i, name in enumerate(self.names) if i not in made]
+                if silent:
+                    raise SettingError(
+                        f"Layers to sketch must be called, but the backbone passes {', '.join(silent)} by, so that "
+                        "their gradients cannot be seen. Give other `layers`."
+                    )
                 leaves = [made[i] for i in range(len(self.names))]
                 slopes = [
                     torch.autograd.grad(top, leaves, retain_graph=m + 1 < len(tops)) for m, top in enumerate(tops)
