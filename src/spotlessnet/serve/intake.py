@@ -16,7 +16,7 @@ from spotlessnet.serve.database import ID_COPIES, REQUEST_IDS, REQUESTS, TARGETS
 from spotlessnet.serve.matching import release
 from spotlessnet.serve.policy import Policy
 from spotlessnet.serve.sealing import Keys
-from spotlessnet.serve.trail import ENDED, STEPS, StateError, note, now
+from spotlessnet.serve.trail import ENDED, STEPS, StateError, note, note_all, now
 
 LONGEST_KEY, LONGEST_ID, MOST_IDS = 200, 500, 100_000
 
@@ -135,8 +135,10 @@ def take_in(
         connection.execute(_TAKE_IDS, digests)
         copies = [{"request": name, "sealed": one.sealed} for name, one in mine.items()]
         connection.execute(_TAKE_COPIES, copies)
-    for name, one in mine.items():
-        note(connection, one.tenant, "received", request=name, actor=one.submitter, count=len(one.digests))
+    for tenant, actor in sorted({(one.tenant, one.submitter) for one in mine.values()}):
+        own = {name: one for name, one in mine.items() if (one.tenant, one.submitter) == (tenant, actor)}
+        details = {name: {"count": len(one.digests)} for name, one in own.items()}
+        note_all(connection, tenant, "received", details, actor)
     return [_became(name, one, held[one.tenant, one.key]) for name, one in rows.items()]
 
 

@@ -176,11 +176,11 @@ def new(visit: Visiting) -> HTMLResponse:
 
 
 @router.post("/requests")
-def add(request: Request, visit: Acting, form: Form) -> Response:
+async def add(request: Request, visit: Acting, form: Form) -> Response:
     """Receive a request from the form."""
     visit.need("submit")
     ids = [line.strip() for line in form.get("ids", "").splitlines() if line.strip()]
-    found = receive(request, visit.desk, visit.caller, form.get("key", "").strip(), ids, None)
+    found = await receive(request, visit.desk, visit.caller, form.get("key", "").strip(), ids, None)
     return back(f"/requests/{found.id}")
 
 
@@ -259,7 +259,7 @@ def models(visit: Visiting) -> HTMLResponse:
 def the_ledger(visit: Visiting) -> HTMLResponse:
     """The ledger, checked from its first entry to its last."""
     visit.need("read")
-    with reading(visit.desk.database) as connection:
+    with reading(visit.desk.database, at_one_moment=True) as connection:
         size = ledger.size_of(connection)
         checked = seal_of(connection, visit.desk.signer) if size <= MOST_CHECKED else None
         closed = requests_in(connection, visit.caller.tenant, "closed")
