@@ -11,6 +11,7 @@ from spotlessnet.proof.deletions import DELETION
 from spotlessnet.proof.dsse import sign
 from spotlessnet.proof.keys import SigningKey
 from spotlessnet.serve.database import ID_COPIES, JOBS, MODELS, REQUESTS, TARGETS, VERSIONS, in_state, rows_of
+from spotlessnet.serve.row_digests import digest_of_ended
 from spotlessnet.serve.trail import STEPS, events_of, note, now
 
 AT_ONCE = 10
@@ -56,7 +57,8 @@ def close(connection: sa.Connection, signer: SigningKey, request: dict[str, Any]
     values = {"state": "closed", "closed": at, "entry": entry, "outcome": outcome}
     connection.execute(REQUESTS.update().where(REQUESTS.c.id == request["id"]).values(**values))
     connection.execute(TARGETS.update().where(TARGETS.c.request == request["id"]).values(state="closed"))
-    note(connection, request["tenant"], "closed", request=request["id"], outcome=outcome, entry=entry)
+    row = digest_of_ended(connection, request | values)
+    note(connection, request["tenant"], "closed", request=request["id"], outcome=outcome, entry=entry, row=row)
     return entry
 
 

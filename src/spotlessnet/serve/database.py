@@ -200,9 +200,13 @@ EVENTS = Table(
     Column("actor", String(80), nullable=False),
     Column("what", String(40), nullable=False),
     Column("detail", JSON, nullable=False),
+    Column("code", DIGEST),  # made with the desk's key: an event that another hand wrote has none
+    Column("checkpoint", Integer),  # the entry of the ledger that holds its digest
     Index("events_by_request", "request"),
     Index("events_by_job", "job"),
 )
+_TO_CHECK = EVENTS.c.checkpoint.is_(None)
+Index("events_to_check", EVENTS.c.number, postgresql_where=_TO_CHECK, sqlite_where=_TO_CHECK)
 
 SUPPRESSIONS = Table(
     "suppressions",

@@ -11,7 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 from dbos import DBOS, DBOSConfig, SetWorkflowID
 
-from spotlessnet.core.errors import DataError, SpotlessError
+from spotlessnet.core.errors import DataError, IntegrityError, SpotlessError
 from spotlessnet.serve.access import policy_of
 from spotlessnet.serve.database import ID_COPIES, JOBS, MODELS, REQUESTS, TARGETS, reading, row_of
 from spotlessnet.serve.desk import Desk
@@ -114,7 +114,7 @@ def fail(job: str, text: str) -> None:
     """Leave a job to a person, who retries it or gives its requests back."""
     with _desk().database.begin() as connection:
         row = job_row(connection, job)
-        if row["state"] not in ("closed", "failed", "sent back"):
+        if row["state"] not in ("closed", "failed", "sent back", "withdrawn"):
             connection.execute(JOBS.update().where(JOBS.c.id == job).values(state="failed", message=text[:2000]))
             note(connection, row["tenant"], "failed", job=job, at=row["state"], text=text[:500])
 
@@ -133,12 +133,18 @@ def work_of(desk: Desk, job: str) -> tuple[dict[str, Any], Work]:
         tenant = row["tenant"]
         opened = {one for sealed in connection.execute(copies).scalars() for one in desk.keys.open_ids(tenant, sealed)}
         policy = policy_of(connection, tenant)
+        by_digest = {desk.keys.id_digest(tenant, one): one for one in opened}
+        if row["state"] == "planned" and not wanted <= by_digest.keys():
+            raise IntegrityError(
+                "Every id that a job must remove needs its encrypted copy, but one lacks it: rows were removed from "
+                "the database. `spotless verify --ledger` says more."
+            )
         work = Work(
             kind=model["kind"],
             settings=model["settings"],
             base=base["folder"],
             out=str(desk.out_of(row)),
-            ids=sorted(one for one in opened if desk.keys.id_digest(tenant, one) in wanted),
+            ids=sorted(one for digest, one in by_digest.items() if digest in wanted),
             key=desk.keys.ids_key(tenant).hex(),
             gone=[one.hex() for one in gone_from(connection, tenant, model["id"])],
             method=row["method"],
@@ -177,7 +183,8 @@ def scrub(job: str) -> None:
         values = {name: done[name] for name in ("verdict", "reason", "method", "network", "receipt")}
         connection.execute(JOBS.update().where(JOBS.c.id == job).values(**values))
         reach(connection, job, "scrubbed")
-        note(connection, row["tenant"], "scrubbed", job=job, method=done["method"], network=done["network"])
+        told = {name: done[name] for name in ("method", "network", "receipt")}
+        note(connection, row["tenant"], "scrubbed", job=job, **told)
 
 
 def judge(job: str) -> None:
@@ -187,7 +194,8 @@ def judge(job: str) -> None:
         if row["state"] != "scrubbed":
             return
         reach(connection, job, "audited")
-        note(connection, row["tenant"], "audited", job=job, verdict=row["verdict"] or "not audited")
+        told = {"verdict": row["verdict"] or "not audited", "reason": row["reason"]}
+        note(connection, row["tenant"], "audited", job=job, **told)
         if policy_of(connection, row["tenant"]).approves(row["verdict"]):
             reach(connection, job, "approved")
             note(connection, row["tenant"], "approved", job=job, by="rule")
