@@ -95,8 +95,10 @@ def check_heard(storm: "Storm", names: list[str]) -> dict[str, int]:
     )
     by_job = sa.select(EVENTS.c.number, TARGETS.c.request).join(TARGETS, TARGETS.c.job == EVENTS.c.job)
     with reading(storm.desk.database) as connection:
-        events = connection.execute(own.where(EVENTS.c.request.is_not(None))).all()
-        events += connection.execute(by_job.where(EVENTS.c.what == "published")).all()
+        events = [
+            *connection.execute(own.where(EVENTS.c.request.is_not(None))),
+            *connection.execute(by_job.where(EVENTS.c.what == "published")),
+        ]
     must = {f"evt_{number}_{request}" for number, request in events}
     assert must <= set(names), f"{len(must - set(names))} steps of {len(must)} were never told"
     return {"messages": len(set(names)), "told twice": len(names) - len(set(names))}

@@ -38,7 +38,8 @@ def check_requests(connection: sa.Connection, findings: Findings, told: Told, re
     seen = set()
     for row in streamed(connection, sa.select(REQUESTS)):
         seen.add(row["id"])
-        last, served = told.requests.get(row["id"], {}), sorted(targets.pop(row["id"], []))
+        last = told.requests.get(row["id"], {})
+        served = sorted(targets.pop(row["id"], []))
         wrong = _wrong(row, last, served, names, receipts.get(row["id"]))
         if wrong:
             findings.tell(f"request {row['id']}: {wrong}")

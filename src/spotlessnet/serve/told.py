@@ -58,7 +58,8 @@ class Told:
 
     def take(self, event: Any) -> None:
         """One more event."""
-        what, said = event["what"], Said(event["actor"], event["detail"])
+        what = event["what"]
+        said = Said(event["actor"], event["detail"])
         if event["request"] is not None:
             last = self.requests[event["request"]]
             # Of these two the later one counts.
