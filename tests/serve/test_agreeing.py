@@ -107,7 +107,7 @@ def lived(folder: Path) -> Desk:
     send(desk, one.id, "7", ["fay"])
     work(desk)
     [job] = [row["id"] for row in jobs(desk, "audited") if row["tenant"] == one.id][:1]
-    workflow.fail(job, "The disk is full.")
+    workflow.fail(job, "The disk is full.", 1)
     workflow.retry(desk, one.id, job, "test")
     send(desk, one.id, "8", ["gil"])
     return desk

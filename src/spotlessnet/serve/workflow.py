@@ -91,7 +91,7 @@ def _run(job: str, steps: tuple[tuple[str, Callable[[str], None]], ...]) -> None
         last = (getattr(error, "errors", None) or [error])[-1]
         # Only what this package says on purpose is shown: it has no id in it.
         text = str(last) if isinstance(last, SpotlessError) else type(last.__cause__ or last).__name__
-        DBOS.run_step({"name": "fail"}, fail, job, text)
+        DBOS.run_step({"name": "fail"}, fail, job, text, attempt_of(DBOS.workflow_id or ""))
 
 
 def _patience(name: str) -> Any:
@@ -110,10 +110,23 @@ def _desk() -> Desk:
     return _AT_WORK[0]
 
 
-def fail(job: str, text: str) -> None:
-    """Leave a job to a person, who retries it or gives its requests back."""
+def attempt_of(workflow: str) -> int:
+    """The attempt that a workflow is, by its id."""
+    return int(workflow.rpartition("-")[2])
+
+
+def fail(job: str, text: str, attempt: int) -> None:
+    """Leave a job to a person, who retries it or gives its requests back.
+
+    **Arguments:**
+
+    - `attempt`: the one that failed. Where a person has begun the next one, this was told before: a process that is
+      killed between telling it and noting that it did so would tell it again, and let a third one begin beside it.
+    """
     with _desk().database.begin() as connection:
         row = job_row(connection, job)
+        if row["attempt"] != attempt:
+            return
         if row["state"] not in ("closed", "failed", "sent back", "withdrawn"):
             connection.execute(JOBS.update().where(JOBS.c.id == job).values(state="failed", message=text[:2000]))
             note(connection, row["tenant"], "failed", job=job, at=row["state"], text=text[:500])
