@@ -32,6 +32,7 @@ from spotlessnet.serve.database import (
 )
 from spotlessnet.serve.desk import Desk
 from spotlessnet.serve.intake import cancel, hold, submit
+from spotlessnet.serve.trail import note
 from spotlessnet.serve.webhooks import add_webhook, remove_webhook
 from tests.serve.conftest import BY_PERSON, BY_RULE, model_of, new_tenant
 from tests.serve.stand_in import StandIn
@@ -110,6 +111,7 @@ def lived(folder: Path) -> Desk:
     workflow.fail(job, "The disk is full.", 1)
     workflow.retry(desk, one.id, job, "test")
     send(desk, one.id, "8", ["gil"])
+    desk.round()  # matched, and waits for the job before it
     return desk
 
 
@@ -251,6 +253,35 @@ def changed(busy: Path, where: Path, change: Change, seed: int) -> tuple[str, tu
 @pytest.mark.parametrize("seed", range(40))
 def test_a_change_by_hand_is_found(busy, tmp_path, seed):
     what, found = changed(busy, tmp_path, CHANGES[seed % len(CHANGES)], seed)
+    assert found, what
+
+
+def claim_nothing_is_left(connection: sa.Connection, _: random.Random) -> str:
+    """As somebody would who wants an open request closed without work."""
+    waiting = sa.select(TARGETS.c.request).where(TARGETS.c.job.is_(None))
+    request = connection.execute(waiting).scalars().first()
+    connection.execute(TARGETS.update().where(TARGETS.c.request == request).values(state="destroyed"))
+    connection.execute(REQUESTS.update().where(REQUESTS.c.id == request).values(state="destroyed"))
+    return f"request {request} claims that nothing is left"
+
+
+def approve_by_hand(connection: sa.Connection, _: random.Random) -> str:
+    """A bad result let through, with an event that says so, written by whoever has the database and not the key."""
+    job = rows_of(connection, sa.select(JOBS).where(JOBS.c.state == "audited"))[0]
+    connection.execute(JOBS.update().where(JOBS.c.id == job["id"]).values(state="approved", decided_by="me"))
+    connection.execute(TARGETS.update().where(TARGETS.c.job == job["id"]).values(state="approved"))
+    connection.execute(
+        REQUESTS.update()
+        .where(REQUESTS.c.state == "audited", REQUESTS.c.tenant == job["tenant"])
+        .values(state="approved")
+    )
+    note(connection, job["tenant"], "approved", job=job["id"], actor="me", by="person")
+    return "approved by hand"
+
+
+@pytest.mark.parametrize("change", [claim_nothing_is_left, approve_by_hand])
+def test_a_careful_forger_is_found(busy, tmp_path, change):
+    what, found = changed(busy, tmp_path, change, 0)
     assert found, what
 
 

@@ -84,6 +84,9 @@ def _wrong_open(row: Any, last: Last, served: list[Any], names: dict[str, str]) 
     found = sorted(one["model"] for one in last["matched"].detail["models"])
     if found != sorted(names.get(model, "") for model, _, _ in served):
         return "its models are not those that it was matched with"
+    without_job = {"matched", "destroyed"} if "served before" in last else {"matched"}
+    if any(state not in (STEPS[2:-1] if job else without_job) for _, job, state in served):
+        return "its models are not as far as it says"
     least = min((state for _, _, state in served), key=STEPS.index, default="destroyed")
     return None if row["state"] == least else f"it is {row['state']}, but its models are {least}"
 
