@@ -17,7 +17,7 @@ from spotlessnet.serve.database import EVENTS, ID_COPIES, JOBS, MODELS, REQUESTS
 from spotlessnet.serve.desk import Desk
 from spotlessnet.serve.proving import bundle_of, seal_of
 from spotlessnet.serve.publishing import PUBLISHED
-from spotlessnet.serve.trail import TOLD
+from spotlessnet.serve.trail import REPLAYED, TOLD
 from tests.serve.moody import marks
 from tests.serve.stand_in import NETWORK, digest
 
@@ -99,9 +99,12 @@ def check_heard(storm: "Storm", names: list[str]) -> dict[str, int]:
             *connection.execute(own.where(EVENTS.c.request.is_not(None))),
             *connection.execute(by_job.where(EVENTS.c.what == "published")),
         ]
-    must = {f"evt_{number}_{request}" for number, request in events}
-    assert must <= set(names), f"{len(must - set(names))} steps of {len(must)} were never told"
-    return {"messages": len(set(names)), "told twice": len(names) - len(set(names))}
+        must = {f"evt_{number}_{request}" for number, request in events}
+        assert must <= set(names), f"{len(must - set(names))} steps of {len(must)} were never told"
+        replayed = connection.execute(sa.select(EVENTS.c.what).where(EVENTS.c.what.in_(REPLAYED))).scalars().all()
+    assert set(replayed) <= {"replayed: the same"}
+    found = {"messages": len(set(names)), "told twice": len(names) - len(set(names))}
+    return {**found, "replayed": len(replayed)}
 
 
 def check_model(connection: sa.Connection, storm: "Storm", model: Row, rows: dict[str, Row]) -> Counter[str]:

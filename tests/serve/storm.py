@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from spotlessnet.serve.database import DELIVERIES, JOBS, REQUESTS, reading
 from spotlessnet.serve.desk import Desk
 from spotlessnet.serve.webhooks import add_webhook
 from tests.serve.aftermath import check_heard, check_published, check_what_is_left
-from tests.serve.conftest import model_of, new_tenant
+from tests.serve.conftest import BY_RULE, model_of, new_tenant
 from tests.serve.listening import Heard, listening
 from tests.serve.moody import Moody
 
@@ -106,7 +106,8 @@ class Storm:
         self.people = [f"p{i}" for i in range(max(40, self.requests // 4))]
         self.engine = Moody()
         self.desk = Desk.at(self.folder / "desk", database=self.database or None, engine=self.engine)
-        self.tenant = new_tenant(self.desk, f"storm {self.seed} {time.time_ns()}")
+        policy = replace(BY_RULE, replay_share=0.2)
+        self.tenant = new_tenant(self.desk, f"storm {self.seed} {time.time_ns()}", policy)
         # Two, so that requests are in two jobs at once.
         self.held = {"digits": self.people, "faces": self.people[::2]}
         for name, people in self.held.items():

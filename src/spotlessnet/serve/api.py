@@ -14,7 +14,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import BaseModel, Field
 
 from spotlessnet.core.errors import SettingError
-from spotlessnet.serve import workflow
+from spotlessnet.serve import replaying, workflow
 from spotlessnet.serve.access import (
     Caller,
     add_token,
@@ -238,9 +238,9 @@ _change("resume", hold, held=False)
 
 @router.get("/jobs/{job_id}")
 def get_job(desk: OfDesk, caller: ToRead, job_id: str) -> dict[str, Any]:
-    """One job: its plan, verdict and state."""
+    """One job: its plan, verdict and state, and how a replay came out."""
     with reading(desk.database) as connection:
-        return plain(job_of(connection, caller.tenant, job_id))
+        return plain({**job_of(connection, caller.tenant, job_id), "replay": replaying.replay_of(connection, job_id)})
 
 
 @router.get("/jobs/{job_id}/report", response_class=FileResponse, responses={200: {"content": {"text/html": {}}}})
@@ -271,6 +271,14 @@ def approve(request: Request, desk: OfDesk, caller: ToApprove, job_id: str) -> d
 def send_back(request: Request, desk: OfDesk, caller: ToApprove, job_id: str, told: Decision) -> dict[str, Any]:
     """Destroy an audited result, and let its requests be served again."""
     workflow.decide(desk, caller.tenant, job_id, caller.token, approve=False, why=told.why, method=told.method)
+    request.app.state.wake.set()
+    return get_job(desk, caller, job_id)
+
+
+@router.post("/jobs/{job_id}/replay")
+def replay(request: Request, desk: OfDesk, caller: ToOperate, job_id: str) -> dict[str, Any]:
+    """Do an audited job once more from the same inputs and compare the networks; it waits for approval afterwards."""
+    replaying.ask(desk, caller.tenant, job_id, caller.token)
     request.app.state.wake.set()
     return get_job(desk, caller, job_id)
 

@@ -12,14 +12,14 @@ from spotlessnet.proof.dsse import sign
 from spotlessnet.proof.keys import SigningKey
 from spotlessnet.serve.database import ID_COPIES, JOBS, MODELS, REQUESTS, TARGETS, VERSIONS, in_state, rows_of
 from spotlessnet.serve.row_digests import digest_of_ended
-from spotlessnet.serve.trail import STEPS, events_of, note, now
+from spotlessnet.serve.trail import REPLAYED, STEPS, events_of, note, now
 
 AT_ONCE = 10
 """Requests that one transaction closes: each is signed and proven, which takes milliseconds."""
 
 NOWHERE, DONE = "in no registered model", "published without these ids"
 
-TOLD = (*STEPS, "served before", "sent back", "tried again")
+TOLD = (*STEPS, "served before", "sent back", "tried again", *REPLAYED)
 """The events that a receipt tells."""
 
 LIMITS = (

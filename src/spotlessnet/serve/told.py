@@ -67,7 +67,7 @@ class Told:
             last[what] = said
         if event["job"] is not None:
             self.jobs[event["job"]][what] = said
-            self.tries[event["job"]] += what == "tried again"
+            self.tries[event["job"]] += what in ("tried again", "replay asked")
         if what in ("model registered", "published"):
             self.models[event["tenant"], said.detail["model"]].append(said)
         if what in ("tenant added", "policy changed"):

@@ -23,6 +23,9 @@ ENDED = ("closed", "cancelled")
 TOLD = (*STEPS, "cancelled", "held", "resumed", "failed", "sent back", "tried again", "due soon", "late")
 """Events that webhooks hear of; all others stay at the desk."""
 
+REPLAYED = ("replayed: the same", "replayed: another", "replayed: cannot be told")
+"""How a job came out that was done a second time."""
+
 DESK = "desk"
 """Who acts where no person did."""
 

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from dbos import DBOS, DBOSConfig, SetWorkflowID
 
 from spotlessnet.core.errors import DataError, IntegrityError, SpotlessError
+from spotlessnet.serve import replaying
 from spotlessnet.serve.access import policy_of
 from spotlessnet.serve.database import ID_COPIES, JOBS, MODELS, REQUESTS, TARGETS, reading, row_of
 from spotlessnet.serve.desk import Desk
@@ -201,15 +202,19 @@ def scrub(job: str) -> None:
 
 
 def judge(job: str) -> None:
-    """Let the verdict through by rule, or wait for a person."""
-    with _desk().database.begin() as connection:
+    """Do it again where it was drawn for that; then let the verdict through by rule, or wait for a person."""
+    desk = _desk()
+    replaying.replay(desk, *work_of(desk, job))
+    with desk.database.begin() as connection:
         row = job_row(connection, job)
         if row["state"] != "scrubbed":
             return
         reach(connection, job, "audited")
         told = {"verdict": row["verdict"] or "not audited", "reason": row["reason"]}
         note(connection, row["tenant"], "audited", job=job, **told)
-        if policy_of(connection, row["tenant"]).approves(row["verdict"]):
+        again = replaying.replay_of(connection, job)
+        is_doubtful = again is not None and again["outcome"] == replaying.OTHER
+        if policy_of(connection, row["tenant"]).approves(row["verdict"]) and not is_doubtful:
             reach(connection, job, "approved")
             note(connection, row["tenant"], "approved", job=job, by="rule")
 
