@@ -26,6 +26,7 @@ def test_the_command_is_a_thin_layer():
     assert more == {
         "cli/entry.py",
         "cli/common.py",
+        "cli/console.py",
         "cli/scrubbing.py",
         "core/id_lists.py",
         "core/files.py",

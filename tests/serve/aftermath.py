@@ -12,10 +12,12 @@ from spotlessnet.proof import ledger
 from spotlessnet.proof.bundle import verify_bundle
 from spotlessnet.proof.dsse import taken_apart
 from spotlessnet.proof.keys import PublicKeys
-from spotlessnet.serve.database import EVENTS, ID_COPIES, JOBS, MODELS, REQUESTS, VERSIONS, reading, rows_of
+from spotlessnet.serve.checkpoints import TRAIL
+from spotlessnet.serve.database import EVENTS, ID_COPIES, JOBS, MODELS, REQUESTS, TARGETS, VERSIONS, reading, rows_of
 from spotlessnet.serve.desk import Desk
 from spotlessnet.serve.proving import bundle_of, seal_of
 from spotlessnet.serve.publishing import PUBLISHED
+from spotlessnet.serve.trail import REPLAYED, TOLD
 from tests.serve.moody import marks
 from tests.serve.stand_in import NETWORK, digest
 
@@ -53,7 +55,7 @@ def check_verdict(connection: sa.Connection, engine: Any, job: str) -> None:
 def check_what_is_left(storm: "Storm") -> dict[str, Any]:
     """Everything, once all requests have ended; gives what there was to count."""
     tenant = storm.tenant.id
-    with reading(storm.desk.database) as connection:
+    with reading(storm.desk.database, at_one_moment=True) as connection:
         rows = {row["id"]: row for row in rows_of(connection, sa.select(REQUESTS).where(REQUESTS.c.tenant == tenant))}
         assert rows.keys() == set(storm.ids.values()), "a request was lost, or came from nowhere"
         check_receipts(connection, storm.desk, [row for row in rows.values() if row["state"] == "closed"])
@@ -76,11 +78,33 @@ def check_receipts(connection: sa.Connection, desk: Desk, closed: list[Row]) -> 
         proven = verify_bundle(bundle_of(connection, row["entry"]), keys)
         assert proven.receipt["predicate"]["request"] == row["id"]
     size = ledger.size_of(connection)
-    told = [json.loads(taken_apart(ledger.entry(connection, i)).payload) for i in range(size)]
+    entries = [json.loads(taken_apart(ledger.entry(connection, i)).payload) for i in range(size)]
+    told = [one for one in entries if one["predicateType"] != TRAIL]
     assert sorted(one["predicate"]["request"] for one in told) == sorted(row["id"] for row in closed)
     events = connection.execute(sa.select(EVENTS.c.request).where(EVENTS.c.what == "closed")).scalars()
     assert sorted(events) == sorted(row["id"] for row in closed), "closed twice"
-    assert seal_of(connection, desk.signer).is_whole
+    # The ledger, and with it every table: whatever was interrupted, they agree.
+    mistakes = seal_of(connection, desk.signer).mistakes
+    assert mistakes == (), "\n".join(mistakes)
+
+
+def check_heard(storm: "Storm", names: list[str]) -> dict[str, int]:
+    """A webhook was told of every step of every request, at least once."""
+    own = sa.select(EVENTS.c.number, EVENTS.c.request).where(
+        EVENTS.c.tenant == storm.tenant.id, EVENTS.c.what.in_(TOLD)
+    )
+    by_job = sa.select(EVENTS.c.number, TARGETS.c.request).join(TARGETS, TARGETS.c.job == EVENTS.c.job)
+    with reading(storm.desk.database) as connection:
+        events = [
+            *connection.execute(own.where(EVENTS.c.request.is_not(None))),
+            *connection.execute(by_job.where(EVENTS.c.what == "published")),
+        ]
+        must = {f"evt_{number}_{request}" for number, request in events}
+        assert must <= set(names), f"{len(must - set(names))} steps of {len(must)} were never told"
+        replayed = connection.execute(sa.select(EVENTS.c.what).where(EVENTS.c.what.in_(REPLAYED))).scalars().all()
+    assert set(replayed) <= {"replayed: the same"}
+    found = {"messages": len(set(names)), "told twice": len(names) - len(set(names))}
+    return {**found, "replayed": len(replayed)}
 
 
 def check_model(connection: sa.Connection, storm: "Storm", model: Row, rows: dict[str, Row]) -> Counter[str]:

@@ -6,18 +6,23 @@
 import os
 import signal
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import uvicorn
 
+from spotlessnet.serve import delivering
 from spotlessnet.serve.access import Limit
+from spotlessnet.serve.addresses import Allowed
 from spotlessnet.serve.app import make_app
 from spotlessnet.serve.desk import Desk
 from tests.serve.moody import Moody
 
 
 def serve(folder: Path, database: str | None, port: int, worker: str) -> None:
-    desk = Desk.at(folder, database=database, engine=Moody())
+    # Whoever is killed on the way to a webhook keeps it so long for itself.
+    delivering.TAKEN = timedelta(seconds=2)
+    desk = Desk.at(folder, database=database, engine=Moody(), webhooks_to=Allowed.of(["127.0.0.0/8"]))
     app = make_app(desk, worker=worker)
     app.state.calls = Limit(1e6, 1e6)
     uvicorn.run(app, host="127.0.0.1", port=port, log_level="error", access_log=False)

@@ -72,6 +72,11 @@ class StandIn:
             "report": True,
         }
 
+    def replay(self, work: Work, scratch: Path) -> dict[str, Any]:
+        known = json.loads((Path(work.base) / NETWORK).read_text())
+        left = json.dumps([one for one in known if one not in work.ids]).encode()
+        return {"network": hashlib.sha256(left).hexdigest()}
+
     def destroy(self, base: Path, out: Path, *, private: bool) -> list[str]:
         assert (out / NETWORK).exists(), "nothing is destroyed before there is something new"
         found = [base / NETWORK] if (base / NETWORK).exists() else []

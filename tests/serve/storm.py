@@ -7,18 +7,21 @@ import socket
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
 
 from spotlessnet.core.errors import DataError, ResourceError
+from spotlessnet.serve.addresses import Allowed
 from spotlessnet.serve.client import Client
-from spotlessnet.serve.database import JOBS, REQUESTS, reading
+from spotlessnet.serve.database import DELIVERIES, JOBS, REQUESTS, reading
 from spotlessnet.serve.desk import Desk
-from tests.serve.aftermath import check_published, check_what_is_left
-from tests.serve.conftest import model_of, new_tenant
+from spotlessnet.serve.webhooks import add_webhook
+from tests.serve.aftermath import check_heard, check_published, check_what_is_left
+from tests.serve.conftest import BY_RULE, model_of, new_tenant
+from tests.serve.listening import Heard, listening
 from tests.serve.moody import Moody
 
 ROOT = Path(__file__).parents[2]
@@ -103,7 +106,8 @@ class Storm:
         self.people = [f"p{i}" for i in range(max(40, self.requests // 4))]
         self.engine = Moody()
         self.desk = Desk.at(self.folder / "desk", database=self.database or None, engine=self.engine)
-        self.tenant = new_tenant(self.desk, f"storm {self.seed} {time.time_ns()}")
+        policy = replace(BY_RULE, replay_share=0.2)
+        self.tenant = new_tenant(self.desk, f"storm {self.seed} {time.time_ns()}", policy)
         # Two, so that requests are in two jobs at once.
         self.held = {"digits": self.people, "faces": self.people[::2]}
         for name, people in self.held.items():
@@ -111,6 +115,13 @@ class Storm:
 
     def run(self) -> dict[str, Any]:
         """All of it; gives what there was to count."""
+        with listening() as heard:
+            return self.run_with(heard)
+
+    def run_with(self, heard: Heard) -> dict[str, Any]:
+        """All of it, while a program hears of every step."""
+        with self.desk.database.begin() as connection:
+            add_webhook(connection, self.desk.keys, self.tenant.id, heard.url, "test", Allowed.of(["127.0.0.0/8"]))
         victims = Victims(self.folder / "desk", self.database, self.workers)
         self.clients = [Client(f"http://127.0.0.1:{port}", self.tenant.tokens["all"]) for port in victims.ports]
         acts = ["send"] * self.requests + ["kill"] * self.kills
@@ -125,9 +136,10 @@ class Storm:
                 check_published(self.desk, self.tenant.id)
                 self.decide()
             self.until_all_ended()
+            self.until_all_told()
         finally:
             victims.end()
-        found = check_what_is_left(self)
+        found = check_what_is_left(self) | check_heard(self, heard.names)
         self.desk.close()
         return found
 
@@ -169,4 +181,15 @@ class Storm:
                 return
             assert time.monotonic() < ends, (found, jobs)
             self.decide()
+            time.sleep(0.1)
+
+    def until_all_told(self) -> None:
+        """Until the webhook was told all that waited for it."""
+        ends = time.monotonic() + 300
+        while True:
+            with reading(self.desk.database) as connection:
+                left = connection.execute(sa.select(sa.func.count()).select_from(DELIVERIES)).scalar_one()
+            if not left:
+                return
+            assert time.monotonic() < ends, f"{left} messages still wait"
             time.sleep(0.1)

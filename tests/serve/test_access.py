@@ -36,6 +36,7 @@ WANTED = {
     ("POST", "/api/v1/jobs/{job_id}/approve"): {"approve"},
     ("POST", "/api/v1/jobs/{job_id}/send-back"): {"approve"},
     ("POST", "/api/v1/jobs/{job_id}/retry"): {"operate"},
+    ("POST", "/api/v1/jobs/{job_id}/replay"): {"operate"},
     ("GET", "/api/v1/models"): {"read"},
     ("POST", "/api/v1/models"): {"operate"},
     ("GET", "/api/v1/suppression"): {"operate"},

@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 
 from spotlessnet.core.files import sha256
 from spotlessnet.serve.app import make_app
-from spotlessnet.serve.database import MODELS, VERSIONS, reading, rows_of
+from spotlessnet.serve.database import EVENTS, MODELS, VERSIONS, reading, rows_of
 from spotlessnet.serve.desk import Desk
 from spotlessnet.serve.policy import Policy
 from tests.serve.conftest import new_tenant, until
@@ -63,7 +63,7 @@ def trained(tmp_path) -> Path:
 
 def test_two_requests_in_a_row_on_two_models_leave_no_id_anywhere(trained):
     desk = Desk.at(trained / "desk")
-    tenant = new_tenant(desk, "one", Policy(audit_seeds=0))
+    tenant = new_tenant(desk, "one", Policy(audit_seeds=0, replay_share=1.0))
     code = str(trained / "train.py")
     desk.add_model(tenant.id, "net", "recorded", {}, trained / "run", "test")
     desk.add_model(tenant.id, "exact", "forgettable", {"model": f"{code}:build"}, trained / "forgettable", "test")
@@ -79,6 +79,9 @@ def test_two_requests_in_a_row_on_two_models_leave_no_id_anywhere(trained):
             name = "scrubbed.safetensors" if model["name"] == "net" else "network.safetensors"
             assert sha256(Path(versions[2]["folder"]) / name) == versions[2]["network"]
             assert not any(list(Path(one["folder"]).glob("*.safetensors")) for one in versions[:2])
+        told = connection.execute(sa.select(EVENTS.c.what).where(EVENTS.c.what.startswith("replayed"))).scalars().all()
+        assert told == ["replayed: the same"] * 4
+    assert list((trained / "desk").rglob("*.replay")) == []
     desk.close()
     kept = [path for path in (trained / "desk").rglob("*") if path.is_file() and "forgettable" not in path.name]
     assert len(kept) > 10

@@ -86,3 +86,20 @@ def test_every_statement_may_fail(desk, cut, tmp_path):
     with reading(desk.database) as connection:
         assert seal_of(connection, desk.signer).is_whole
         assert {row["state"] for row in rows_of(connection, sa.select(JOBS))} == {"closed"}
+
+
+def test_a_failure_that_is_told_again_does_not_touch_the_next_attempt(desk, cut, tenant, tmp_path):
+    """A process may be killed after it told of a failure and before that was noted; then it is told once more."""
+    model_of(desk, tenant, tmp_path / "run")
+    with desk.database.begin() as connection:
+        submit(connection, desk.keys, tenant.id, BY_RULE, key="1", ids=["ann"], submitter="test")
+    [(_, job, attempt)] = desk.round()
+    workflow.fail(job, "The disk is full.", attempt)
+    assert desk.round() == []
+    workflow.retry(desk, tenant.id, job, "test")
+    [(_, _, again)] = desk.round()
+    workflow.fail(job, "The disk is full.", attempt)
+    # Otherwise a person would see it failed, and begin a third attempt beside the second.
+    assert desk.round() == [("make", job, again)]
+    assert (attempt, again) == (1, 2)
+    assert workflow.attempt_of(f"make-{job}-{again}") == again

@@ -103,7 +103,14 @@ def test_a_page_needs_the_scope_that_its_endpoint_needs(client, tenant):
 
 def test_settings_change_rules_and_make_tokens_that_are_shown_once(inside, tenant):
     code = code_on(inside.get("/settings").text)
-    rules = {"days": "20", "warn_days": "2", "audit_seeds": "5", "batch_minutes": "1.5", "approval": "rule"}
+    rules = {
+        "days": "20",
+        "warn_days": "2",
+        "audit_seeds": "5",
+        "replay_share": "0.25",
+        "batch_minutes": "1.5",
+        "approval": "rule",
+    }
     assert inside.post("/settings/policy", data={"code": code, **rules}).status_code == 200
     assert 'value="20"' in inside.get("/settings").text
     assert inside.post("/settings/policy", data={"code": code, **rules, "days": "x"}).status_code == 422

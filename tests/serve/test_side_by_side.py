@@ -8,13 +8,16 @@ import pytest
 
 pytest.importorskip("psycopg", reason="the extra `serve` is not installed")
 
+import psycopg
 import sqlalchemy as sa
 
+from spotlessnet.proof import ledger
 from spotlessnet.serve.database import JOBS, MODELS, REQUESTS, SUPPRESSIONS, TARGETS, reading, rows_of
 from spotlessnet.serve.desk import Desk
 from spotlessnet.serve.intake import cancel, submit
 from spotlessnet.serve.matching import match
 from spotlessnet.serve.planning import reach, start_job
+from spotlessnet.serve.proving import seal_of
 from tests.postgresql import new_database
 from tests.serve.conftest import BY_RULE, Tenant, model_of
 from tests.serve.stand_in import StandIn
@@ -136,3 +139,24 @@ def test_one_key_sent_to_two_workers_at_once_is_one_request(desk, tenant):
     both(desk, send, send)
     assert found[0].id == found[1].id
     assert [one.again for one in found] == [False, True]
+
+
+def test_the_ledger_is_whole_to_whoever_checks_it_while_it_grows(desk, tenant):
+    ask(desk, tenant, "1", ["nobody"])
+    desk.round()
+    with reading(desk.database, at_one_moment=True) as connection:
+        assert ledger.size_of(connection) == 1
+        ask(desk, tenant, "2", ["nobody"])
+        desk.round()
+        found = seal_of(connection, desk.signer)
+    assert (found.size, found.mistakes) == (1, ())
+
+
+def test_a_connection_that_ended_while_it_lay_idle_is_made_anew(desk, monkeypatch):
+    with reading(desk.database) as connection:
+        own = connection.execute(sa.text("SELECT pg_backend_pid()")).scalar_one()
+    monkeypatch.setattr("spotlessnet.serve.database.IDLE", 0.0)
+    with psycopg.connect(desk.database.url.set(drivername="postgresql").render_as_string(False)) as other:
+        other.execute("SELECT pg_terminate_backend(%s)", [own])
+    with reading(desk.database) as connection:
+        assert connection.execute(sa.text("SELECT pg_backend_pid()")).scalar_one() != own

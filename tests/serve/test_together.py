@@ -1,7 +1,6 @@
 """Requests that come at the same moment share a transaction, and nothing else."""
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
@@ -32,21 +31,13 @@ def commits(desk):
 
 
 def all_at_once(desk, asked: list[Asking]) -> list[Any]:
-    """Callers who all wait while somebody else writes, and what became of each."""
+    """Callers who all wait while somebody else is written, and what became of each."""
     door = Together(desk.database)
-
-    def call(given):
-        try:
-            return door.receive(given)
-        except Exception as error:
-            return error
-
-    with ThreadPoolExecutor(len(asked)) as callers:
-        with door._turn:
-            calls = [callers.submit(call, given) for given in asked]
-            while len(door._queue) < len(asked):
-                threading.Event().wait(0.005)
-        found = [one.result(timeout=20) for one in calls]
+    go = threading.Event()
+    door._writer.submit(go.wait)
+    calls = [door.put(given) for given in asked]
+    go.set()
+    found = [call.exception(timeout=20) or call.result() for call in calls]
     assert door._queue == []
     return found
 
@@ -87,4 +78,9 @@ def test_where_the_database_fails_everybody_is_told_and_nothing_is_kept(desk, te
     sa.event.remove(desk.database, "commit", fail)
     assert all(isinstance(each, OSError) for each in found)
     assert count(desk, REQUESTS) == 0
-    assert not Together(desk.database).receive(one(desk, tenant, "1", ["ann"])).again
+    assert not Together(desk.database).put(one(desk, tenant, "1", ["ann"])).result(timeout=20).again
+
+
+def test_whoever_comes_alone_does_not_wait_for_others(desk, tenant, monkeypatch):
+    monkeypatch.setattr("spotlessnet.serve.together.GATHER", 3600.0)
+    assert not Together(desk.database).put(one(desk, tenant, "1", ["ann"])).result(timeout=20).again

@@ -26,6 +26,7 @@ from spotlessnet.serve.desk import Desk
 from spotlessnet.serve.intake import submit
 from spotlessnet.serve.trail import STEPS, now
 from spotlessnet.serve.webhooks import add_webhook
+from tests.postgresql import new_database
 from tests.serve.conftest import BY_RULE, model_of, new_tenant, until
 from tests.serve.listening import listening
 from tests.serve.stand_in import StandIn
@@ -48,10 +49,16 @@ def heard():
         yield one
 
 
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request) -> str | None:
+    """Where a desk keeps its tables."""
+    return None if request.param == "sqlite" else new_database(request.getfixturevalue("postgresql"))
+
+
 @pytest.fixture
-def open_desk(tmp_path):
+def open_desk(tmp_path, database):
     """A desk that may call this machine."""
-    made = Desk.at(tmp_path / "desk", engine=StandIn(), webhooks_to=HERE)
+    made = Desk.at(tmp_path / "desk", database=database, engine=StandIn(), webhooks_to=HERE)
     yield made
     made.close()
 
@@ -68,7 +75,7 @@ def ask(desk, tenant, key, ids=("nobody",)):
 
 def rows(desk, table):
     with reading(desk.database) as connection:
-        return rows_of(connection, sa.select(table))
+        return rows_of(connection, sa.select(table).order_by(*table.primary_key))
 
 
 def visits(desk, count=1):
@@ -81,8 +88,8 @@ def visits(desk, count=1):
         courier.pool.shutdown(wait=True)
 
 
-def test_each_step_is_told_once_in_order_signed_and_without_ids(tmp_path, heard):
-    desk = Desk.at(tmp_path / "desk", engine=StandIn(), webhooks_to=HERE)
+def test_each_step_is_told_once_in_order_signed_and_without_ids(tmp_path, heard, database):
+    desk = Desk.at(tmp_path / "desk", database=database, engine=StandIn(), webhooks_to=HERE)
     tenant = new_tenant(desk, "told")
     model_of(desk, tenant, tmp_path / "run")
     with TestClient(make_app(desk)) as client:
@@ -124,6 +131,7 @@ def test_the_lines_of_the_guide_refuse_what_was_changed_or_is_old(open_desk, ten
     assert not is_ours("whsec_" + base64.b64encode(bytes(32)).decode(), headers, body)
 
 
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 def test_a_secret_is_nowhere_in_the_database_and_unlike_for_each_webhook(open_desk, heard):
     owner = new_tenant(open_desk, "owner")
     secrets = [hook_for(open_desk, owner, heard.url)[1] for _ in range(2)]

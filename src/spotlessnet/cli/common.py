@@ -1,26 +1,24 @@
-"""What every command shares: its flags, one for each field of a `Case`, and its two voices.
+"""What every command on a case shares: its flags, one for each field of a `Case`.
 
-Flags come from the fields, so that commands and case files can never differ. Results go to stdout, talk to stderr.
+Flags come from the fields, so that commands and case files can never differ.
 """
 
 import inspect
-import json
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
-from contextvars import ContextVar
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console as RichConsole
-from rich.table import Table
 
+from spotlessnet.cli.console import AsJson as AsJson
+from spotlessnet.cli.console import Console as Console
+from spotlessnet.cli.console import Debug as Debug
+from spotlessnet.cli.console import Quiet as Quiet
+from spotlessnet.cli.console import results_alone as results_alone
 from spotlessnet.cli.entry import printable as printable
 from spotlessnet.core.errors import SettingError
 from spotlessnet.requests.case import Case, as_flag, kinds
-from spotlessnet.store.receipts import plain
 
 PAIRS = ("settings", "recipe")
 """Fields that hold values by name."""
@@ -80,67 +78,11 @@ GROUPS = {
 """What each field of a case means, by the part of the help in which it stands."""
 
 Out = Annotated[Path, typer.Option("--out", "-o", help="The folder for the result.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Results as JSON on stdout.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No talk on stderr; errors still come.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Show where an error came from.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on in a folder that an earlier run of this request began.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, print plan and cost, and write nothing.")]
 File = Annotated[
     Path | None, typer.Option("--case", help="A TOML file with the fields below; flags go before it.", metavar="FILE")
 ]
-
-
-RESULTS: ContextVar[TextIO | None] = ContextVar("results", default=None)
-"""Where results go while a person's own code may print."""
-
-
-@contextmanager
-def results_alone() -> Iterator[None]:
-    """Keep stdout for results: what a case's own code prints meanwhile, such as losses of each epoch, is talk."""
-    token = RESULTS.set(sys.stdout)
-    try:
-        with redirect_stdout(sys.stderr):
-            yield
-    finally:
-        RESULTS.reset(token)
-
-
-@dataclass(frozen=True)
-class Console:
-    """One command's two voices.
-
-    **Arguments:**
-
-    - `as_json`: results as JSON on stdout, and nothing else there.
-    - `quiet`: no talk; errors still come.
-    """
-
-    as_json: bool = False
-    quiet: bool = False
-
-    def say(self, text: str) -> None:
-        """A line for the person who waits."""
-        if not self.quiet:
-            RichConsole(stderr=True, highlight=False, soft_wrap=True).print(printable(text), markup=False)
-
-    def give(self, result: Mapping[str, Any], lines: Sequence[str] = ()) -> None:
-        """The result: JSON where that was asked for, otherwise these lines."""
-        out = RESULTS.get() or sys.stdout
-        if self.as_json:
-            lines = [json.dumps(plain({"schema": 1, **result}), ensure_ascii=False, sort_keys=True, allow_nan=False)]
-        for line in lines:
-            print(line, file=out)
-        out.flush()
-
-    def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """A table on stdout, unless JSON was asked for."""
-        if self.as_json:
-            return
-        console = RichConsole(file=RESULTS.get() or sys.stdout, highlight=False)
-        made = Table(*columns, box=None, pad_edge=False)
-        for row in rows:
-            made.add_row(*(printable(cell).replace("[", "\\[") for cell in row))
-        console.print(made)
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _sign_of_life(given: list[str]) -> None:
     """Say at once that something happens: torch takes seconds to load. Nothing where it is loaded already."""
     # Nothing of torch is imported above, so that this comes first.
-    if "torch" in sys.modules or {"-q", "--quiet"} & {*given}:
+    if "torch" in sys.modules or {"-q", "--quiet"} & {*given} or given[:1] in LIGHT:
         return
     print(printable(" ".join(["spotless", *given[:1]]))[:40] + ": loading torch", file=sys.stderr, flush=True)
 
@@ -160,9 +160,25 @@ def application() -> typer.Typer:
     return app
 
 
+LIGHT = (["serve"], ["request"])
+"""Commands of a desk, which answers calls and lets workers do the rest: they are run without importing torch."""
+
+
 @cache
-def _command() -> Any:
-    return typer.main.get_command(application())
+def desk_commands() -> typer.Typer:
+    """These alone."""
+    from spotlessnet.cli import serving
+
+    app = _without_commands()
+    app.callback()(about)
+    app.command("serve")(serving.serve)
+    app.command("request")(serving.request)
+    return app
+
+
+@cache
+def _command(is_light: bool) -> Any:
+    return typer.main.get_command(desk_commands() if is_light else application())
 
 
 def _say_old_names() -> None:
@@ -184,7 +200,7 @@ def _say_old_names() -> None:
 
 def _run(given: list[str]) -> int:
     try:
-        code = _command().main(args=given, prog_name="spotless", standalone_mode=False)
+        code = _command(given[:1] in LIGHT).main(args=given, prog_name="spotless", standalone_mode=False)
     except SystemExit as e:
         code = e.code
     return code if isinstance(code, int) else 0

@@ -1,6 +1,7 @@
 """What commands say of signed receipts and ledgers; all work is in `proof`, which needs the extra `serve`."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,10 @@ from spotlessnet.core.files import read_whole, write_whole
 from spotlessnet.requests.folder import BUNDLE
 
 if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
     from spotlessnet.proof.bundle import Proven
+    from spotlessnet.proof.checking import Checked
 
 UNWITNESSED = "that nothing is missing at the end: that needs --since, a tree head kept from before"
 CLAIMED = "that whoever signed it told the truth"
@@ -89,6 +93,7 @@ def verify_ledger(console: Console, address: str, keys: Sequence[Path], since: P
     with connecting.reading(address) as connection:
         found = checking.check(connection, trusted, witness)
         newest = ledger.tree_head(connection) if found.is_whole and found.size else None
+        found, tables = _with_tables(connection, found)
     if not found.is_whole:
         told = [f"changed: {one}" for one in found.mistakes]
         console.give({"status": "changed", "log": found.log, "mistakes": found.mistakes}, told)
@@ -103,10 +108,23 @@ def verify_ledger(console: Console, address: str, keys: Sequence[Path], since: P
         left.append(UNWITNESSED)
     else:
         told.append(f"verified {since.name}: the ledger begins with the log that it is of")
+    told += tables
     values = {"status": "verified", "log": found.log, "size": found.size, "not_checked": left}
     root = None if found.head is None else found.head.root.hex()
     console.give({**values, "root": root}, told + [f"not checked: {one}" for one in left])
     return 0
+
+
+def _with_tables(connection: "Connection", found: "Checked") -> tuple["Checked", list[str]]:
+    """Where the ledger is that of a desk, its other tables must agree with it: the finding, and what was verified."""
+    from spotlessnet.serve.agreeing import agreement, has_tables
+
+    if not found.is_whole or not has_tables(connection):
+        return found, []
+    agreed = agreement(connection)
+    told = f"verified desk: {agreed.events} events of its trail, and requests, jobs, models and tokens as they tell"
+    newest = [f"not yet in the ledger: the last {agreed.newest} events"] if agreed.newest else []
+    return replace(found, mistakes=agreed.mistakes), [told, *newest]
 
 
 def _head_in(path: Path) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from spotlessnet.cli.common import AsJson, Console, Debug, Quiet
+from spotlessnet.cli.console import AsJson, Console, Debug, Quiet
 from spotlessnet.core.errors import NeedError, SettingError
 
 Folder = Annotated[Path, typer.Option("--folder", help="Where the desk keeps its database, keys and networks.")]

@@ -16,9 +16,7 @@ A message says what must hold, what came, and what to do; tests check its text.
 """
 
 import math
-from typing import ClassVar
-
-from torch import Tensor
+from typing import Any, ClassVar
 
 
 class SpotlessError(Exception):
@@ -124,8 +122,9 @@ def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
         raise SettingError(f"`{name}` must be one of {allowed}, but got {value!r}.")
 
 
-def check_finite(name: str, value: Tensor, hint: str = "") -> None:
-    """Raise if `value` holds NaN or infinity."""
+def check_finite(name: str, value: Any, hint: str = "") -> None:
+    """Raise if the tensor `value` holds NaN or infinity."""
+    # Not typed as one: everything imports this file, and a desk's own process does without torch.
     bad = int((~value.isfinite()).sum())
     if bad:
         raise NumericsError(

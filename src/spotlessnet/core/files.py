@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import BinaryIO
 
 from spotlessnet.core.errors import DataError, IntegrityError, ResourceError
-from spotlessnet.core.progress import free_bytes
 
 PENDING = ".spotless-"
 """How the name of a file that is still being written begins."""
@@ -312,6 +311,14 @@ def read_whole(path: Path, what: str = "file", limit: int | None = None) -> byte
     """All bytes of a plain file, as many as it had when it was opened; one that changes meanwhile is refused."""
     with opened(path, what, limit) as stream:
         return read_rest(stream, path, what)
+
+
+def free_bytes() -> float:
+    """Bytes that this process may still ask for."""
+    # Imports torch, which a desk's own process does without: it reads no large files.
+    from spotlessnet.core.progress import free_bytes as left
+
+    return left()
 
 
 def read_rest(stream: BinaryIO, path: Path, what: str = "file") -> bytearray:

@@ -43,6 +43,11 @@ def reading(address: str) -> Iterator[Connection]:
     if engine.dialect.name == "sqlite" and not (place and Path(place).is_file()):
         raise DataError(f"There is no ledger at {shown}: the file is not there. Check the path.")
     with _told(shown), engine.connect() as connection:
+        # All that is read is of one moment, whoever appends meanwhile.
+        if engine.dialect.name == "sqlite":
+            connection.exec_driver_sql("BEGIN")
+        else:
+            connection = connection.execution_options(isolation_level="REPEATABLE READ")
         there = inspect(connection)
         missing = [table.name for table in tables.METADATA.sorted_tables if not there.has_table(table.name)]
         if len(missing) == len(tables.METADATA.tables):

@@ -89,6 +89,11 @@ def rotate(connection: Connection, old: SigningKey, new: SigningKey, clock: Cloc
     return _put(connection, frontier, before, signed_rotation(name, size, before.time, old, new), new)
 
 
+def lock(connection: Connection) -> None:
+    """Let nobody else append from here to the end of the transaction."""
+    _locked(connection)
+
+
 def _locked(connection: Connection) -> tuple[str, int]:
     """The log's name and size; from here to the end of the transaction nobody else appends."""
     log = tables.log

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from spotlessnet.core.errors import DataError, IntegrityError
-from spotlessnet.store.receipts import loads_once
+from spotlessnet.store.strict_json import loads_once
 
 HASH = re.compile(r"[0-9a-f]{64}")
 TIME = "%Y-%m-%dT%H:%M:%S.%fZ"

@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from spotlessnet.core.errors import SettingError
 from spotlessnet.serve.database import TENANTS, TOKENS, rows_of
 from spotlessnet.serve.policy import Policy
+from spotlessnet.serve.row_digests import OF_TENANT, OF_TOKEN, digest_of, spelled
 from spotlessnet.serve.sealing import Keys
 from spotlessnet.serve.trail import note, now
 
@@ -56,7 +57,8 @@ def add_tenant(connection: sa.Connection, name: str, policy: Policy | None = Non
     tenant = str(uuid.uuid4())
     values = {"id": tenant, "name": name, "policy": (policy or Policy()).record(), "created": now()}
     connection.execute(TENANTS.insert().values(**values))
-    note(connection, tenant, "tenant added")
+    row = digest_of(values, OF_TENANT)
+    note(connection, tenant, "tenant added", policy=values["policy"], row=row)
     return tenant
 
 
@@ -90,15 +92,17 @@ def add_token(
     values = {"id": str(uuid.uuid4()), "tenant": tenant, "name": name, "digest": _digest(told), "created": now()}
     values |= {"scopes": " ".join(sorted(set(scopes))), "expires": expires}
     connection.execute(TOKENS.insert().values(**values))
-    note(connection, tenant, "token added", actor=actor, token=values["id"], scopes=values["scopes"])
+    row = digest_of(values, OF_TOKEN)
+    note(connection, tenant, "token added", actor=actor, token=values["id"], scopes=values["scopes"], row=row)
     return told
 
 
 def revoke_token(connection: sa.Connection, tenant: str, token: str, actor: str) -> None:
     """End a token at once."""
     chosen = TOKENS.update().where(TOKENS.c.tenant == tenant, TOKENS.c.id == token, TOKENS.c.revoked.is_(None))
-    if connection.execute(chosen.values(revoked=now())).rowcount:
-        note(connection, tenant, "token revoked", actor=actor, token=token)
+    at = now()
+    if connection.execute(chosen.values(revoked=at)).rowcount:
+        note(connection, tenant, "token revoked", actor=actor, token=token, when=spelled(at))
 
 
 def tokens_of(connection: sa.Connection, tenant: str) -> list[dict[str, Any]]:

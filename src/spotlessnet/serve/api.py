@@ -1,17 +1,20 @@
 """The HTTP interface: every endpoint names the scope that it needs, and answers 404 for what another tenant has."""
 
+import asyncio
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
+from anyio import to_thread
 from fastapi import APIRouter, Depends, Header, HTTPException, Query, Request, Response
 from fastapi.responses import FileResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import BaseModel, Field
 
 from spotlessnet.core.errors import SettingError
-from spotlessnet.serve import workflow
+from spotlessnet.serve import replaying, workflow
 from spotlessnet.serve.access import (
     Caller,
     add_token,
@@ -32,6 +35,9 @@ from spotlessnet.serve.proving import bundle_of, head_of
 from spotlessnet.serve.webhooks import add_webhook, remove_webhook, webhooks_of
 
 REPORT = "report.html"
+FEW = 100
+"""Ids that are read and sealed while everybody else waits: it takes a millisecond."""
+
 bearer = HTTPBearer(auto_error=False, description="A token of this desk.")
 
 
@@ -153,18 +159,21 @@ def answered(found: Submitted) -> dict[str, Any]:
     return plain(told)
 
 
-def receive(request: Request, desk: Desk, caller: Caller, key: str, ids: list[str], due: datetime | None) -> Submitted:
-    """Receive a request, and wake the desk."""
+async def receive(
+    request: Request, desk: Desk, caller: Caller, key: str, ids: list[str], due: datetime | None
+) -> Submitted:
+    """Receive a request, and wake the desk; waits in the loop, for a thread that waits keeps others from working."""
     if due is not None and due.tzinfo is None:
         raise SettingError("`due` must be a time with its zone, such as 2026-12-31T12:00Z.")
-    asked = asking(desk.keys, caller.tenant, key=key, ids=ids, submitter=caller.token, due=due)
-    found: Submitted = request.app.state.together.receive(asked)
+    read = partial(asking, desk.keys, caller.tenant, key=key, ids=ids, submitter=caller.token, due=due)
+    asked = read() if len(ids) <= FEW else await to_thread.run_sync(read)
+    found: Submitted = await asyncio.wrap_future(request.app.state.together.put(asked))
     request.app.state.wake.set()
     return found
 
 
 @router.post("/requests", status_code=201, responses={200: {"description": "The same request was received before."}})
-def add_request(
+async def add_request(
     request: Request,
     response: Response,
     desk: OfDesk,
@@ -176,7 +185,7 @@ def add_request(
     key = asked.key or idempotency_key
     if key is None:
         raise SettingError("A request needs a key: `key`, or the header Idempotency-Key.")
-    found = receive(request, desk, caller, key, asked.ids, asked.due)
+    found = await receive(request, desk, caller, key, asked.ids, asked.due)
     response.status_code = 200 if found.again else 201
     return answered(found)
 
@@ -229,9 +238,9 @@ _change("resume", hold, held=False)
 
 @router.get("/jobs/{job_id}")
 def get_job(desk: OfDesk, caller: ToRead, job_id: str) -> dict[str, Any]:
-    """One job: its plan, verdict and state."""
+    """One job: its plan, verdict and state, and how a replay came out."""
     with reading(desk.database) as connection:
-        return plain(job_of(connection, caller.tenant, job_id))
+        return plain({**job_of(connection, caller.tenant, job_id), "replay": replaying.replay_of(connection, job_id)})
 
 
 @router.get("/jobs/{job_id}/report", response_class=FileResponse, responses={200: {"content": {"text/html": {}}}})
@@ -262,6 +271,14 @@ def approve(request: Request, desk: OfDesk, caller: ToApprove, job_id: str) -> d
 def send_back(request: Request, desk: OfDesk, caller: ToApprove, job_id: str, told: Decision) -> dict[str, Any]:
     """Destroy an audited result, and let its requests be served again."""
     workflow.decide(desk, caller.tenant, job_id, caller.token, approve=False, why=told.why, method=told.method)
+    request.app.state.wake.set()
+    return get_job(desk, caller, job_id)
+
+
+@router.post("/jobs/{job_id}/replay")
+def replay(request: Request, desk: OfDesk, caller: ToOperate, job_id: str) -> dict[str, Any]:
+    """Do an audited job once more from the same inputs and compare the networks; it waits for approval afterwards."""
+    replaying.ask(desk, caller.tenant, job_id, caller.token)
     request.app.state.wake.set()
     return get_job(desk, caller, job_id)
 

@@ -109,6 +109,7 @@ def make_app(desk: Desk, *, worker: str = "local", rate: float = 400.0, run: boo
             await to_thread.run_sync(rounds.stop)
             await to_thread.run_sync(courier.stop)
             await to_thread.run_sync(workflow.stop)
+            await to_thread.run_sync(desk.check_in)
 
     app = FastAPI(title="spotlessnet desk", version=__version__, lifespan=life, docs_url=None, redoc_url=None)
     app.state.desk = desk

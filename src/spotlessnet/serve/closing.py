@@ -11,14 +11,15 @@ from spotlessnet.proof.deletions import DELETION
 from spotlessnet.proof.dsse import sign
 from spotlessnet.proof.keys import SigningKey
 from spotlessnet.serve.database import ID_COPIES, JOBS, MODELS, REQUESTS, TARGETS, VERSIONS, in_state, rows_of
-from spotlessnet.serve.trail import STEPS, events_of, note, now
+from spotlessnet.serve.row_digests import digest_of_ended
+from spotlessnet.serve.trail import REPLAYED, STEPS, events_of, note, now
 
 AT_ONCE = 10
 """Requests that one transaction closes: each is signed and proven, which takes milliseconds."""
 
 NOWHERE, DONE = "in no registered model", "published without these ids"
 
-TOLD = (*STEPS, "served before", "sent back", "tried again")
+TOLD = (*STEPS, "served before", "sent back", "tried again", *REPLAYED)
 """The events that a receipt tells."""
 
 LIMITS = (
@@ -56,7 +57,8 @@ def close(connection: sa.Connection, signer: SigningKey, request: dict[str, Any]
     values = {"state": "closed", "closed": at, "entry": entry, "outcome": outcome}
     connection.execute(REQUESTS.update().where(REQUESTS.c.id == request["id"]).values(**values))
     connection.execute(TARGETS.update().where(TARGETS.c.request == request["id"]).values(state="closed"))
-    note(connection, request["tenant"], "closed", request=request["id"], outcome=outcome, entry=entry)
+    row = digest_of_ended(connection, request | values)
+    note(connection, request["tenant"], "closed", request=request["id"], outcome=outcome, entry=entry, row=row)
     return entry
 
 

@@ -4,9 +4,11 @@ No id of a person stands in them. An id is a keyed digest (`sealing.py`) whereve
 copy, destroyed at the end, where a training must be asked for it.
 """
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -198,9 +200,13 @@ EVENTS = Table(
     Column("actor", String(80), nullable=False),
     Column("what", String(40), nullable=False),
     Column("detail", JSON, nullable=False),
+    Column("code", DIGEST),  # made with the desk's key: an event that another hand wrote has none
+    Column("checkpoint", Integer),  # the entry of the ledger that holds its digest
     Index("events_by_request", "request"),
     Index("events_by_job", "job"),
 )
+_TO_CHECK = EVENTS.c.checkpoint.is_(None)
+Index("events_to_check", EVENTS.c.number, postgresql_where=_TO_CHECK, sqlite_where=_TO_CHECK)
 
 SUPPRESSIONS = Table(
     "suppressions",
@@ -259,14 +265,35 @@ PRAGMAS = ["journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "secure_de
 """How SQLite works here: what was answered is on the disk, and what was deleted is overwritten."""
 
 
+IDLE = 5.0
+"""Seconds after which a connection to PostgreSQL may have ended unnoticed."""
+
+
 def opened(address: str) -> sa.Engine:
     """An engine; on SQLite each writer takes its lock at once, waits its turn, and overwrites what it deletes."""
     if not address.startswith("sqlite"):
-        return sa.create_engine(address, pool_size=10, max_overflow=10, pool_pre_ping=True)
+        engine = sa.create_engine(address, pool_size=10, max_overflow=10)
+        sa.event.listen(engine, "checkin", _noted)
+        sa.event.listen(engine, "checkout", partial(_alive, engine))
+        return engine
     engine = sa.create_engine(address, connect_args={"timeout": 30}, pool_size=20, max_overflow=20)
     sa.event.listen(engine, "connect", _prepare)
     sa.event.listen(engine, "begin", _begin)
     return engine
+
+
+def _noted(_: Any, record: Any) -> None:
+    record.info["used"] = time.monotonic()
+
+
+def _alive(engine: sa.Engine, connection: Any, record: Any, _: Any) -> None:
+    """Ask a connection that lay idle whether its server is still there; asking each time would double the messages."""
+    if time.monotonic() - record.info.get("used", time.monotonic()) < IDLE:
+        return
+    try:
+        engine.dialect.do_ping(connection)
+    except engine.dialect.loaded_dbapi.Error as e:
+        raise sa.exc.DisconnectionError from e
 
 
 def _prepare(connection: Any, _: Any) -> None:
@@ -282,9 +309,18 @@ def _begin(connection: sa.Connection) -> None:
 
 
 @contextmanager
-def reading(engine: sa.Engine) -> Iterator[sa.Connection]:
-    """A connection that only reads: it waits for nobody."""
-    with engine.connect().execution_options(reads=True) as connection:
+def reading(engine: sa.Engine, *, at_one_moment: bool = False) -> Iterator[sa.Connection]:
+    """A connection that only reads: it waits for nobody.
+
+    **Arguments:**
+
+    - `at_one_moment`: all statements see the same, whatever is written meanwhile. SQLite does so always; PostgreSQL is
+      spared two messages for each reading where nobody asks for it.
+    """
+    options: dict[str, Any] = {"reads": True}
+    if engine.dialect.name == "postgresql":
+        options["isolation_level"] = "REPEATABLE READ" if at_one_moment else "AUTOCOMMIT"
+    with engine.connect().execution_options(**options) as connection:
         yield connection
 
 

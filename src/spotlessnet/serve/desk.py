@@ -1,6 +1,7 @@
 """A desk: its database, keys, folder and engine, opened together; and the rounds in which it looks for work."""
 
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from spotlessnet.proof.dsse import taken_apart
 from spotlessnet.proof.keys import SigningKey
 from spotlessnet.serve.access import SCOPES, add_tenant, add_token, policy_of
 from spotlessnet.serve.addresses import PUBLIC, Allowed
+from spotlessnet.serve.checkpoints import add_checkpoint, code_older
 from spotlessnet.serve.closing import close_ready, is_ready_to_close
 from spotlessnet.serve.database import (
     JOBS,
@@ -31,7 +33,7 @@ from spotlessnet.serve.migrating import migrate
 from spotlessnet.serve.planning import start_job
 from spotlessnet.serve.registry import Registry
 from spotlessnet.serve.sealing import FILE, Keys
-from spotlessnet.serve.trail import OPEN, note, now
+from spotlessnet.serve.trail import OPEN, TRAIL_KEY, note, now
 
 SIGNING = "signing.pem"
 AT_ONCE = 50
@@ -88,12 +90,19 @@ class Desk:
         keys = Keys.at(key or folder / FILE)
         signer = SigningKey.at(signing_key or folder / SIGNING)
         found = opened(address_of(folder, database))
+        found.update_execution_options(**{TRAIL_KEY: keys.trail_key})
         migrate(found)
         with found.begin() as connection:
             ledger.begin(connection)
             check_own_ledger(connection, signer)
+            code_older(connection, keys.trail_key)
         below = tuple(root.resolve() for root in roots)
         return Desk(folder, found, keys, signer, engine or Workers(), below, webhooks_to, registry)
+
+    def check_in(self) -> None:
+        """Put all of the trail that is not there yet into the ledger: before an end, or a backup."""
+        while add_checkpoint(self.database, self.signer, older=timedelta()):
+            pass
 
     def close(self) -> None:
         """Let go of the database."""
@@ -130,10 +139,14 @@ class Desk:
         return self.folder / "models" / job["model"] / job["id"]
 
     def round(self) -> list[tuple[str, str, int]]:
-        """Match what was received, close what is done, warn of dates, start jobs; gives the workflows that are due."""
+        """Match what was received, close what is done, warn of dates, put the trail into the ledger, start jobs.
+
+        Gives the workflows that are due.
+        """
         self._match()
         self.close_all()
         self._warn()
+        add_checkpoint(self.database, self.signer)
         with reading(self.database) as connection:
             # Only a look: a model that nobody waits for needs no lock.
             waits = sa.exists().where(TARGETS.c.model == MODELS.c.id, TARGETS.c.state == "matched")

@@ -42,6 +42,16 @@ def destroy_private(folder: Path) -> list[str]:
     return list(purge_request(folder, at_once=True).files)
 
 
+def destroy_folder(folder: Path) -> None:
+    """Overwrite every file of a folder, and remove it; nothing where there is none."""
+    if not folder.is_dir() or folder.is_symlink():
+        return
+    for one in folder.rglob("*"):
+        if one.is_file() and not one.is_symlink():
+            overwrite(one)
+    shutil.rmtree(folder)
+
+
 def withdraw_result(base: Path, out: Path) -> None:
     """Destroy a whole result that was never published, and free the version that it was made from.
 

@@ -14,6 +14,10 @@ ENVIRONMENT = 4
 """The exit code of what may be better next time: disk, memory, another run at work."""
 
 
+REPLAY = ".replay"
+"""Ends the name of the folder in which work is done again; it is destroyed with all that is in it."""
+
+
 @dataclass(frozen=True)
 class Work:
     """One job, as a worker is told it; ids go through a pipe, never through a file or a command line.
@@ -63,6 +67,9 @@ class Engine(Protocol):
     def forget(self, work: Work, say: Callable[[str], None]) -> dict[str, Any]:
         """Make the new version in `work.out`, audited; a finished one is given back as it is."""
 
+    def replay(self, work: Work, scratch: Path) -> dict[str, Any]:
+        """Make the new version once more, in a folder that is destroyed: its `network`, or the `reason` why not."""
+
     def destroy(self, base: Path, out: Path, *, private: bool) -> list[str]:
         """Destroy what the new version replaces; gives the names of what went."""
 
@@ -84,6 +91,9 @@ class Workers:
 
     def forget(self, work: Work, say: Callable[[str], None]) -> dict[str, Any]:
         return self._ask("forget", asdict(work), say)
+
+    def replay(self, work: Work, scratch: Path) -> dict[str, Any]:
+        return self._ask("replay", {**asdict(work), "scratch": str(scratch)})
 
     def destroy(self, base: Path, out: Path, *, private: bool) -> list[str]:
         found = self._ask("destroy", {"base": str(base), "out": str(out), "private": private})

@@ -15,8 +15,9 @@ from spotlessnet.core.errors import DataError, MismatchError, SettingError
 from spotlessnet.serve.database import ID_COPIES, REQUEST_IDS, REQUESTS, TARGETS, in_parts, rows_of
 from spotlessnet.serve.matching import release
 from spotlessnet.serve.policy import Policy
+from spotlessnet.serve.row_digests import OF_REQUEST, digest_of, digest_of_ended
 from spotlessnet.serve.sealing import Keys
-from spotlessnet.serve.trail import ENDED, STEPS, StateError, note, now
+from spotlessnet.serve.trail import ENDED, STEPS, StateError, note, note_all, now
 
 LONGEST_KEY, LONGEST_ID, MOST_IDS = 200, 500, 100_000
 
@@ -126,8 +127,8 @@ def take_in(
     rows = {str(uuid.uuid4()): one for one in asked}
     # In one order, so that two workers who are sent the same keys wait for each other, and not crosswise.
     ordered = sorted(rows.items(), key=lambda pair: (pair[1].tenant, pair[1].key))
-    new = [_row(name, one, at, policies[one.tenant]) for name, one in ordered]
-    connection.execute(_TAKE[connection.dialect.name], new)
+    new = {name: _row(name, one, at, policies[one.tenant]) for name, one in ordered}
+    connection.execute(_TAKE[connection.dialect.name], list(new.values()))
     held = _by_key(connection, asked)
     mine = {name: one for name, one in rows.items() if held[one.tenant, one.key]["id"] == name}
     if mine:
@@ -135,8 +136,12 @@ def take_in(
         connection.execute(_TAKE_IDS, digests)
         copies = [{"request": name, "sealed": one.sealed} for name, one in mine.items()]
         connection.execute(_TAKE_COPIES, copies)
-    for name, one in mine.items():
-        note(connection, one.tenant, "received", request=name, actor=one.submitter, count=len(one.digests))
+    for tenant, actor in sorted({(one.tenant, one.submitter) for one in mine.values()}):
+        own = {name: one for name, one in mine.items() if (one.tenant, one.submitter) == (tenant, actor)}
+        details = {
+            name: {"count": len(one.digests), "row": digest_of(new[name], OF_REQUEST)} for name, one in own.items()
+        }
+        note_all(connection, tenant, "received", details, actor)
     return [_became(name, one, held[one.tenant, one.key]) for name, one in rows.items()]
 
 
@@ -188,11 +193,12 @@ def cancel(connection: sa.Connection, tenant: str, request: str, actor: str) -> 
             f"A request can be cancelled until work on it begins, but this one is {row['state']} and in a job. Send "
             "the job's result back instead, or let it be closed."
         )
-    connection.execute(REQUESTS.update().where(REQUESTS.c.id == request).values(state="cancelled", closed=now()))
+    ended = {"state": "cancelled", "closed": now()}
+    connection.execute(REQUESTS.update().where(REQUESTS.c.id == request).values(**ended))
     connection.execute(TARGETS.delete().where(TARGETS.c.request == request))
     connection.execute(ID_COPIES.delete().where(ID_COPIES.c.request == request))
     release(connection, tenant, request)
-    note(connection, tenant, "cancelled", request=request, actor=actor)
+    note(connection, tenant, "cancelled", request=request, actor=actor, row=digest_of_ended(connection, row | ended))
 
 
 def hold(connection: sa.Connection, tenant: str, request: str, actor: str, *, held: bool) -> None:

@@ -20,6 +20,7 @@ from spotlessnet.serve.database import (
     row_of,
     rows_of,
 )
+from spotlessnet.serve.row_digests import OF_VERSION, digest_of, digest_of_model, digest_of_people
 from spotlessnet.serve.sealing import Keys
 from spotlessnet.serve.trail import StateError, note, note_all, now
 
@@ -50,12 +51,16 @@ def register(
     model = str(uuid.uuid4())
     at = now()
     values = {"id": model, "tenant": tenant, "name": name, "kind": kind, "settings": dict(settings), "version": 0}
-    connection.execute(MODELS.insert().values(**values, created=at))
+    values["created"] = at
+    connection.execute(MODELS.insert().values(**values))
     version = {"model": model, "number": 0, "folder": found["folder"], "network": found["network"]}
-    connection.execute(VERSIONS.insert().values(**version, published=at))
+    version["published"] = at
+    connection.execute(VERSIONS.insert().values(**version))
     listed = [{"model": model, "id": keys.id_digest(tenant, one), "examples": n} for one, n in found["ids"]]
     connection.execute(MODEL_IDS.insert(), listed)
-    note(connection, tenant, "model registered", actor=actor, model=name, people=len(listed), network=found["network"])
+    told = {"id": model, "model": name, "people": len(listed), "network": found["network"]}
+    told |= {"row": digest_of_model(values), "version_row": digest_of(version, OF_VERSION)}
+    note(connection, tenant, "model registered", actor=actor, **told, held=digest_of_people(connection, model))
     return model
 
 

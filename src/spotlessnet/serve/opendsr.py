@@ -54,14 +54,14 @@ def discovery() -> dict[str, Any]:
 
 
 @router.post("/requests", status_code=201)
-def add(request: Request, desk: OfDesk, caller: ToSubmit, asked: Erasure) -> dict[str, Any]:
+async def add(request: Request, desk: OfDesk, caller: ToSubmit, asked: Erasure) -> dict[str, Any]:
     """Ask for people to be forgotten; the same `subject_request_id` again is the same request."""
     if asked.subject_request_type != "erasure":
         raise HTTPException(400, "Only subject_request_type erasure is served here.")
     if any(one.identity_type != IDENTITY or one.identity_format != "raw" for one in asked.subject_identities):
         raise HTTPException(400, f"Only identities of type {IDENTITY} and format raw are known here.")
     ids = [one.identity_value for one in asked.subject_identities]
-    found = receive(request, desk, caller, str(asked.subject_request_id), ids, None)
+    found = await receive(request, desk, caller, str(asked.subject_request_id), ids, None)
     told = {"expected_completion_time": found.due, "received_time": found.received}
     named = {"controller_id": caller.tenant, "subject_request_id": str(asked.subject_request_id), "desk_id": found.id}
     return plain({**told, **named, "api_version": VERSION})

@@ -11,7 +11,7 @@ from jinja2 import Environment, PackageLoader
 from spotlessnet.core.errors import SettingError
 from spotlessnet.proof import ledger
 from spotlessnet.proof.bundle import SUFFIX
-from spotlessnet.serve import workflow
+from spotlessnet.serve import replaying, workflow
 from spotlessnet.serve.access import (
     SCOPES,
     Caller,
@@ -33,7 +33,7 @@ from spotlessnet.serve.intake import CANCELLABLE, cancel, hold
 from spotlessnet.serve.looking import KINDS, PAGE, counts_of, failed_among, models_of, request_of, requests_in
 from spotlessnet.serve.policy import Policy
 from spotlessnet.serve.proving import bundle_of, is_proven, seal_of
-from spotlessnet.serve.trail import STEPS, now
+from spotlessnet.serve.trail import REPLAYED, STEPS, now
 from spotlessnet.serve.webhooks import add_webhook, remove_webhook, webhooks_of
 
 COOKIE = "desk"
@@ -46,7 +46,7 @@ router = APIRouter(include_in_schema=False)
 templates = Environment(loader=PackageLoader("spotlessnet.serve"), autoescape=True, trim_blocks=True)
 templates.filters["day"] = lambda at: "" if at is None else at.strftime("%Y-%m-%d")
 templates.filters["minute"] = lambda at: "" if at is None else at.strftime("%Y-%m-%d %H:%M")
-templates.globals.update(STEPS=STEPS, KINDS=KINDS, SCOPES=SCOPES, CANCELLABLE=CANCELLABLE, now=now)
+templates.globals.update(STEPS=STEPS, KINDS=KINDS, SCOPES=SCOPES, CANCELLABLE=CANCELLABLE, REPLAYED=REPLAYED, now=now)
 
 
 class NoSessionError(Exception):
@@ -176,11 +176,11 @@ def new(visit: Visiting) -> HTMLResponse:
 
 
 @router.post("/requests")
-def add(request: Request, visit: Acting, form: Form) -> Response:
+async def add(request: Request, visit: Acting, form: Form) -> Response:
     """Receive a request from the form."""
     visit.need("submit")
     ids = [line.strip() for line in form.get("ids", "").splitlines() if line.strip()]
-    found = receive(request, visit.desk, visit.caller, form.get("key", "").strip(), ids, None)
+    found = await receive(request, visit.desk, visit.caller, form.get("key", "").strip(), ids, None)
     return back(f"/requests/{found.id}")
 
 
@@ -225,11 +225,13 @@ def change(visit: Acting, request_id: str, act: str) -> Response:
 
 @router.post("/jobs/{job_id}/{act}")
 def decide(visit: Acting, job_id: str, act: str, form: Form) -> Response:
-    """Approve, send back or try again."""
-    visit.need("operate" if act == "retry" else "approve")
+    """Approve, send back, try again, or do it a second time and compare."""
+    visit.need("operate" if act in ("retry", "replay") else "approve")
     told = (visit.desk, visit.caller.tenant, job_id, visit.caller.token)
     if act == "retry":
         workflow.retry(*told)
+    elif act == "replay":
+        replaying.ask(*told)
     elif act in ("approve", "send-back"):
         method = form.get("method", "").strip() or None
         workflow.decide(*told, approve=act == "approve", why=form.get("why", ""), method=method)
@@ -259,7 +261,7 @@ def models(visit: Visiting) -> HTMLResponse:
 def the_ledger(visit: Visiting) -> HTMLResponse:
     """The ledger, checked from its first entry to its last."""
     visit.need("read")
-    with reading(visit.desk.database) as connection:
+    with reading(visit.desk.database, at_one_moment=True) as connection:
         size = ledger.size_of(connection)
         checked = seal_of(connection, visit.desk.signer) if size <= MOST_CHECKED else None
         closed = requests_in(connection, visit.caller.tenant, "closed")
@@ -288,7 +290,8 @@ def rules(visit: Acting, form: Form) -> Response:
     told: dict[str, Any] = {name: name in form for name in ("approver_differs", "destroy_private")}
     try:
         told |= {name: int(form[name]) for name in ("days", "warn_days", "audit_seeds")}
-        told |= {"batch_minutes": float(form["batch_minutes"]), "approval": form["approval"]}
+        told |= {name: float(form[name]) for name in ("batch_minutes", "replay_share")}
+        told |= {"approval": form["approval"]}
     except (KeyError, ValueError) as e:
         raise SettingError("The rules must be numbers where numbers are asked for. Check the form.") from e
     with visit.desk.database.begin() as connection:

@@ -20,6 +20,7 @@ from spotlessnet.serve.database import (
     rows_of,
 )
 from spotlessnet.serve.policy import Policy
+from spotlessnet.serve.row_digests import OF_JOB, digest_of
 from spotlessnet.serve.trail import advance, note, note_all, now
 
 MOST = 1000
@@ -55,7 +56,8 @@ def start_job(connection: sa.Connection, name: str) -> str | None:
         chosen = sa.and_(TARGETS.c.model == model["id"], TARGETS.c.request.in_(some))
         connection.execute(TARGETS.update().where(chosen).values(job=job, state="planned"))
     advance(connection, left)
-    note(connection, model["tenant"], "planned", job=job, model=model["name"], together=len(left))
+    told = {"model": model["name"], "together": len(left), "row": digest_of(values, OF_JOB)}
+    note(connection, model["tenant"], "planned", job=job, **told, method=values["method"])
     return job
 
 
@@ -119,3 +121,11 @@ def hand_back(connection: sa.Connection, job: Mapping[str, Any], state: str) -> 
     connection.execute(TARGETS.update().where(TARGETS.c.job == job["id"]).values(state="matched", job=None))
     connection.execute(MODELS.update().where(MODELS.c.job == job["id"]).values(job=None))
     advance(connection, requests)
+    note(connection, job["tenant"], state, job=job["id"], row=ended_row(connection, job["id"]))
+
+
+def ended_row(connection: sa.Connection, job: str) -> str:
+    """The digest of a job at its end."""
+    found = row_of(connection, sa.select(JOBS).where(JOBS.c.id == job))
+    assert found is not None
+    return digest_of(found)

@@ -22,6 +22,7 @@ class Policy:
     - `approver_differs`: whoever submitted a request may not approve its result.
     - `audit_seeds`: pairs of trainings of the audit; 0 audits nothing, so that no rule can approve.
     - `batch_minutes`: how long a request waits for others that can be served by the same work.
+    - `replay_share`: the share of jobs that are done a second time and compared, before they are approved.
     - `destroy_private`: destroy what opens a receipt's commitments at once; otherwise when its date has come.
     """
 
@@ -32,6 +33,7 @@ class Policy:
     audit_seeds: int = 8
     batch_minutes: float = 0.0
     destroy_private: bool = True
+    replay_share: float = 0.0
 
     def __post_init__(self) -> None:
         if self.approval not in ("person", "rule"):
@@ -42,6 +44,9 @@ class Policy:
             raise SettingError("The policy's audit_seeds must be 0 for no audit, or 5 to 1000: fewer give no verdict.")
         if not 0 <= self.batch_minutes <= 60 * 24 * 365:
             raise SettingError("The policy's batch_minutes must be 0 up to those of a year.")
+
+        if not 0 <= self.replay_share <= 1:
+            raise SettingError("The policy's replay_share must be 0 (none) to 1 (every job).")
 
     @staticmethod
     def of(values: dict[str, Any]) -> "Policy":

@@ -1,5 +1,6 @@
 """What a person takes home: the signed receipt and its proof of being in the ledger, in one file; and who signed it."""
 
+from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -9,6 +10,7 @@ from spotlessnet.proof import bundle as bundles
 from spotlessnet.proof import ledger
 from spotlessnet.proof.checking import Checked, check
 from spotlessnet.proof.keys import PublicKeys, SigningKey
+from spotlessnet.serve.agreeing import agreement
 
 
 def bundle_of(connection: sa.Connection, entry: int) -> dict[str, Any]:
@@ -17,8 +19,9 @@ def bundle_of(connection: sa.Connection, entry: int) -> dict[str, Any]:
 
 
 def seal_of(connection: sa.Connection, signer: SigningKey) -> Checked:
-    """Whether the whole ledger agrees with itself and with the desk's key."""
-    return check(connection, PublicKeys([signer.public]))
+    """Whether the whole ledger agrees with itself and with the desk's key, and the desk's tables with it."""
+    found = check(connection, PublicKeys([signer.public]))
+    return replace(found, mistakes=found.mistakes or agreement(connection).mistakes)
 
 
 def is_proven(connection: sa.Connection, entry: int, signer: SigningKey) -> bool:

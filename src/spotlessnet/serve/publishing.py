@@ -10,7 +10,8 @@ import sqlalchemy as sa
 from spotlessnet.core.errors import DataError
 from spotlessnet.serve.database import JOBS, MODELS, VERSIONS, row_of
 from spotlessnet.serve.matching import forget_ids, held_of
-from spotlessnet.serve.planning import reach
+from spotlessnet.serve.planning import ended_row, reach
+from spotlessnet.serve.row_digests import OF_VERSION, digest_of, digest_of_people, spelled
 from spotlessnet.serve.trail import note, now
 
 PUBLISHED = "published"
@@ -44,10 +45,13 @@ def publish(connection: sa.Connection, job: str, folder: Path) -> dict[str, Any]
     if not connection.execute(switched.values(version=number)).rowcount:
         raise DataError(f"Version {number} of a model must follow {row['base']}, but another one was published since.")
     version = {"model": model["id"], "number": number, "folder": str(folder), "network": row["network"], "job": job}
-    connection.execute(VERSIONS.insert().values(**version, verdict=row["verdict"], published=now()))
+    version |= {"verdict": row["verdict"], "published": now()}
+    connection.execute(VERSIONS.insert().values(**version))
     forget_ids(connection, model["id"], held_of(connection, model["id"], job))
     reach(connection, job, "published")
-    note(connection, row["tenant"], "published", job=job, model=model["name"], version=number, network=row["network"])
+    told = {"model": model["name"], "version": number, "network": row["network"]}
+    told |= {"version_row": digest_of(version, OF_VERSION), "held": digest_of_people(connection, model["id"])}
+    note(connection, row["tenant"], "published", job=job, **told)
     return {**model, "version": number}
 
 
@@ -67,6 +71,7 @@ def finished(connection: sa.Connection, job: str) -> None:
     if row["state"] == "destroyed":
         connection.execute(JOBS.update().where(JOBS.c.id == job).values(state="closed"))
         connection.execute(MODELS.update().where(MODELS.c.job == job).values(job=None))
+        note(connection, row["tenant"], "job closed", job=job, row=ended_row(connection, job))
 
 
 def destroyed(connection: sa.Connection, job: str, files: list[str]) -> None:
@@ -75,6 +80,7 @@ def destroyed(connection: sa.Connection, job: str, files: list[str]) -> None:
     if row["state"] != "published":
         return
     before = sa.and_(VERSIONS.c.model == row["model"], VERSIONS.c.number == row["base"])
-    connection.execute(VERSIONS.update().where(before).values(destroyed=now()))
+    at = now()
+    connection.execute(VERSIONS.update().where(before).values(destroyed=at))
     reach(connection, job, "destroyed")
-    note(connection, row["tenant"], "destroyed", job=job, version=row["base"], files=files)
+    note(connection, row["tenant"], "destroyed", job=job, version=row["base"], files=files, when=spelled(at))

@@ -1,5 +1,6 @@
 """Running a desk as one process: what `spotless serve` does."""
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,9 @@ from spotlessnet.serve.desk import Desk
 from spotlessnet.serve.matching import model_named
 from spotlessnet.serve.registry import Mlflow
 from spotlessnet.serve.watching import start_log
+
+SWITCH = 0.0005
+"""Seconds after which a thread that computes lets another one go on."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,8 @@ def run(wanted: Run, say: Callable[[str], None]) -> int:
 def serve_app(app: FastAPI, wanted: Run) -> None:
     """Answer calls; log lines are our own, for those of the server hold whole paths."""
     start_log()
+    # A thread that the database has answered waits this long for one that computes; unless said it is 5 ms, a message.
+    sys.setswitchinterval(SWITCH)
     uvicorn.run(app, host=wanted.host, port=wanted.port, log_level="error", access_log=False, server_header=False)
 
 

@@ -67,6 +67,11 @@ class Keys:
         """A code that only this desk can make, for cookies and forms."""
         return hmac.digest(self._for(purpose), content, hashlib.sha256)
 
+    @property
+    def trail_key(self) -> bytes:
+        """What codes events: whoever writes to the database without it writes no event that counts."""
+        return self._for("trail")
+
     def seal(self, tenant: str, content: bytes) -> bytes:
         """Encrypted, so that another tenant's key does not open it."""
         nonce = secrets.token_bytes(NONCE)

@@ -1,5 +1,8 @@
 """The trail of every action: who did what to which request, and when; no id of a person is ever in it."""
 
+import hashlib
+import hmac
+import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -9,6 +12,7 @@ import sqlalchemy as sa
 from spotlessnet.core.errors import DataError
 from spotlessnet.serve.database import EVENTS, REQUESTS, TARGETS, in_parts, rows_of
 from spotlessnet.serve.outbox import put_out, webhooks_of
+from spotlessnet.serve.row_digests import spelled
 
 STEPS = ("received", "matched", "planned", "scrubbed", "audited", "approved", "published", "destroyed", "closed")
 """The way of a request, in order."""
@@ -19,9 +23,16 @@ ENDED = ("closed", "cancelled")
 TOLD = (*STEPS, "cancelled", "held", "resumed", "failed", "sent back", "tried again", "due soon", "late")
 """Events that webhooks hear of; all others stay at the desk."""
 
+REPLAYED = ("replayed: the same", "replayed: another", "replayed: cannot be told")
+"""How a job came out that was done a second time."""
+
 DESK = "desk"
 """Who acts where no person did."""
 
+
+CODED = ("tenant", "request", "job", "at", "actor", "what", "detail")
+TRAIL_KEY = "trail_key"
+"""The option of a desk's database under which every transaction finds the key for events."""
 
 _ADD = EVENTS.insert()
 
@@ -33,6 +44,18 @@ class StateError(DataError):
 def now() -> datetime:
     """The time, in UTC."""
     return datetime.now(UTC)
+
+
+def coded(connection: sa.Connection, event: dict[str, Any]) -> dict[str, Any]:
+    """An event with its code, which only a desk with its key can make."""
+    key = connection.get_execution_options().get(TRAIL_KEY)
+    return {**event, "code": None if key is None else code_of(key, event)}
+
+
+def code_of(key: bytes, event: Mapping[str, Any]) -> bytes:
+    """The code of an event under the desk's key."""
+    line = json.dumps([spelled(event[name]) for name in CODED], sort_keys=True, separators=(",", ":"))
+    return hmac.digest(key, line.encode(), hashlib.sha256)
 
 
 def note(
@@ -47,8 +70,8 @@ def note(
 ) -> None:
     """Write one event, in the transaction of what it tells of: both happen or neither."""
     at = now()
-    values = {"tenant": tenant, "request": request, "job": job, "at": at, "actor": actor}
-    made = connection.execute(_ADD, {**values, "what": what, "detail": detail})
+    values = {"tenant": tenant, "request": request, "job": job, "at": at, "actor": actor, "what": what}
+    made = connection.execute(_ADD, coded(connection, {**values, "detail": detail}))
     if what in TOLD and (request or job):
         [event] = made.inserted_primary_key or (0,)
         put_out(connection, tenant, what, event=int(event), at=at, request=request, job=job)
@@ -63,7 +86,9 @@ def note_all(
             note(connection, tenant, what, request=request, actor=actor, **detail)
         return
     same = {"tenant": tenant, "job": None, "at": now(), "actor": actor, "what": what}
-    rows = [{**same, "request": request, "detail": dict(detail)} for request, detail in details.items()]
+    rows = [
+        coded(connection, {**same, "request": request, "detail": dict(detail)}) for request, detail in details.items()
+    ]
     if rows:
         connection.execute(_ADD, rows)
 

@@ -15,6 +15,7 @@ from spotlessnet.proof import ledger
 from spotlessnet.proof.dsse import taken_apart
 from spotlessnet.serve.addresses import Allowed, place_of
 from spotlessnet.serve.database import DELIVERIES, REQUESTS, WEBHOOKS, row_of, rows_of
+from spotlessnet.serve.row_digests import OF_WEBHOOK, digest_of
 from spotlessnet.serve.sealing import Keys
 from spotlessnet.serve.trail import note, now
 
@@ -35,7 +36,7 @@ def add_webhook(
     hook = str(uuid.uuid4())
     values = {"id": hook, "tenant": tenant, "url": url, "secret": keys.seal(tenant, secret), "created": now()}
     connection.execute(WEBHOOKS.insert().values(**values, last=0, failures=0))
-    note(connection, tenant, "webhook added", actor=actor, webhook=hook)
+    note(connection, tenant, "webhook added", actor=actor, webhook=hook, row=digest_of(values, OF_WEBHOOK))
     return hook, PREFIX + base64.b64encode(secret).decode()
 
 

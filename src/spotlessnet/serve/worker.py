@@ -156,10 +156,35 @@ def forget(told: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def replay(told: Mapping[str, Any]) -> dict[str, Any]:
+    """The network that comes out when the work is done again from a copy of the base; nothing of it stays."""
+    import shutil
+
+    from spotlessnet.requests.folder import RECEIPT
+    from spotlessnet.requests.lineage import SUFFIX
+    from spotlessnet.serve.destroying import destroy_folder
+    from spotlessnet.store.receipts import read_receipt
+
+    noise = read_receipt(Path(told["out"]) / RECEIPT)["predicate"].get("noise", {})
+    if str(noise.get("kind", "")).startswith("secret"):
+        return {"reason": "secret noise was added, whose key was not kept: nobody can draw it again"}
+    scratch = Path(told["scratch"])
+    destroy_folder(scratch)  # of one that was killed
+    try:
+        # Without the note of whom the base has served: the copy serves nobody.
+        shutil.copytree(told["base"], scratch / "base", ignore=shutil.ignore_patterns(f"*{SUFFIX}"))
+        again = {**told, "base": str(scratch / "base"), "out": str(scratch / "out"), "seeds": 0}
+        return {"network": forget(again)["network"]}
+    finally:
+        destroy_folder(scratch)
+
+
 def destroy(told: Mapping[str, Any]) -> dict[str, Any]:
     """Destroy the version that was replaced, and the private part of the new one where that is the policy."""
-    from spotlessnet.serve.destroying import destroy_private, destroy_version
+    from spotlessnet.serve.destroying import destroy_folder, destroy_private, destroy_version
+    from spotlessnet.serve.engine import REPLAY
 
+    destroy_folder(Path(told["out"] + REPLAY))  # of a replay that was killed
     files = destroy_version(Path(told["base"]))
     if told["private"]:
         files += destroy_private(Path(told["out"]))
@@ -168,13 +193,22 @@ def destroy(told: Mapping[str, Any]) -> dict[str, Any]:
 
 def withdraw(told: Mapping[str, Any]) -> dict[str, Any]:
     """Destroy a result that was sent back."""
-    from spotlessnet.serve.destroying import withdraw_result
+    from spotlessnet.serve.destroying import destroy_folder, withdraw_result
+    from spotlessnet.serve.engine import REPLAY
 
+    destroy_folder(Path(told["out"] + REPLAY))
     withdraw_result(Path(told["base"]), Path(told["out"]))
     return {}
 
 
-TASKS = {"read": read, "plan": plan, "forget": forget, "destroy": destroy, "withdraw": withdraw}
+TASKS = {
+    "read": read,
+    "plan": plan,
+    "forget": forget,
+    "replay": replay,
+    "destroy": destroy,
+    "withdraw": withdraw,
+}
 
 
 def main() -> int:

@@ -11,7 +11,8 @@ from typing import Any
 import sqlalchemy as sa
 from dbos import DBOS, DBOSConfig, SetWorkflowID
 
-from spotlessnet.core.errors import DataError, SpotlessError
+from spotlessnet.core.errors import DataError, IntegrityError, SpotlessError
+from spotlessnet.serve import replaying
 from spotlessnet.serve.access import policy_of
 from spotlessnet.serve.database import ID_COPIES, JOBS, MODELS, REQUESTS, TARGETS, reading, row_of
 from spotlessnet.serve.desk import Desk
@@ -91,7 +92,7 @@ def _run(job: str, steps: tuple[tuple[str, Callable[[str], None]], ...]) -> None
         last = (getattr(error, "errors", None) or [error])[-1]
         # Only what this package says on purpose is shown: it has no id in it.
         text = str(last) if isinstance(last, SpotlessError) else type(last.__cause__ or last).__name__
-        DBOS.run_step({"name": "fail"}, fail, job, text)
+        DBOS.run_step({"name": "fail"}, fail, job, text, attempt_of(DBOS.workflow_id or ""))
 
 
 def _patience(name: str) -> Any:
@@ -110,11 +111,24 @@ def _desk() -> Desk:
     return _AT_WORK[0]
 
 
-def fail(job: str, text: str) -> None:
-    """Leave a job to a person, who retries it or gives its requests back."""
+def attempt_of(workflow: str) -> int:
+    """The attempt that a workflow is, by its id."""
+    return int(workflow.rpartition("-")[2])
+
+
+def fail(job: str, text: str, attempt: int) -> None:
+    """Leave a job to a person, who retries it or gives its requests back.
+
+    **Arguments:**
+
+    - `attempt`: the one that failed. Where a person has begun the next one, this was told before: a process that is
+      killed between telling it and noting that it did so would tell it again, and let a third one begin beside it.
+    """
     with _desk().database.begin() as connection:
         row = job_row(connection, job)
-        if row["state"] not in ("closed", "failed", "sent back"):
+        if row["attempt"] != attempt:
+            return
+        if row["state"] not in ("closed", "failed", "sent back", "withdrawn"):
             connection.execute(JOBS.update().where(JOBS.c.id == job).values(state="failed", message=text[:2000]))
             note(connection, row["tenant"], "failed", job=job, at=row["state"], text=text[:500])
 
@@ -133,12 +147,18 @@ def work_of(desk: Desk, job: str) -> tuple[dict[str, Any], Work]:
         tenant = row["tenant"]
         opened = {one for sealed in connection.execute(copies).scalars() for one in desk.keys.open_ids(tenant, sealed)}
         policy = policy_of(connection, tenant)
+        by_digest = {desk.keys.id_digest(tenant, one): one for one in opened}
+        if row["state"] == "planned" and not wanted <= by_digest.keys():
+            raise IntegrityError(
+                "Every id that a job must remove needs its encrypted copy, but one lacks it: rows were removed from "
+                "the database. `spotless verify --ledger` says more."
+            )
         work = Work(
             kind=model["kind"],
             settings=model["settings"],
             base=base["folder"],
             out=str(desk.out_of(row)),
-            ids=sorted(one for one in opened if desk.keys.id_digest(tenant, one) in wanted),
+            ids=sorted(one for digest, one in by_digest.items() if digest in wanted),
             key=desk.keys.ids_key(tenant).hex(),
             gone=[one.hex() for one in gone_from(connection, tenant, model["id"])],
             method=row["method"],
@@ -177,18 +197,24 @@ def scrub(job: str) -> None:
         values = {name: done[name] for name in ("verdict", "reason", "method", "network", "receipt")}
         connection.execute(JOBS.update().where(JOBS.c.id == job).values(**values))
         reach(connection, job, "scrubbed")
-        note(connection, row["tenant"], "scrubbed", job=job, method=done["method"], network=done["network"])
+        told = {name: done[name] for name in ("method", "network", "receipt")}
+        note(connection, row["tenant"], "scrubbed", job=job, **told)
 
 
 def judge(job: str) -> None:
-    """Let the verdict through by rule, or wait for a person."""
-    with _desk().database.begin() as connection:
+    """Do it again where it was drawn for that; then let the verdict through by rule, or wait for a person."""
+    desk = _desk()
+    replaying.replay(desk, *work_of(desk, job))
+    with desk.database.begin() as connection:
         row = job_row(connection, job)
         if row["state"] != "scrubbed":
             return
         reach(connection, job, "audited")
-        note(connection, row["tenant"], "audited", job=job, verdict=row["verdict"] or "not audited")
-        if policy_of(connection, row["tenant"]).approves(row["verdict"]):
+        told = {"verdict": row["verdict"] or "not audited", "reason": row["reason"]}
+        note(connection, row["tenant"], "audited", job=job, **told)
+        again = replaying.replay_of(connection, job)
+        is_doubtful = again is not None and again["outcome"] == replaying.OTHER
+        if policy_of(connection, row["tenant"]).approves(row["verdict"]) and not is_doubtful:
             reach(connection, job, "approved")
             note(connection, row["tenant"], "approved", job=job, by="rule")
 

@@ -26,6 +26,7 @@ from spotlessnet.core.errors import DataError, IntegrityError
 from spotlessnet.core.files import folder_sha256, read_whole, sha256, write_whole
 from spotlessnet.store.noise_seed import NoiseSeed as NoiseSeed
 from spotlessnet.store.schema import mistakes
+from spotlessnet.store.strict_json import loads_once as loads_once
 
 STATEMENT = "https://in-toto.io/Statement/v1"
 PREDICATE = "urn:spotlessnet:forgetting:v2"
@@ -265,22 +266,6 @@ def digest_of(path: Path) -> str:
         return folder_sha256(path)
     except DataError as e:
         raise IntegrityError(str(e)) from e
-
-
-def loads_once(content: bytes | bytearray) -> Any:
-    """JSON that all readers take alike: every name once, numbers that are numbers; anything else is a `ValueError`."""
-    return json.loads(content, object_pairs_hook=_each_once, parse_constant=_no_constant)
-
-
-def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a name stands twice: readers would differ on what it says")
-    return found
-
-
-def _no_constant(text: str) -> None:
-    raise ValueError(f"{text} is not JSON")
 
 
 def public(diagnostics: Mapping[str, Any]) -> dict[str, Any]:
