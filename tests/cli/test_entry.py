@@ -45,7 +45,7 @@ def test_something_is_said_within_a_second(arguments):
         assert process.stderr is not None
         first = process.stderr.readline()
         took = time.monotonic() - began
-        process.stderr.read()
+        process.kill()  # torch is loaded now, and nobody here waits for it
     assert first == " ".join(["spotless", *arguments[:1]]) + ": loading torch\n"
     assert took < 1.0
 

@@ -199,7 +199,8 @@ def _meaning(error: Exception) -> tuple[int, str]:
     if "NoArgsIsHelpError" in kinds:
         return 2, "no command was given. `spotless --help` shows them."
     if "ClickException" in kinds:
-        return 2, f"{error.format_message()} `spotless --help` shows how."  # type: ignore[attr-defined]  # click's own
+        told = error.format_message().rstrip()  # type: ignore[attr-defined]  # click's own
+        return 2, f"{told}{'' if told.endswith(('.', '?', '!')) else '.'} `spotless --help` shows how."
     if "Exit" in kinds:
         return int(getattr(error, "exit_code", 0)), ""
     if "Abort" in kinds:

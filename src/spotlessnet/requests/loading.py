@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from spotlessnet.core.adapters import Arrays
+from spotlessnet.core.adapters import Arrays, MapStyle
 from spotlessnet.core.data import Contents, Data, as_bytes, contents_of, spelled
 from spotlessnet.core.errors import DataError, MismatchError, ResourceError, SpotlessError
 from spotlessnet.core.files import Look
@@ -252,9 +252,12 @@ def as_data(found: Any, name: str, column: str | None = None) -> Data:
             return Data.of(found.tensors)  # the same rows, fetched at once instead of one by one
         if isinstance(found, tuple) and len(found) == 3:
             return Data.of(found[:2], columns={called: list(found[2])})
-        return Data.of(found)
+        data = Data.of(found)
     except SpotlessError as e:
         raise DataError(f"{as_flag(name)}: {e}") from e
+    if isinstance(data.source, MapStyle) and not isinstance(found, Data):
+        return replace(data, source=replace(data.source, id_name=called))
+    return data
 
 
 def _trained(case: Case, network: nn.Module) -> Trained:
