@@ -162,7 +162,12 @@ def application() -> typer.Typer:
 
 @cache
 def _command() -> Any:
-    return typer.main.get_command(application())
+    command = typer.main.get_command(application())
+    for one in (command, *getattr(command, "commands", {}).values()):
+        for option in one.params:
+            if getattr(option, "is_flag", False):
+                option.metavar = ""  # newer versions of typer show "<bool>", and whoever reads that gives a value
+    return command
 
 
 def _say_old_names() -> None:
