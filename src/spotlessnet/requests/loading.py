@@ -305,7 +305,7 @@ def _loss(case: Case) -> Any:
 
 
 def check_fits(trained: Trained, data: Data, flag: str) -> None:
-    """Try the network on a few rows, and look at every label that can be had for little; `flag` names them in errors."""
+    """Try the network on a few rows, and look at every label that can be had for little; errors call them `flag`."""
     try:
         batch = next(iter(trained.batches(data, TRIED)))
         with torch.no_grad():
