@@ -332,8 +332,8 @@ def _check_labels(loss: Loss, outputs: Tensor, y: Tensor, flag: str) -> None:
     if y.is_floating_point() or (y.ndim == 1) == has_positions:
         raise MismatchError(
             f"Cross-entropy needs one whole-number label a row, or one a position, but the labels of {flag} have shape "
-            f"{tuple(y.shape)} and type {y.dtype} for answers of shape {tuple(outputs.shape)}. Name another --loss, or "
-            "give class numbers."
+            f"{tuple(y.shape)} and type {y.dtype} for answers of shape {tuple(outputs.shape)}. Give class numbers, "
+            "or name another loss (`--loss`, in Python `loss=`)."
         )
     classes = outputs.shape[1]
     if isinstance(loss, CrossEntropy) and has_positions:
