@@ -248,8 +248,8 @@ def page(steps: list[Step], machine: str) -> str:
         "|---|---|---:|---:|",
     ]
     for number, step in enumerate(steps, 1):
-        sign = f"{step.first:.2f} s" if step.is_command else "–"
-        lines.append(f"| {number} | {cell(step.typed)} | {sign} | {step.seconds:.1f} s |")
+        sign = f"{step.first:.2f}\u00a0s" if step.is_command else "–"  # a number stays with its unit
+        lines.append(f"| {number} | {cell(step.typed)} | {sign} | {step.seconds:.1f}\u00a0s |")
     part = ""
     for number, step in enumerate(steps, 1):
         if step.part != part:

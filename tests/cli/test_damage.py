@@ -44,7 +44,7 @@ def test_a_ruined_network_is_refused_and_nothing_is_written(here, how):
 def test_the_advice_follows_what_is_known(here):
     last = spotless("scrub", *BASE, *RECIPE, *RUINOUS, "--out", "run").err
     assert "`--method retrain`" in last
-    assert "The recipe says SGD with lr 0.05: an lr of Adam is not one for SGD" in last
+    assert "The recipe says SGD with lr 0.05: an lr of Adam is not one for SGD (`--recipe optimizer=adam`" in last
     assert "less noise" not in last
     trained, _, data = problem(torch.arange(60) % 3)
     split, ruined = sn.rows([0])(data), trained.at(-trained.weights)

@@ -70,6 +70,7 @@ def test_one_file_of_fold_models_serves_one_request(here, served_in_any_case):
     assert ended.code == 0, ended.err
 
 
+@pytest.mark.slow  # two starts of torch; `test_memories.py` shows the same of statistics, by the same notes
 def test_of_two_requests_at_once_from_fold_models_one_is_served(here):
     assert spotless("precompute", *ROWS, *RECIPE, "--rank", "0", "--folds", "2", "--out", "memory").code == 0
     (here / "second.csv").write_text("id\nperson-2\n")

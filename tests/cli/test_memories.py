@@ -277,8 +277,9 @@ def test_of_two_requests_at_once_one_is_served(here):
 @pytest.mark.parametrize(
     ("moment", "is_served"),
     [
-        ("serving.write_weights", False),
-        ("serving.write_statistics", False),
+        # Each starts torch anew: the last moment at which nothing was served stands for all in the quick tests.
+        pytest.param("serving.write_weights", False, marks=pytest.mark.slow),
+        pytest.param("serving.write_statistics", False, marks=pytest.mark.slow),
         ("serving.write_receipt", False),
         ("lineage.Lineage", True),  # see below: between the receipt and the note
     ],

@@ -30,6 +30,58 @@ def test_ids_that_come_third_are_the_column_that_the_case_names(here):
     assert spotless("verify", "run", "--forget", "forget.csv", "--id-column", "person").code == 0
 
 
+OWN = """
+import mydata
+from torch.utils.data import Dataset
+class Own(Dataset):
+    def __init__(self): self.x, self.y, self.names = mydata.train()
+    def __len__(self): return len(self.y)
+    def __getitem__(self, i): return self.x[i], int(self.y[i]), self.names[i] + "@example.org"
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.csv", "email\nperson-1@example.org\nperson-5@example.org\n"),
+        ("a.txt", "person-1@example.org\nperson-5@example.org\n"),
+        ("a.json", '[{"email": "person-1@example.org", "day": 1}, {"email": "person-5@example.org"}]'),
+    ],
+)
+def test_a_data_set_may_give_input_label_and_an_address(here, name, text):
+    """The fault before: such rows were refused, as "list"."""
+    (here / "own.py").write_text(OWN)
+    (here / name).write_text(text)
+    words = {"mydata.py:train": "own.py:Own", "forget.csv": name}
+    ended = spotless("scrub", *(words.get(word, word) for word in BASE), *QUICK, "--id-column", "email", "--out", "run")
+    assert ended.code == 0, ended.err
+    assert "ids in column 'email': 2 rows matched, 0 ids missing" in ended.err
+    assert "person-1" not in (here / "run" / "receipt.json").read_text()
+
+
+@pytest.mark.parametrize(
+    ("word", "other", "told"),
+    [
+        ("nets.py:build", "nets.py:biuld", "nets.py has no 'biuld' for --model. Did you mean 'build'?"),
+        ("forget.csv", "person-1", "no file person-1 for --forget. Check the path. It is a file that lists ids"),
+        ("--weights", "--wieghts", "No such option: --wieghts"),
+    ],
+)
+def test_a_slip_is_told_with_what_was_meant(here, word, other, told):
+    ended = spotless("scrub", *(other if one == word else one for one in BASE), *QUICK, "--out", "run")
+    assert ended.code in (2, 3)
+    assert told in ended.err
+    assert ended.err.rstrip().endswith((".", "?"))
+    assert ended.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["SCRUB", "Scrub", "ShortRetrain", "short-retrian"])
+def test_a_method_by_its_name_in_python_is_suggested(here, name):
+    ended = spotless("scrub", *BASE, "--method", name, "--out", "run")
+    assert ended.code == 2
+    assert f"Did you mean '{'scrub' if name.lower() == 'scrub' else 'short-retrain'}'?" in ended.err
+
+
 @pytest.mark.parametrize("allow", [(), ("--allow-missing",)])
 def test_a_header_is_not_an_id(here, allow):
     (here / "forget.csv").write_text("people\nperson-1\nperson-5\n")

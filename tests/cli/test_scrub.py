@@ -359,5 +359,5 @@ def test_too_few_seeds_for_a_verdict_are_refused_before_any_work(here):
     for command in (("audit",), ("scrub", "--audit")):
         ended = spotless(*command, *BASE, "--seeds", "4", "--out", "run")
         assert ended.code == 2
-        assert "greater than or equal to 5" in ended.err
+        assert "--seeds must be from 5 to 1000, but got 4: fewer than 5 pairs of trainings give no verdict" in ended.err
         assert not (here / "run").exists()

@@ -17,16 +17,28 @@ from spotlessnet.core.files import sha256
 from spotlessnet.requests import loading, serving
 from spotlessnet.store.receipts import keyed, seals
 from tests.cli.test_commands import report
-from tests.cli.workshop import BASE, FORGET, QUICK, spotless
+from tests.cli.workshop import BASE, FORGET, QUICK, furnish, spotless
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Path:
+    """A newcomer's folder with a finished request in it, whose audit said *not forgotten*: made once for all tests."""
+    folder = furnish(tmp_path_factory.mktemp("finished") / "work")
+    found = report("not forgotten")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(import_module("spotlessnet.auditing.run_audit"), "audit", lambda *a, **k: found)
+        assert spotless("scrub", *BASE, *QUICK, "--audit", "--out", "run").code == 1
+        assert spotless("verify", "run", "--forget", "forget.csv").code == 0
+    return folder
 
 
 @pytest.fixture
-def run(here, monkeypatch) -> Path:
-    """A finished request with an audit that said *not forgotten*."""
+def run(here, finished, monkeypatch) -> Path:
+    """A copy of the finished request; what is asked for beside it is audited with the same words."""
+    shutil.copytree(finished / "run", here / "run")  # with modes and times
     found = report("not forgotten")
     monkeypatch.setattr(import_module("spotlessnet.auditing.run_audit"), "audit", lambda *a, **k: found)
-    assert spotless("scrub", *BASE, *QUICK, "--audit", "--out", "run").code == 1
-    assert spotless("verify", "run", "--forget", "forget.csv").code == 0
     return Path(here / "run")
 
 

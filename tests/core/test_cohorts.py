@@ -159,6 +159,7 @@ def test_ids_from_files(tmp_path, data, name, content):
         ("a.json", b'"10"', r"must hold a JSON list of ids, or an object with a list 'id'"),
         ("a.json", b'{"rows": [1]}', "must hold a JSON list of ids"),
         ("a.json", b"[1.5]", r"must name ids as text or whole numbers, or objects with 'id', but holds '1\.5'"),
+        ("a.json", b'[{"email": "a@b.org", "day": 1}]', r"has an object with 'email', 'day', but without 'id'\. Name"),
         ("a.json", b"[1e400]", "but holds 'inf'"),
         ("a.json", b"[NaN]", "but holds 'nan'"),
         ("a.json", b"[true]", "but holds 'True'"),

@@ -152,8 +152,34 @@ def test_ragged_and_textual_inputs_are_refused():
         Data.of(([[1], [1, 2]], [0, 1]))
     with pytest.raises(DataError, match="must be numbers of one shape"):
         Data.of((["a", "b"], [0, 1]))
-    with pytest.raises(DataError, match=r"must be a pair \(input, label\) or a dictionary with a label"):
+    with pytest.raises(DataError, match=r"\(input, label\).* or a dictionary with a label, .* are a Tensor\. Wrap"):
         next(Data.of([1, 2, 3]).batches())
+
+
+@pytest.mark.parametrize(
+    "names", [[f"{name}@example.org" for name in "abcde"], list(range(7, 12))], ids=["text", "numbers"]
+)
+def test_rows_may_bring_their_ids(names):
+    """A newcomer's data set gave input, label and e-mail address, and was refused as "list"."""
+    data = Data.of(Rows([(x, y, name) for (x, y), name in zip(PAIRS, names, strict=True)]))
+    x, y = everything(data)
+    assert isinstance(x, Tensor)
+    assert torch.equal(x, X)
+    assert torch.equal(y, Y)
+    assert data.select([4, 0]).column("id") == [names[4], names[0]]
+    with pytest.raises(DataError, match="no column 'person'"):
+        data.column("person")
+    named = Data.of(Rows([{"x": x, "y": y, "person": str(name)} for (x, y), name in zip(PAIRS, names, strict=True)]))
+    x, _ = everything(named)
+    assert isinstance(x, Tensor)
+    assert torch.equal(x, X)
+    assert named.column("person") == [str(name) for name in names]
+
+
+@pytest.mark.parametrize("third", [0.5, True, torch.zeros(2)], ids=["weight", "truth", "vector"])
+def test_what_else_stands_third_is_refused(third):
+    with pytest.raises(DataError, match=r"put together are a list of 3 entries\. Wrap the data set"):
+        next(Data.of(Rows([(x, y, third) for x, y in PAIRS])).batches())
 
 
 def test_columns():

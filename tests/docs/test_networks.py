@@ -40,8 +40,8 @@ def test_glue_is_at_most_ten_lines_and_marked(name):
     assert (ROOT / "docs" / "networks" / f"{name}.py").is_file()
 
 
-LONG = ("hugging_face_classifier", "causal_language_model", "vision_transformer")
-"""Transformers train for most of a minute: these run with `make slow`."""
+LONG = ("own_cnn", "hugging_face_classifier", "causal_language_model", "vision_transformer")
+"""Transformers train for most of a minute, the CNN for ten seconds: these run with `make slow`, the others always."""
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in LONG else n for n in made.ORDER])

@@ -4,11 +4,13 @@ The package is imported once and each input costs a fork, so a hang, a crash of 
 input takes is seen, and none of them reaches the next.
 """
 
+import io
 import os
 import resource
 import signal
 import sys
 import time
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -50,6 +52,10 @@ def imported() -> None:
     ):
         import_module(f"spotlessnet.{name}")
     import_module("torch._weights_only_unpickler")
+    # The command imports its parts, flags and words for errors when it first reads a line: a tenth of a second, half a
+    # second where types are checked, that each fork would pay again.
+    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        main(["no such command"])
 
 
 def run(words: list[str], told: Path) -> Outcome:

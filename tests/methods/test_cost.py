@@ -191,7 +191,8 @@ def test_a_method_that_nobody_counted_is_said_to_be_so():
     assert "time    not known: nobody has counted what this method does" in found.lines()[0]
     assert math.isnan(estimate(trained, split, sn.chain(Stranger(), sn.Fisher())).seconds)
     assert "1.0 s" not in Estimate(0.5, 1.0, 2.0, 1.0, 2.0).lines()[0]
-    assert "(25.0% of it)" in Estimate(0.5, 1.0, 2.0, 1.0, 2.0).lines()[0]
+    told = Estimate(0.5, 1.0, 2.0, 1.0, 2.0).lines()[0]
+    assert "about 0.5 s (25.0% of one retraining), at most 1 s (50%); one retraining takes 2 s" in told
 
 
 def my_training(model, examples, seed):

@@ -25,7 +25,7 @@ def dense_step(trained, split, damping):
 
 @pytest.mark.parametrize("weight_decay", [1e-4, 1e-3, 0.05])
 def test_the_default_step_is_the_dense_one_and_knows_its_error(weight_decay):
-    for seed in range(6):
+    for seed in range(3):
         trained, split = classifier(seed, weight_decay=weight_decay)
         found = NTK(solver=CG(), search=False)(trained, split)
         truth = dense_step(trained, split, found.diagnostics["ntk"]["damping"])

@@ -50,7 +50,7 @@ def ridge(trained: Trained, data: Data) -> torch.Tensor:
 
 
 @given(st.integers(0, 10_000), st.integers(1, 15))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_a_request_from_statistics_is_retraining_where_the_model_is_linear(seed, k):
     trained, data = problem(seed)
     statistics = precompute(trained, data, rank=trained.size, diagonal=None)
@@ -61,7 +61,7 @@ def test_a_request_from_statistics_is_retraining_where_the_model_is_linear(seed,
 
 
 @given(st.integers(0, 10_000), st.integers(1, 8), st.integers(1, 8))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_two_requests_in_a_row_are_one_joint_request(seed, a, b):
     trained, data = problem(seed)
     statistics = precompute(trained, data, rank=trained.size, diagonal="exact")
@@ -80,7 +80,7 @@ def every(statistics: Statistics) -> dict[str, object]:
 
 
 @given(st.integers(0, 10_000))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_with_the_retained_rows_they_are_bit_for_bit_those_without_the_rows(seed):
     trained, data = curved(seed)
     statistics = precompute(trained, data, rank=8, coreset=9, sample=30, seed=seed)
@@ -155,7 +155,7 @@ def curved(seed: int, weight_decay: float = DECAY) -> tuple[Trained, Data]:
 
 
 @given(st.integers(0, 10_000), st.sampled_from(["exact", "more damping"]))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_a_later_request_asks_for_its_own_rows_alone(seed, kind):
     """Whatever the first request did, and with whatever damping, is never asked for again, nor taken back."""
     trained, data = curved(seed)

@@ -1,10 +1,12 @@
 """A made-up story that uses every part of the page; its numbers are drawn, not measured."""
 
 import random
+from functools import cache
 
 from spotlessnet.auditing.audit_report import AuditReport, Cost, Curves
 from spotlessnet.auditing.rows import Row
 from spotlessnet.auditing.verdict import Check, Checks, Outcome, Verdict
+from spotlessnet.report.page import page
 
 READOUTS = (
     ("error on test", "share", "as retrained", {"original": 0.05, "NTK": 0.055, "fine-tune": 0.05, "retrained": 0.056}),
@@ -57,3 +59,9 @@ def report(word: Outcome = "forgotten") -> AuditReport:
         rerun_command="spotless audit --config run.toml --out again/",
         made={"spotlessnet": "0.1.0", "torch": "2.13.0", "date": "2026-01-01"},
     )
+
+
+@cache
+def page_of_example(word: Outcome = "forgotten") -> str:
+    """Its page, drawn once for all tests that only read it: the figures take most of a second."""
+    return page(report(word))

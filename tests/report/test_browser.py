@@ -15,7 +15,7 @@ from spotlessnet.auditing.verdict import Check, Checks
 from spotlessnet.report.chips import MEANING
 from spotlessnet.report.page import page
 from tests.report import layout
-from tests.report.example import report
+from tests.report.example import page_of_example, report
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine: the page was not looked at")
@@ -27,7 +27,7 @@ QUIET = (
 
 
 def browse(tmp_path, *arguments: str, text: str = "") -> subprocess.CompletedProcess[str]:
-    (tmp_path / "report.html").write_text(text or page(report()), encoding="utf-8")
+    (tmp_path / "report.html").write_text(text or page_of_example(), encoding="utf-8")
     command = [
         str(BROWSER),
         *QUIET,
@@ -48,7 +48,7 @@ def test_the_browser_shows_verdict_table_and_figures_without_a_complaint(tmp_pat
 
 
 def test_a_request_from_the_page_would_be_refused_and_noticed(tmp_path):
-    asking = page(report()).replace("</main>", '<img src="http://localhost:9/x.png" alt=""></main>')
+    asking = page_of_example().replace("</main>", '<img src="http://localhost:9/x.png" alt=""></main>')
     assert "CONSOLE" in browse(tmp_path, "--dump-dom", "--enable-logging=stderr", text=asking).stderr
 
 

@@ -15,7 +15,7 @@ from spotlessnet.auditing.wording import NEXT
 from spotlessnet.report.exports import as_csv, as_json_lines, as_model_card
 from spotlessnet.report.number import number
 from spotlessnet.report.page import cost_in_words, in_plain_words, page
-from tests.report.example import report
+from tests.report.example import page_of_example, report
 
 VOID = {"meta", "br", "link", "img", "hr", "input"}
 
@@ -53,7 +53,7 @@ def outline(text: str) -> Outline:
 
 
 def test_the_page_holds_every_part_and_nests():
-    text = page(report())
+    text = page_of_example()
     read = outline(text)
     for part in (
         "✓ Forgotten",
@@ -74,7 +74,7 @@ def test_the_page_holds_every_part_and_nests():
 
 
 def test_nothing_is_asked_of_the_network():
-    text = page(report())
+    text = page_of_example()
     outside = re.findall(r'(?:src|href|url)\s*[=(]\s*["\']?(https?:[^"\')\s]+)', text)
     assert outside == []
     assert "<script" not in text
@@ -82,11 +82,11 @@ def test_nothing_is_asked_of_the_network():
 
 
 def test_the_same_story_gives_the_same_bytes():
-    assert page(report()) == page(report())
+    assert page(report()) == page_of_example()
 
 
 def test_every_figure_can_be_heard():
-    labels = outline(page(report())).labels
+    labels = outline(page_of_example()).labels
     assert any("mean confidence: original" in label for label in labels)
     assert all(len(label) > 5 for label in labels)
 
@@ -95,7 +95,7 @@ def test_every_figure_can_be_heard():
     ("word", "tone"), [("forgotten", "good"), ("not forgotten", "bad"), ("inconclusive", "open"), (NEVER_SAW, "good")]
 )
 def test_each_verdict_has_its_colour_and_its_words(word, tone):
-    text = page(report(word))
+    text = page_of_example(word)
     assert f'class="verdict {tone}"' in text
     beginnings = {
         "forgotten": "like networks that never saw them",

@@ -13,7 +13,7 @@ from spotlessnet.auditing.verdict import Check, Checks, Verdict
 from spotlessnet.report.channels import LEFT, RIGHT, Channel, bands, channels
 from spotlessnet.report.chips import mark, self_tests
 from spotlessnet.report.page import page
-from tests.report.example import report, rows
+from tests.report.example import page_of_example, report, rows
 
 
 def drawn(told) -> dict[str, Channel]:
@@ -29,21 +29,21 @@ def test_request_date_network_and_digests_stand_above_the_verdict():
 
 
 def test_the_summary_comes_before_everything_that_is_folded():
-    text = page(report())
+    text = page_of_example()
     order = ['class="header"', 'class="word"', 'class="chips"', 'class="channels"', 'id="asked"', "<details"]
     places = [text.index(part) for part in order]
     assert places == sorted(places)
 
 
 def test_contents_lead_to_parts_of_the_page():
-    text = page(report())
+    text = page_of_example()
     targets = re.findall(r'href="#([a-z]+)"', text[text.index("<nav") : text.index("</nav>")])
     assert len(targets) == 8
     assert all(f'id="{target}"' in text for target in targets)
 
 
 def test_under_forgotten_nothing_looks_like_a_failure():
-    text = page(report("forgotten"))
+    text = page_of_example()
     assert not any(sign in text for sign in ("▲", "▼", "✗", 'class="chip bad"', 'class="chip open"'))
     # In the example unlearned networks are further from retrained ones than chance in two readouts: said, in no colour.
     assert "≠" in text

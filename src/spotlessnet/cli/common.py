@@ -38,7 +38,8 @@ GROUPS = {
         "device": "Where to work: auto, cpu or cuda.",
     },
     "the data": {
-        "data": "Training rows: `mydata.py:train`, an .npz file, or a data set's name.",
+        "data": "Training rows: `mydata.py:train` (gives inputs, labels and ids, or a Dataset), an .npz file, or a "
+        "data set's name.",
         "test": "Rows that only test, as for data.",
         "validation": "Held-out rows that a method may read, as for data.",
         "core": "Rows that will never be asked to go, as for data.",

@@ -178,7 +178,12 @@ def desk_commands() -> typer.Typer:
 
 @cache
 def _command(is_light: bool) -> Any:
-    return typer.main.get_command(desk_commands() if is_light else application())
+    command = typer.main.get_command(desk_commands() if is_light else application())
+    for one in (command, *getattr(command, "commands", {}).values()):
+        for option in one.params:
+            if getattr(option, "is_flag", False):
+                option.metavar = ""  # newer versions of typer show "<bool>", and whoever reads that gives a value
+    return command
 
 
 def _say_old_names() -> None:
@@ -215,7 +220,8 @@ def _meaning(error: Exception) -> tuple[int, str]:
     if "NoArgsIsHelpError" in kinds:
         return 2, "no command was given. `spotless --help` shows them."
     if "ClickException" in kinds:
-        return 2, f"{error.format_message()} `spotless --help` shows how."  # type: ignore[attr-defined]  # click's own
+        told = error.format_message().rstrip()  # type: ignore[attr-defined]  # click's own
+        return 2, f"{told}{'' if told.endswith(('.', '?', '!')) else '.'} `spotless --help` shows how."
     if "Exit" in kinds:
         return int(getattr(error, "exit_code", 0)), ""
     if "Abort" in kinds:

@@ -12,7 +12,7 @@ from spotlessnet.auditing.wording import NEXT
 from spotlessnet.cli.common import AsJson, Asked, Console, Debug, Quiet, takes_case
 from spotlessnet.core.errors import SettingError
 from spotlessnet.core.progress import quiet as no_bars
-from spotlessnet.requests.audits import REPORT, Audit, audit_plan, audit_seconds
+from spotlessnet.requests.audits import LEAST, REPORT, Audit, audit_plan, audit_seconds
 from spotlessnet.requests.folder import PRETRAINED, SCRUBBED
 from spotlessnet.requests.planning import Plan, plan_of
 from spotlessnet.requests.recorded import lineages_of
@@ -22,8 +22,23 @@ from spotlessnet.store.receipts import LIMITS
 EXIT_CODES = {"forgotten": 0, "not forgotten": 1, "inconclusive": 6, NEVER_SAW: 0}
 """What the audit's word means to a script; no word at all is inconclusive too."""
 
+MOST = 1000
+"""Pairs of trainings of an audit: whoever types more has made a mistake."""
+
 Audited = Annotated[bool, typer.Option("--audit", help="Measure what is left, and put it in the receipt and a report.")]
-Seeds = Annotated[int, typer.Option("--seeds", help="Pairs of trainings that an audit looks at.", min=5, max=1000)]
+
+
+def enough(seeds: int) -> int:
+    """As many pairs of trainings as give a verdict, or the reason why not."""
+    if not LEAST <= seeds <= MOST:
+        raise SettingError(
+            f"--seeds must be from {LEAST} to {MOST}, but got {seeds}: fewer than {LEAST} pairs of trainings give no "
+            f"verdict. Give --seeds {LEAST} for the quickest audit; 8 are usual."
+        )
+    return seeds
+
+
+Seeds = Annotated[int, typer.Option("--seeds", help="Pairs of trainings that an audit looks at.", callback=enough)]
 Strong = Annotated[bool, typer.Option("--shadow-attack", help="Also attack shadow networks scrubbed the same way.")]
 
 Keep = Annotated[

@@ -1,7 +1,7 @@
 """Adapters: arrays, Datasets, DataLoaders and Hugging Face datasets as a `Source` of rows."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -40,11 +40,18 @@ class Arrays:
 
 @dataclass(frozen=True, eq=False)
 class MapStyle:
-    """Rows of a `torch.utils.data.Dataset`, put together by a collate function."""
+    """Rows of a `torch.utils.data.Dataset`, put together by a collate function.
+
+    **Arguments:**
+
+    - `id_name`: what cohorts call the third entry of a row `(input, label, id)`.
+    """
 
     dataset: Any
     collate: Callable[[list[Any]], Any]
     label: str | None
+    id_name: str = "id"
+    _columns: dict[str, list[Any]] = field(default_factory=dict, repr=False)
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -53,7 +60,16 @@ class MapStyle:
         return take_apart(self.collate([self.dataset[i] for i in rows.tolist()]), self.label)
 
     def column(self, name: str) -> Sequence[Any] | None:
-        return None
+        first = self.dataset[0] if len(self) else None
+        if isinstance(first, Mapping):
+            place: Any = name if name in first else None
+        else:
+            place = 2 if name == self.id_name and isinstance(first, (tuple, list)) and len(first) == 3 else None
+        if place is None:
+            return None
+        if name not in self._columns:  # every row must be read for it, so once
+            self._columns[name] = [self.dataset[i][place] for i in range(len(self))]
+        return self._columns[name]
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,16 +181,29 @@ def take_apart(collated: Any, label: str | None) -> tuple[Inputs, Tensor]:
     """Inputs and labels of a collated batch: a pair, or a mapping with a label among its names."""
     if isinstance(collated, Mapping):
         name = label_name(collated, label)
-        rest = {n: _tensor(v) for n, v in collated.items() if n != name}
+        # As in a data set of Hugging Face: ids and text say whose a row is, and no network reads them.
+        rest = {n: _tensor(v) for n, v in collated.items() if n not in (name, "id") and not _is_text(v)}
         # A lone "x" is a positional input; under any other name it is the keyword that the model expects.
         return (rest["x"] if set(rest) == {"x"} else rest), _tensor(collated[name])
-    if isinstance(collated, (tuple, list)) and len(collated) == 2:
-        x, y = collated
+    if isinstance(collated, (tuple, list)) and (len(collated) == 2 or (len(collated) == 3 and _are_ids(collated[2]))):
+        x, y = collated[:2]
         return ({n: _tensor(v) for n, v in x.items()} if isinstance(x, Mapping) else _tensor(x)), _tensor(y)
+    many = f" of {len(collated)} entries" if isinstance(collated, (tuple, list)) else ""
     raise DataError(
-        "A row must be a pair (input, label) or a dictionary with a label, but got "
-        f"{type(collated).__name__}. Wrap the data set or pass a collate function through a DataLoader."
+        "A row must be a pair (input, label), a triple (input, label, id) or a dictionary with a label, but rows of "
+        f"this data set put together are a {type(collated).__name__}{many}. Wrap the data set or pass a collate "
+        "function through a DataLoader."
     )
+
+
+def _is_text(values: Any) -> bool:
+    return isinstance(values, (list, tuple)) and len(values) > 0 and all(isinstance(one, str) for one in values)
+
+
+def _are_ids(values: Any) -> bool:
+    """Text or whole numbers, one a row: what else stands third in a row could be meant for the network."""
+    numbers = isinstance(values, Tensor) and values.ndim == 1 and not values.is_floating_point()
+    return _is_text(values) or (numbers and values.dtype != torch.bool)
 
 
 def _tensor(value: Any) -> Tensor:

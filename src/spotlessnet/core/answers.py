@@ -153,10 +153,10 @@ def advice_for(before: Trained, scrub: Scrub | None = None) -> str:
     if not before.can_retrain:
         tries.append("a retraining (give init and recipe, or a trainer)")
     recipe = before.recipe if trains else None
-    # The lr of Adam in a recipe of SGD trains to ruin, and a command line knows no other optimiser.
+    # The lr of Adam in a recipe of SGD trains to ruin, and whoever gives --epochs and --lr alone has SGD.
     told = (
         f" The recipe says SGD with lr {recipe.lr:g}: an lr of Adam is not one for SGD "
-        '(`sn.Recipe(optimizer="adam", ...)`).'
+        '(`--recipe optimizer=adam`, in Python `sn.Recipe(optimizer="adam", ...)`).'
         if recipe is not None and recipe.optimizer == "sgd"
         else ""
     )

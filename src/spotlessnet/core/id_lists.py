@@ -219,8 +219,19 @@ def _why(error: Exception) -> str:
     return str(error) if type(error) is ValueError and "stands twice" in str(error) else type(error).__name__
 
 
+def _names(entry: dict[str, Any]) -> str:
+    """The first names of an object; in quotes, for they may hold anything."""
+    return ", ".join(f"{name[:40]!r}" for name in list(entry)[:SHOWN]) or "nothing"
+
+
 def _from_json(entries: list[Any], path: Path, column: str) -> list[str]:
-    found = [entry.get(column) if isinstance(entry, dict) else entry for entry in entries]
+    without = next((entry for entry in entries if isinstance(entry, dict) and column not in entry), None)
+    if without is not None:
+        raise DataError(
+            f"The forget list {path} has an object with {_names(without)}, but without {column!r}. Name what "
+            "holds the ids: `--id-column`, in Python `id_column=`."
+        )
+    found = [entry[column] if isinstance(entry, dict) else entry for entry in entries]
     strange = next((entry for entry in found if isinstance(entry, bool) or not isinstance(entry, (str, int))), "")
     if strange != "":
         raise DataError(

@@ -152,7 +152,9 @@ class Registry(Generic[T]):
         """What one thing says of itself."""
         self.discover()
         if name not in self._entries:
-            near = difflib.get_close_matches(name, self._entries, n=1)
+            # The name that Python has for it, or capitals, are meant as well as a slip of the finger.
+            near = [n for n, e in self._entries.items() if name.lower() in (n.lower(), e.python_name.lower())]
+            near = near or difflib.get_close_matches(name, self._entries, n=1)
             hint = f"Did you mean {near[0]!r}?" if near else f"Known are {', '.join(self.names())}."
             raise SettingError(f"There is no {self.kind} {name[:40]!r}. {hint}")
         return self._entries[name]

@@ -143,7 +143,10 @@ class Case:
         for name in ("weights", "forget", "init", "reference", "statistics", "fold_models"):
             path = getattr(self, name)
             if isinstance(path, Path) and not path.exists():
-                raise DataError(f"There is no file {path} for {as_flag(name)}. Check the path.")
+                hint = " It is a file that lists ids or row numbers, such as one id a line in a .txt file."
+                raise DataError(
+                    f"There is no file {path} for {as_flag(name)}. Check the path.{hint if name == 'forget' else ''}"
+                )
         if self.schedule is not None:
             check_choice("schedule", self.schedule, typing.get_args(Schedule))
         self.as_recipe()
@@ -303,7 +306,9 @@ def resolve(spec: str, what: str) -> Any:
     try:
         return getattr(module, name)
     except AttributeError as e:
-        raise DataError(f"{place} has no {name!r} for {as_flag(what)}. Check the name after the colon.") from e
+        near = difflib.get_close_matches(name, vars(module), n=1)
+        hint = f"Did you mean {near[0]!r}?" if near else "Check the name after the colon."
+        raise DataError(f"{place} has no {name!r} for {as_flag(what)}. {hint}") from e
 
 
 def made(spec: str, what: str) -> Any:

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from spotlessnet.core.adapters import Arrays
+from spotlessnet.core.adapters import Arrays, MapStyle
 from spotlessnet.core.data import Contents, Data, as_bytes, contents_of, spelled
 from spotlessnet.core.errors import DataError, MismatchError, ResourceError, SpotlessError
 from spotlessnet.core.files import Look
@@ -252,9 +252,12 @@ def as_data(found: Any, name: str, column: str | None = None) -> Data:
             return Data.of(found.tensors)  # the same rows, fetched at once instead of one by one
         if isinstance(found, tuple) and len(found) == 3:
             return Data.of(found[:2], columns={called: list(found[2])})
-        return Data.of(found)
+        data = Data.of(found)
     except SpotlessError as e:
         raise DataError(f"{as_flag(name)}: {e}") from e
+    if isinstance(data.source, MapStyle) and not isinstance(found, Data):
+        return replace(data, source=replace(data.source, id_name=called))
+    return data
 
 
 def _trained(case: Case, network: nn.Module) -> Trained:
@@ -302,12 +305,7 @@ def _loss(case: Case) -> Any:
 
 
 def check_fits(trained: Trained, data: Data, flag: str) -> None:
-    """Try the network on a few rows, and look at every label that can be had for little.
-
-    **Arguments:**
-
-    - `flag`: what messages call the rows.
-    """
+    """Try the network on a few rows, and look at every label that can be had for little; errors call them `flag`."""
     try:
         batch = next(iter(trained.batches(data, TRIED)))
         with torch.no_grad():
@@ -334,8 +332,8 @@ def _check_labels(loss: Loss, outputs: Tensor, y: Tensor, flag: str) -> None:
     if y.is_floating_point() or (y.ndim == 1) == has_positions:
         raise MismatchError(
             f"Cross-entropy needs one whole-number label a row, or one a position, but the labels of {flag} have shape "
-            f"{tuple(y.shape)} and type {y.dtype} for answers of shape {tuple(outputs.shape)}. Name another --loss, or "
-            "give class numbers."
+            f"{tuple(y.shape)} and type {y.dtype} for answers of shape {tuple(outputs.shape)}. Give class numbers, "
+            "or name another loss (`--loss`, in Python `loss=`)."
         )
     classes = outputs.shape[1]
     if isinstance(loss, CrossEntropy) and has_positions:

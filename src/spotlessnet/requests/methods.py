@@ -12,6 +12,7 @@ from spotlessnet.core.deprecated import former_setting, methods_now, setting_now
 from spotlessnet.core.errors import NeedError, SettingError, shown
 from spotlessnet.core.registry import assembled, default_of, flat, part_defaults, part_hints, variants
 from spotlessnet.core.scrub import METHODS, Scrub, chain
+from spotlessnet.core.trained import Trained
 from spotlessnet.methods import Fisher, WithinBudget
 from spotlessnet.precomputed.fold_models import FoldModels
 from spotlessnet.precomputed.statistics import Statistics
@@ -142,7 +143,8 @@ def default(case: Case) -> tuple[str, str]:
     if case.fold_models is not None:
         return TAUGHT, "fold models are given"
     if case.knows_history and case.statistics is None:
-        return BEST, "init and recipe are known"
+        own = case.model.trainer if isinstance(case.model, Trained) else case.train
+        return BEST, f"init and {'recipe' if own is None else 'trainer'} are known"
     return FALLBACK, "statistics are given" if case.statistics is not None else "init or recipe is not known"
 
 

@@ -86,10 +86,10 @@ class Estimate:
             return [f"time    not known: {self._why_not_known()}", memory]
         share = self.seconds / self.retraining
         known = math.isfinite(share)
-        told = f"{seconds_in_words(self.retraining)} for one retraining"
+        told = f"one retraining takes {seconds_in_words(self.retraining)}"
         retrain = told if known else "retraining: its recipe is not known"
-        epoch = "" if math.isnan(self.epoch) else f", {seconds_in_words(self.epoch)} for one epoch"
-        ratio = f" ({share:.1%} of it)" if known else ""
+        epoch = "" if math.isnan(self.epoch) else f", one epoch {seconds_in_words(self.epoch)}"
+        ratio = f" ({share:.1%} of one retraining)" if known else ""
         most = f" ({self.at_most / self.retraining:.0%})" if known else ""
         time = f"time    about {seconds_in_words(self.seconds)}{ratio}, at most {seconds_in_words(self.at_most)}{most}"
         own = f"; in plain steps, and {self.by} may do more" if self.by else ""
@@ -280,7 +280,10 @@ def limits_of(
     if report is None:
         limits.append("No audit was run: how much was forgotten has not been measured.")
     else:
-        limits.append("The audit is of the method on this request over several seeds, not of this one file.")
+        limits.append(
+            "The audit looks at the method on this request over several seeds; of the written network itself it sees "
+            "only what one network can show."
+        )
         limits += [KNOW_THE_ROWS] if KNOW_THE_ROWS in report.limits else []
     return limits
 
