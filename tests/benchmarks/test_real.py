@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import spotlessnet as sn
-from benchmarks import real
+from benchmarks import real, real_verdicts
 from spotlessnet.auditing.equivalence import judge_networks
 from spotlessnet.readouts.matched_controls import matched_controls
 from spotlessnet.training.pairs import Trainings
@@ -77,7 +77,7 @@ def test_no_seed_begins_that_would_not_end_in_time(monkeypatch: pytest.MonkeyPat
     report = real.Report(None, {}, stop=10.0)
     monkeypatch.setattr(real.Report, "elapsed", property(lambda self: 4.0 * len(done)))
     monkeypatch.setattr(real, "one_seed", lambda begun, cases, report, seed: done.append(seed))
-    monkeypatch.setattr(real, "judge", lambda cases, report, seeds: None)
+    monkeypatch.setattr(real, "judge", lambda cases, report, seeds, now: None)
     monkeypatch.setattr(real, "chosen", lambda *given: 0.1)
     monkeypatch.setattr(real, "served", lambda *given: None)
     monkeypatch.setattr(real, "plan", lambda begun, case, report: None)
@@ -92,7 +92,7 @@ def test_one_seed_alone_gets_its_rows_and_no_verdict(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(real, "chosen", lambda *given: 0.1)
     monkeypatch.setattr(real, "served", lambda *given: None)
     monkeypatch.setattr(real, "plan", lambda begun, case, report: None)
-    monkeypatch.setattr(real, "judge", lambda cases, report, seeds: pytest.fail("there is no spread to judge by"))
+    monkeypatch.setattr(real, "judge", lambda cases, report, seeds, now: pytest.fail("there is no spread to judge by"))
     begun = sn.Trained.of(nn.Linear(2, 2))
     split = sn.rows([0])((torch.zeros(4, 2), torch.tensor([0, 1, 0, 1])))
     real.run(
@@ -108,3 +108,18 @@ def test_rows_hold_no_folders(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["x", "--packed", str(Path("/home/me/faces.npz")), "--tiny"])
     found = real.about("real_faces", torch.device("cpu"))
     assert found["command"] == "python benchmarks/real_faces.py --packed faces.npz --tiny"
+
+
+def test_what_was_kept_is_judged_as_the_networks_were(ran, tmp_path: Path) -> None:
+    case, rows = ran
+    seen = real_verdicts.Seen.of(case.name, {n: g for n, g in case.networks.items() if len(g) == 5}, case.split, SEEDS)
+    seen.save(tmp_path / "seen.pt")
+    again = real_verdicts.judged_again(rows, [real_verdicts.Seen.read(tmp_path / "seen.pt")])
+    assert [row["what"] for row in again].count("verdict") == 3
+    assert [row["what"] for row in again if row["what"] != "verdict"] == [
+        r["what"] for r in rows if r["what"] != "verdict"
+    ]
+    before, after = ({r["method"]: r for r in one if r["what"] == "verdict"} for one in (rows, again))
+    for name, row in before.items():
+        assert (after[name]["outcome"], after[name]["reason"]) == (row["outcome"], row["reason"])
+        assert after[name]["lira"] == pytest.approx(row["lira"], abs=1e-2)

@@ -76,9 +76,15 @@ class GaussNewton:
         check_vector("v", v, self.trained)
         rows = v.detach().to(self.trained.dtype).reshape(-1, self.size)
         together = vectors_at_once(self.trained, min(TOGETHER, len(rows)))
-        parts = (self._product(one, rows, together) for one in self._linearised(together))
+        parts = self._products(rows, together)
         product = total_of(self.trained, parts, torch.zeros_like(rows)).to(v.dtype).reshape(v.shape)
         return product + self.ridge * v if self.ridge else product
+
+    def _products(self, rows: Float[Tensor, "K P"], together: int) -> Iterator[Float[Tensor, "K P"]]:
+        for at in self._linearised(together):
+            product = self._product(at, rows, together)
+            del at  # or what one batch keeps for its way back would lie beside the next one's
+            yield product
 
     def _linearised(self, vectors: int = 1) -> Iterator[Kept]:
         if self._kept:
@@ -96,10 +102,12 @@ class GaussNewton:
             label="Gauss-Newton product",
         )
         for one, where in batches:
-            at = _linearise(self.trained, one.x, one.y, weights[where].to(self.trained.weights), keep=self.keep)
+            s = weights[where].to(self.trained.weights)
             if self.keep:
-                made.append(at)
-            yield at
+                made.append(_linearise(self.trained, one.x, one.y, s, keep=True))
+                yield made[-1]
+            else:
+                yield _linearise(self.trained, one.x, one.y, s, keep=False)
         self._kept.extend(made)  # only a sweep that came to its end is worth keeping
 
     def _product(self, at: Kept, rows: Float[Tensor, "K P"], together: int) -> Float[Tensor, "K P"]:
