@@ -106,6 +106,8 @@ class GaussNewton:
             if self.keep:
                 made.append(_linearise(self.trained, one.x, one.y, s, keep=True))
                 yield made[-1]
+            elif vectors == 1:
+                yield _taped(self.trained, one.x, one.y, s)
             else:
                 yield _linearise(self.trained, one.x, one.y, s, keep=False)
         self._kept.extend(made)  # only a sweep that came to its end is worth keeping
@@ -135,6 +137,21 @@ def _linearise(trained: Trained, x: Inputs, y: Tensor, s: Tensor, *, keep: bool)
     # One pass serves the way back of every vector; forward mode runs the network anew unless it is kept.
     outputs, pull = vjp(f, w)[:2]
     return Kept(_push(f, w) if keep else lambda v: jvp(f, (w,), (v,))[1], pull, outputs.detach(), y, s)
+
+
+def _taped(trained: Trained, x: Inputs, y: Tensor, s: Tensor) -> Kept:
+    """The same for one vector at a time, by autograd's own tape: a network may compute activations anew there."""
+    f = as_function(trained, x)
+    w = trained.weights.detach()
+    with torch.enable_grad():
+        at = w.clone().requires_grad_()
+        outputs = f(at)
+
+    def pull(u: Tensor) -> tuple[Tensor]:
+        (found,) = torch.autograd.grad(outputs, at, u, retain_graph=True)
+        return (found,)
+
+    return Kept(lambda v: jvp(f, (w,), (v,))[1], pull, outputs.detach(), y, s)
 
 
 def _push(f: Callable[[Tensor], Tensor], w: Tensor) -> Callable[[Tensor], Tensor]:
