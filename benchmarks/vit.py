@@ -13,6 +13,7 @@ part for fewer images, is left out, and its row says so.
 """
 
 import argparse
+import itertools
 import json
 import sys
 import time
@@ -145,7 +146,7 @@ class Report:
             "exactness": options.exactness,
             "torch": torch.__version__,
             "device": accelerator(trained.device),
-            "command": command("vit"),
+            "command": command("vit", [Path(word).name if "/" in word else word for word in sys.argv[1:]]),
         }
 
     def learn(self, row: dict[str, Any]) -> None:
@@ -275,20 +276,25 @@ def measure(options: argparse.Namespace, trained: Trained, report: Report) -> No
         del found
 
 
-def table(found: list[dict[str, Any]], rows: int = 1000) -> str:
-    """What was measured at so many rows: by itself, and within the limit."""
+def table(found: list[dict[str, Any]]) -> str:
+    """What was measured, by itself and within the limit; a dash where nothing was."""
     lines = [
-        "| part | seconds | epochs | peak | within 8 GiB: seconds | epochs | peak |",
-        "|---|---:|---:|---:|---:|---:|---:|",
+        "| part | images | seconds | epochs | peak | within 8 GiB: seconds | epochs | peak |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
-    for what in (PRODUCT, MONTE_CARLO, EXACT, STEP):
-        cells = [
-            f"{row['seconds']:.1f} | {row['epochs']:.1f} | {row['peak_gib']:.1f} GiB"
-            for limit in (None, 8.0)
-            for row in found
-            if (row["what"], row["rows"], row["memory_limit_gib"]) == (what, rows, limit)
-        ]
-        lines.append(f"| {what} | {' | '.join(cells)} |")
+    known = {(row["what"], row["rows"], row["memory_limit_gib"]): row for row in found if "seconds" in row}
+    for rows, what in itertools.product(
+        sorted({key[1] for key in known}), (PRODUCT, MONTE_CARLO, EXACT, STEP, STATISTICS)
+    ):
+        pair = [known.get((what, rows, limit)) for limit in (None, 8.0)]
+        if any(pair):
+            cells = [
+                "– | – | –"
+                if row is None
+                else f"{row['seconds']:.1f} | {row['epochs']:.1f} | {row['peak_gib']:.1f} GiB"
+                for row in pair
+            ]
+            lines.append(f"| {what} | {rows:,} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
