@@ -20,7 +20,7 @@ from spotlessnet.report.figures import MARKS, PALETTE
 # Started as a script, its own folder comes first, not the one that holds it.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.common import GREY, Flags, Place, grey_style
-from benchmarks.real import ORIGINAL, OTHER, RETRAINED
+from benchmarks.real_verdicts import ORIGINAL, OTHER, RETRAINED
 
 KEPT = Path(__file__).parents[1] / "results" / "real_networks"
 PAGE = Path(__file__).parents[1] / "docs" / "networks.md"

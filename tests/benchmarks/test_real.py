@@ -44,28 +44,30 @@ def test_the_rate_is_chosen_by_held_out_rows_at_a_seed_of_its_own(ran) -> None:
     assert [row["lr"] for row in tried] == [1e-9, 0.1]
     assert tried[0]["error_held_out"] > tried[1]["error_held_out"]
     assert {row["seed"] for row in tried}.isdisjoint({*SEEDS, *(real.APART + seed for seed in SEEDS)})
-    assert case.networks[real.ORIGINAL][0].recipe.lr == 0.1
+    assert case.networks[real_verdicts.ORIGINAL][0].recipe.lr == 0.1
 
 
 def test_verdicts_and_attacks_are_those_of_the_library(ran) -> None:
     case, rows = ran
     of = case.networks
-    trainings = Trainings(of[real.ORIGINAL], of[real.RETRAINED], of[real.OTHER], tuple(SEEDS))
+    trainings = Trainings(
+        of[real_verdicts.ORIGINAL], of[real_verdicts.RETRAINED], of[real_verdicts.OTHER], tuple(SEEDS)
+    )
     found = {row["method"]: row for row in rows if row["what"] == "verdict"}
-    assert set(found) == {real.ORIGINAL, "fine-tuning", real.OTHER}
-    attack = sn.LiRA(tuple(of[real.OTHER]), matched_controls(of[real.OTHER], case.split))
+    assert set(found) == {real_verdicts.ORIGINAL, "fine-tuning", real_verdicts.OTHER}
+    attack = sn.LiRA(tuple(of[real_verdicts.OTHER]), matched_controls(of[real_verdicts.OTHER], case.split))
     for name, row in found.items():
         verdict = judge_networks(of[name], trainings, case.split)
         assert (row["outcome"], row["reason"], row["pairs"]) == (verdict.outcome, verdict.reason, len(SEEDS))
-        attacked = of[real.RETRAINED if name == real.OTHER else name]
+        attacked = of[real_verdicts.RETRAINED if name == real_verdicts.OTHER else name]
         assert row["lira"] == pytest.approx([float(attack(network, case.split)) for network in attacked])
-    assert found[real.ORIGINAL]["outcome"] == "not forgotten"
+    assert found[real_verdicts.ORIGINAL]["outcome"] == "not forgotten"
 
 
 def test_each_network_has_a_row_and_a_method_that_breaks_costs_its_own_alone(ran) -> None:
     _, rows = ran
     of_networks = [(row["seed"], row["method"]) for row in rows if row["what"] == "network"]
-    names = (real.ORIGINAL, real.RETRAINED, real.OTHER, "fine-tuning")
+    names = (real_verdicts.ORIGINAL, real_verdicts.RETRAINED, real_verdicts.OTHER, "fine-tuning")
     assert of_networks == [(seed, name) for seed in SEEDS for name in names]
     assert [row["error"] for row in rows if row["what"] == "failed"] == ["ValueError: not today"]
     assert [row["method"] for row in rows if row["what"] == "request"] == ["short-retrain"]
@@ -83,7 +85,7 @@ def test_no_seed_begins_that_would_not_end_in_time(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(real, "plan", lambda begun, case, report: None)
     split = sn.rows([0])((torch.zeros(4, 2), torch.tensor([0, 1, 0, 1])))
     begun = sn.Trained.of(nn.Linear(2, 2))
-    real.run(lambda lr: begun, (0.1,), [real.Case("x", split, {}, {real.ORIGINAL: [begun]})], report, SEEDS)
+    real.run(lambda lr: begun, (0.1,), [real.Case("x", split, {}, {real_verdicts.ORIGINAL: [begun]})], report, SEEDS)
     assert done == [0, 1]  # the third would end at 12
 
 
@@ -98,7 +100,7 @@ def test_one_seed_alone_gets_its_rows_and_no_verdict(monkeypatch: pytest.MonkeyP
     real.run(
         lambda lr: begun,
         (0.1,),
-        [real.Case("x", split, {}, {real.ORIGINAL: [begun]})],
+        [real.Case("x", split, {}, {real_verdicts.ORIGINAL: [begun]})],
         real.Report(None, {}, math.inf),
         [0],
     )
