@@ -1,6 +1,7 @@
 """Audits of AdamW-trained networks: rows of their own, counted as they came out, none begun too late."""
 
 from benchmarks import calibration_adamw as calibration
+from spotlessnet.datasets import digits
 
 
 def test_audits_draw_rows_of_their_own_and_wrong_labels_go() -> None:
@@ -9,7 +10,7 @@ def test_audits_draw_rows_of_their_own_and_wrong_labels_go() -> None:
     assert len(one.whole) == calibration.TRAINED_ON
     assert one.whole.rows.equal(again.whole.rows)
     assert not one.whole.rows.equal(other.whole.rows)
-    true = dict(enumerate(calibration.digits.load().train.labels().tolist()))
+    true = dict(enumerate(digits.load().train.labels().tolist()))
     for row, label in zip(one.forget.rows.tolist(), one.forget.labels().tolist(), strict=True):
         assert label != true[row]
     for row, label in zip(one.retain.rows.tolist(), one.retain.labels().tolist(), strict=True):
