@@ -26,7 +26,7 @@ CHOOSING = 100
 WORDS = "embeddings.word_embeddings.weight"
 
 
-def pack(folder: Path, out: Path) -> None:
+def pack(folder: Path, out: Path, *, half: bool = False) -> None:
     """Tokens, labels and weights as plain tensors, numbered anew by the words that occur."""
     sys.path.insert(0, str(Path(__file__).parents[1]))
     from benchmarks.forgettable_text import gallery
@@ -40,6 +40,8 @@ def pack(folder: Path, out: Path) -> None:
     place = {word: i for i, word in enumerate(used)}
     state = {name: value.clone() for name, value in encoder.state_dict().items()}
     state[WORDS] = state[WORDS][used].clone()
+    if half:
+        state = {name: value.half() if value.ndim == 2 else value for name, value in state.items()}
     found: dict[str, Any] = {"weights": state, "config": {**encoder.config.to_dict(), "vocab_size": len(used)}}
     for part, rows in codes.items():
         width = max(map(len, rows))
@@ -118,6 +120,7 @@ def flags() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="the folder with the Banking77 files: pack, and train nothing")
     parser.add_argument("--packed", type=Path, required=True, help="the file that packing writes")
+    parser.add_argument("--half", action="store_true", help="pack weights in half precision: half the size, rounded")
     parser.add_argument("--out", type=Path, help="the file for the rows")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--seeds", type=int, default=3, help="how many seeds, from 0")
@@ -137,7 +140,7 @@ def say(out: Path | None, **row: Any) -> None:
 def main() -> None:
     args = flags().parse_args()
     if args.data is not None:
-        pack(args.data, args.packed)
+        pack(args.data, args.packed, half=args.half)
         return
     packed = torch.load(args.packed, weights_only=True)
     names = ("train", "y_train", "test", "y_test")

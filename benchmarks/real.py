@@ -12,7 +12,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,23 +20,16 @@ from typing import Any
 import torch
 
 import spotlessnet as sn
-from spotlessnet.auditing.equivalence import EquivalenceTest
-from spotlessnet.auditing.evidence import Evidence
 from spotlessnet.auditing.seeds import scrub_seed
 from spotlessnet.core.answers import error_rate
 from spotlessnet.core.progress import Meter
 from spotlessnet.readouts.error import Error
-from spotlessnet.readouts.lira import tail_auc
-from spotlessnet.readouts.matched_controls import matched_controls
-from spotlessnet.readouts.scores import scores_of
 from spotlessnet.training.fit import train
 
 # Started as a script, its own folder comes first, not the one that holds it.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.common import Flags, accelerator, command
-
-ORIGINAL, RETRAINED, OTHER = "original", "retrained partner", "retraining"
-"""The network as it was trained, the one it is compared with, and retraining with other seeds: the aim of methods."""
+from benchmarks.real_verdicts import ORIGINAL, OTHER, RETRAINED, Seen
 
 APART = 100
 """Between the seed of a pair and that of the other retrained network."""
@@ -86,7 +79,13 @@ class Case:
 
 
 def run(
-    start: Callable[[float], sn.Trained], rates: Sequence[float], cases: list[Case], report: Report, seeds: list[int]
+    start: Callable[[float], sn.Trained],
+    rates: Sequence[float],
+    cases: list[Case],
+    report: Report,
+    seeds: list[int],
+    *,
+    judge_now: bool = True,
 ) -> None:
     """Choose the rate, then all seeds, or as many as fit into the time, and the verdicts at the end."""
     begun = start(chosen(start, rates, cases[0].split.whole, report))
@@ -103,7 +102,7 @@ def run(
         took = report.elapsed - before
         done.append(seed)
     if len(done) > 1:  # with one there is no spread to judge by
-        judge(cases, report, done)
+        judge(cases, report, done, now=judge_now)
     for case in cases:
         if report.elapsed < report.stop:
             served(case.networks[ORIGINAL][0], case, report, done[0])
@@ -188,28 +187,15 @@ def plan(begun: sn.Trained, case: Case, report: Report) -> None:
         report.say("plan", request=case.name, method=name, usual_share=usual, most_share=most)
 
 
-def judge(cases: list[Case], report: Report, seeds: list[int]) -> None:
-    """Verdicts and attacks on all methods, the untouched original and other retrainings among them."""
-    for case in cases:
-        of, split = case.networks, case.split
-        # Each network is looked at once, however many verdicts and attacks it takes part in.
-        seen = {name: Evidence.of(group, split) for name, group in of.items() if len(group) == len(seeds)}
-        controls = matched_controls(of[OTHER], split)
-        scores = {name: torch.cat([seen[name].margins, scores_of(of[name], controls)], dim=1) for name in seen}
-        for name in (ORIGINAL, *case.methods, OTHER):
-            verdict = EquivalenceTest()(seen[ORIGINAL], seen[name], seen[RETRAINED], seen[OTHER])
-            # References of the attack must not judge themselves: retraining is shown by the partners instead.
-            attacked = scores[RETRAINED if name == OTHER else name]
-            areas = [tail_auc(scores[OTHER], one, len(split.forget)).value for one in attacked]
-            report.say(
-                "verdict", request=case.name, method=name, pairs=len(seeds), seeds=seeds, outcome=verdict.outcome,
-                reason=verdict.reason, oracle=verdict.oracle, power=verdict.power, resolution=verdict.resolution,
-                checks=[_plain(check.figures()) for check in verdict.checks], lira=areas,
-            )  # fmt: skip
-
-
-def _plain(record: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()}
+def judge(cases: list[Case], report: Report, seeds: list[int], *, now: bool = True) -> None:
+    """Verdicts and attacks on all methods; what was seen is kept first, so that it can be judged again elsewhere."""
+    for at, case in enumerate(cases):
+        whole = {name: group for name, group in case.networks.items() if len(group) == len(seeds)}
+        seen = Seen.of(case.name, whole, case.split, seeds)
+        if report.out is not None:
+            seen.save(report.out.with_suffix(f".seen-{at}.pt"))
+        for row in seen.verdicts() if now else ():
+            report.say("verdict", **row)
 
 
 def flags_of(doc: str | None) -> Flags:
@@ -218,6 +204,7 @@ def flags_of(doc: str | None) -> Flags:
     parser.add_argument("--packed", type=Path, required=True, help="the file of the data")
     parser.add_argument("--epochs", type=int, help="of a training, where it shall not be the usual number")
     parser.add_argument("--stop", type=float, default=math.inf, help="seconds after which no seed begins")
+    parser.add_argument("--judge-later", action="store_true", help="keep what was seen for `real_verdicts.py`")
     parser.add_argument("--tiny", action="store_true", help="few rows and epochs, to see on a CPU that all of it runs")
     return parser
 

@@ -1,10 +1,11 @@
 """MiniLM on Banking77 by Hugging Face's `Trainer`: 50 texts are to be forgotten, and one whole intent.
 
-    python benchmarks/forgettable_text_finetune.py --data folder --packed packed.pt
-    python benchmarks/real_text.py --packed packed.pt --device cuda --stop 330 --out results/real-text.jsonl
-    python benchmarks/real_text.py --packed packed.pt --tiny         # a few rows on a CPU, to see that all of it runs
+    python benchmarks/forgettable_text_finetune.py --data folder --packed text.pt --half
+    python benchmarks/real_text.py --packed text.pt --device cuda --stop 330 --out results/real_networks/text.jsonl
+    python benchmarks/real_text.py --packed text.pt --tiny         # a few rows on a CPU, to see that all of it runs
 
-The first command packs texts, as tokens, and MiniLM's weights into one file. The network is
+The first command packs texts, as tokens, and MiniLM's weights into one file; `--half` rounds its matrices to half
+precision, from which training starts. The network is
 `BertForSequenceClassification`, as `from_pretrained` would make it, and `transformers.Trainer` trains it with AdamW, a
 warm-up, dropout and bfloat16, through `HuggingFaceTrainer`. The rate is chosen on a tenth of the training texts, held
 out at seed 900.
@@ -138,7 +139,7 @@ def main() -> None:
     )  # fmt: skip
     cases = [Case(name, split, methods(options.tiny)) for name, split in splits.items()]
     rates = RATES[1:2] if options.tiny else RATES
-    run(start, rates, cases, Report(options.out, facts, options.stop), options.seeds)
+    run(start, rates, cases, Report(options.out, facts, options.stop), options.seeds, judge_now=not options.judge_later)
 
 
 if __name__ == "__main__":

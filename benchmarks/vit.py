@@ -1,6 +1,7 @@
 """Curvature of a ViT-B/16 within a memory budget: seconds and peak memory beside one epoch in the same precision.
 
     python benchmarks/vit.py --out results/vit.jsonl
+    python benchmarks/vit.py --known results/vit.jsonl --out more.jsonl      # only what was not measured yet
     python benchmarks/vit.py --tiny          # a small ViT and a few rows on any machine, to see that it runs
     python benchmarks/vit.py --docs docs/which_method_when.md     # measure nothing: the kept rows as a table
 
@@ -12,6 +13,7 @@ part for fewer images, is left out, and its row says so.
 """
 
 import argparse
+import itertools
 import json
 import sys
 import time
@@ -89,6 +91,8 @@ def network(options: argparse.Namespace) -> nn.Module:
     pixels, patch, width, heads, layers = (32, 8, 16, 2, 2) if options.tiny else (224, 16, 768, 12, 12)
     if options.network == "plain":
         return PlainViT(pixels, patch, width, heads, layers, options.classes)
+    # The network needs no torchvision, and one that was built for another torch would break the import.
+    sys.modules.setdefault("torchvision", None)  # type: ignore[arg-type]
     from transformers import ViTConfig, ViTForImageClassification
 
     sizes: dict[str, Any] = {"hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads}
@@ -133,7 +137,8 @@ class Report:
     def __init__(self, options: argparse.Namespace, trained: Trained) -> None:
         self.options, self.device = options, trained.device
         self.began = time.perf_counter()
-        self.taken: dict[tuple[str, int], float] = {}
+        self.taken: dict[Key, float] = {}
+        self.iterations: dict[Key, int] = {}
         self.about = {
             "network": f"{options.network} ViT, random weights",
             "weights": trained.size,
@@ -141,12 +146,24 @@ class Report:
             "exactness": options.exactness,
             "torch": torch.__version__,
             "device": accelerator(trained.device),
-            "command": command("vit"),
+            "command": command("vit", [Path(word).name if "/" in word else word for word in sys.argv[1:]]),
         }
 
-    def expected(self, what: str, rows: int) -> float:
-        """Seconds, from the same part before; nothing where it is the first of its kind."""
-        known = [self.taken[key] * max(1.0, rows / key[1]) for key in self.taken if key[0] == what]
+    def learn(self, row: dict[str, Any]) -> None:
+        """What a part took, here or in an earlier run."""
+        if "seconds" in row:
+            key = (row["what"], row["rows"], row["memory_limit_gib"])
+            self.taken[key] = row["seconds"]
+            self.iterations[key] = row.get("iterations", 0)
+
+    def expected(self, what: str, rows: int, limit: float | None, iterations: int) -> float:
+        """Seconds, from the same part with other rows before; nothing where it is the first of its kind."""
+        known = [
+            # Beside its products, a step has a gradient and a curvature along itself.
+            seconds * max(1.0, rows / key[1]) * (2 + iterations) / (2 + self.iterations[key])
+            for key, seconds in self.taken.items()
+            if (key[0], key[2]) == (what, limit)
+        ]
         return min(known, default=0.0)
 
     def run(self, what: str, rows: int, work: Callable[[], Any], limit: float | None, **more: Any) -> Any:
@@ -154,7 +171,7 @@ class Report:
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
         left = self.options.limit_seconds - (time.perf_counter() - self.began)
-        expected = self.expected(what, rows)
+        expected = self.expected(what, rows, limit, more.get("iterations", 0))
         row = {"what": what, "rows": rows, "memory_limit_gib": limit, **more}
         if expected > left:
             self.write({**row, "left_out": f"about {expected:.0f} s, but {max(0.0, left):.0f} s are left"})
@@ -169,10 +186,11 @@ class Report:
         if failure:
             self.write({**row, "failed": failure, "peak_gib": round(peak, 2)})
             return None
-        self.taken[what, rows] = meter.seconds
-        one = self.taken.get(("one epoch", rows))
+        row["seconds"] = round(meter.seconds, 3)
+        self.learn(row)
+        one = self.taken.get((EPOCH, rows, None))
         epochs = {"epochs": round(meter.seconds / one, 2)} if one else {}
-        self.write({**row, "seconds": round(meter.seconds, 3), **epochs, "peak_gib": round(peak, 2)})
+        self.write({**row, **epochs, "peak_gib": round(peak, 2)})
         return found
 
     def write(self, row: dict[str, Any]) -> None:
@@ -184,6 +202,9 @@ class Report:
             with self.options.out.open("a") as file:
                 file.write(line + "\n")
 
+
+Key = tuple[str, int, float | None]
+"""A part, how many rows, and the limit in GiB."""
 
 Part = tuple[Callable[[], Any], dict[str, Any]]
 
@@ -215,15 +236,19 @@ MONTE_CARLO, EXACT = "Fisher diagonal, Monte Carlo", "Fisher diagonal, exact"
 FEW, MANY, FREE, TIGHT = 0, -1, False, True
 ORDER = (
     *((FEW, what, tight) for what in (EPOCH, PRODUCT, MONTE_CARLO, EXACT, STEP) for tight in (FREE, TIGHT)),
-    *((MANY, what, tight) for what in (EPOCH, PRODUCT, MONTE_CARLO) for tight in (FREE, TIGHT)),
-    (FEW, STATISTICS, TIGHT),
+    (MANY, EPOCH, FREE),
+    (MANY, PRODUCT, FREE),
+    (MANY, MONTE_CARLO, FREE),
     (FEW, STATISTICS, FREE),
+    (MANY, PRODUCT, TIGHT),
+    (MANY, MONTE_CARLO, TIGHT),
+    (FEW, STATISTICS, TIGHT),
+    (MANY, STATISTICS, FREE),
+    (MANY, STEP, FREE),
+    (MANY, EXACT, FREE),
+    (MANY, STATISTICS, TIGHT),
     (MANY, STEP, TIGHT),
     (MANY, EXACT, TIGHT),
-    (MANY, STATISTICS, TIGHT),
-    (MANY, EXACT, FREE),
-    (MANY, STEP, FREE),
-    (MANY, STATISTICS, FREE),
 )
 """The cheap parts first, so that a run that ends early has said as much as it could."""
 
@@ -234,6 +259,7 @@ def measure(options: argparse.Namespace, trained: Trained, report: Report) -> No
     few = everything.select(range(min(64, len(everything))))
     epoch(trained, few, options.batch_size)  # once, so that what follows is warm
     GaussNewton(trained, few).multiply(torch.ones_like(trained.weights))
+    before = set(report.taken)
     sets = {rows: everything.select(range(rows)) for rows in options.rows}
     for which, what, tight in ORDER:
         rows = options.rows[which]
@@ -242,26 +268,33 @@ def measure(options: argparse.Namespace, trained: Trained, report: Report) -> No
             continue
         work, more = parts(options, trained, sets[rows])[what]
         limit = options.memory_limit if tight else None
+        if what != EPOCH and (what, rows, limit) in before:
+            continue
         found = report.run(what, rows, work, limit, **more)
         if isinstance(found, Statistics):
             report.run(f"{STEP} from statistics", rows, partial(ntk, trained, sets[rows], 1, found), limit, **more)
         del found
 
 
-def table(found: list[dict[str, Any]], rows: int = 1000) -> str:
-    """What was measured at so many rows: by itself, and within the limit."""
+def table(found: list[dict[str, Any]]) -> str:
+    """What was measured, by itself and within the limit; a dash where nothing was."""
     lines = [
-        "| part | seconds | epochs | peak | within 8 GiB: seconds | epochs | peak |",
-        "|---|---:|---:|---:|---:|---:|---:|",
+        "| part | images | seconds | epochs | peak | within 8 GiB: seconds | epochs | peak |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
-    for what in (PRODUCT, MONTE_CARLO, EXACT, STEP):
-        cells = [
-            f"{row['seconds']:.1f} | {row['epochs']:.1f} | {row['peak_gib']:.1f} GiB"
-            for limit in (None, 8.0)
-            for row in found
-            if (row["what"], row["rows"], row["memory_limit_gib"]) == (what, rows, limit)
-        ]
-        lines.append(f"| {what} | {' | '.join(cells)} |")
+    known = {(row["what"], row["rows"], row["memory_limit_gib"]): row for row in found if "seconds" in row}
+    for rows, what in itertools.product(
+        sorted({key[1] for key in known}), (PRODUCT, MONTE_CARLO, EXACT, STEP, STATISTICS)
+    ):
+        pair = [known.get((what, rows, limit)) for limit in (None, 8.0)]
+        if any(pair):
+            cells = [
+                "– | – | –"
+                if row is None
+                else f"{row['seconds']:.1f} | {row['epochs']:.1f} | {row['peak_gib']:.1f} GiB"
+                for row in pair
+            ]
+            lines.append(f"| {what} | {rows:,} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -280,6 +313,7 @@ def flags() -> Flags:
     parser.add_argument("--few-iterations", type=int, default=2, help="the same for more images")
     parser.add_argument("--memory-limit", type=float, default=8.0, help="GiB of the second run of every part")
     parser.add_argument("--limit-seconds", type=float, default=340.0, help="after which no further part is begun")
+    parser.add_argument("--known", type=Path, help="rows of an earlier run, whose parts are not measured again")
     parser.add_argument("--only", action="append", help="parts with this word; may be given several times")
     return parser
 
@@ -300,7 +334,11 @@ def main() -> None:
     trained = Trained.of(network(options).to(device).eval(), weight_decay=1e-3)
     trained.model.requires_grad_(True)
     with matmul(options.exactness):
-        measure(options, trained, Report(options, trained))
+        report = Report(options, trained)
+        if options.known is not None:
+            for line in options.known.read_text(encoding="utf-8").splitlines():
+                report.learn(json.loads(line))
+        measure(options, trained, report)
 
 
 if __name__ == "__main__":

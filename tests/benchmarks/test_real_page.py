@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks.real import ORIGINAL, OTHER, RETRAINED
+from benchmarks.real_verdicts import ORIGINAL, OTHER, RETRAINED
 
 from benchmarks import real_page
 

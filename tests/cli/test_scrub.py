@@ -361,3 +361,13 @@ def test_too_few_seeds_for_a_verdict_are_refused_before_any_work(here):
         assert ended.code == 2
         assert "--seeds must be from 5 to 1000, but got 4: fewer than 5 pairs of trainings give no verdict" in ended.err
         assert not (here / "run").exists()
+
+
+def test_what_a_checkpoint_holds_beside_the_weights_is_named_as_to_be_destroyed(here):
+    state = load_file(here / "model.safetensors")
+    torch.save({"state_dict": state, "optimizer_states": [{"state": {0: state}}], "ema": state}, here / "last.ckpt")
+    given = ["last.ckpt" if one == "model.safetensors" else one for one in BASE]
+    assert given != list(BASE)
+    assert spotless("scrub", *given, "--method", "fisher", "--out", "run").code == 0
+    limits = json.loads((here / "run/receipt.json").read_text())["predicate"]["limits"]
+    assert "The weights given to this request lie beside 'ema', 'optimizer_states': destroy these too." in limits

@@ -10,7 +10,7 @@ from spotlessnet.core.errors import NeedError, SettingError
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.split import Split, rows
 from spotlessnet.core.trained import Trained
-from spotlessnet.methods import ShortRetrain
+from spotlessnet.methods import Retrain, ShortRetrain
 from spotlessnet.models.mlp import MLP
 from spotlessnet.readouts import Error
 from spotlessnet.training.fit import fit
@@ -72,3 +72,12 @@ def test_start_and_recipe_must_be_known():
         ShortRetrain()(replace(trained, init=None), split)
     with pytest.raises(SettingError, match=r"`ShortRetrain.epoch_fraction` must be positive"):
         ShortRetrain(epoch_fraction=0)
+
+
+@pytest.mark.parametrize("epochs", [1, 5, 7])
+def test_a_training_of_few_epochs_is_repeated_as_it_is(epochs):
+    trained, split = problem(RECIPE.but(epochs=epochs))
+    found = ShortRetrain(seed=3)(trained, split)
+    assert found.mean.equal(Retrain(coupled=False, seed=3)(trained, split).mean)
+    assert found.diagnostics["share_of_retraining"] == 1.0
+    assert ShortRetrain().cost(trained, split).most == Retrain().cost(trained, split).most

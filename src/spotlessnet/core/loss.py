@@ -3,14 +3,14 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 from torch.func import grad, jvp
 
-from spotlessnet.core.errors import MismatchError, NeedError, SettingError
+from spotlessnet.core.errors import MismatchError, NeedError, SettingError, shown
 from spotlessnet.core.positions import Positions, laid_back, positions_of
 
 
@@ -354,4 +354,20 @@ def targets_like(outputs: Float[Tensor, "N *C"], y: Shaped[Tensor, "N *d"]) -> F
     raise MismatchError(
         f"Targets of shape {tuple(y.shape)} do not fit outputs of shape {tuple(outputs.shape)}. "
         "Give targets of the outputs' shape, or class numbers."
+    )
+
+
+def as_loss(loss: Any) -> Loss:
+    """A `Loss` from whatever was given: nothing, a loss, its name, or a function per sample."""
+    if loss is None:
+        return CrossEntropy()
+    if isinstance(loss, Loss):
+        return loss
+    if isinstance(loss, str) and loss in LOSSES:
+        return LOSSES[loss]()
+    if callable(loss):
+        return PerSample(loss)
+    names = ", ".join(repr(name) for name in LOSSES)
+    raise SettingError(
+        f"A loss must be a `Loss`, one of {names}, or a function of (outputs, y), but got {shown(repr(loss))}."
     )

@@ -2,7 +2,9 @@
 
 import copy
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,6 +12,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.modules.batchnorm import _NormBase
+from torch.utils import checkpoint
 
 from spotlessnet.core.data import Batch, Data
 from spotlessnet.core.deprecated import AcceptsOldNames, OldName, accepts_old_names
@@ -20,10 +23,10 @@ from spotlessnet.core.errors import (
     SettingError,
     check_finite,
     check_not_negative,
-    shown,
 )
-from spotlessnet.core.loss import LOSSES, CrossEntropy, Loss, PerSample, smoothed
+from spotlessnet.core.loss import Loss, as_loss, smoothed
 from spotlessnet.core.recipe import Recipe
+from spotlessnet.core.recomputing import NoReentrance, recomputed
 from spotlessnet.core.source import Inputs
 from spotlessnet.core.trainer import Trainer, check_signature, epochs_of
 
@@ -245,11 +248,9 @@ class Trained(metaclass=AcceptsOldNames):
             parameters = dict(weights)
         else:
             parameters = self.unflatten(self.weights if weights is None else weights)
-        if isinstance(x, dict):
-            answer = functional_call(self.model, parameters, (), dict(x))
-        else:
-            answer = functional_call(self.model, parameters, (x,))
-        return logits_of(answer)
+        inputs, named = ((), dict(x)) if isinstance(x, dict) else ((x,), {})
+        with _lent(self.model, parameters):
+            return logits_of(functional_call(self.model, parameters, inputs, named))
 
     def losses(
         self, x: Inputs, y: Shaped[Tensor, "N *d"], weights: Float[Tensor, " P"] | None = None
@@ -300,6 +301,18 @@ class Trained(metaclass=AcceptsOldNames):
         return x.to(self.device, self.dtype) if x.is_floating_point() else x.to(self.device)
 
 
+@contextmanager
+def _lent(model: nn.Module, parameters: dict[str, Tensor]) -> Iterator[None]:
+    """What the network computes anew on its way back it computes with these parameters, see `core.recomputing`."""
+    before = (checkpoint._checkpoint_without_reentrant_generator, checkpoint.CheckpointFunction)
+    checkpoint._checkpoint_without_reentrant_generator = partial(recomputed, model, parameters, before[0])
+    checkpoint.CheckpointFunction = NoReentrance  # type: ignore[assignment,misc]  # only `apply` is ever asked for
+    try:
+        yield
+    finally:
+        checkpoint._checkpoint_without_reentrant_generator, checkpoint.CheckpointFunction = before  # type: ignore[misc]
+
+
 def logits_of(answer: Any) -> Float[Tensor, "N *C"]:
     """The logits in whatever a network returned: a tensor, an object or mapping with `logits`, or a tuple."""
     if not isinstance(answer, Tensor):
@@ -314,22 +327,6 @@ def logits_of(answer: Any) -> Float[Tensor, "N *C"]:
             f"The network must answer with a tensor or an object with `.logits`, but gave {type(answer).__name__}."
         )
     return answer.unsqueeze(1) if answer.ndim == 1 else answer
-
-
-def as_loss(loss: Any) -> Loss:
-    """A `Loss` from whatever was given: nothing, a loss, its name, or a function per sample."""
-    if loss is None:
-        return CrossEntropy()
-    if isinstance(loss, Loss):
-        return loss
-    if isinstance(loss, str) and loss in LOSSES:
-        return LOSSES[loss]()
-    if callable(loss):
-        return PerSample(loss)
-    names = ", ".join(repr(name) for name in LOSSES)
-    raise SettingError(
-        f"A loss must be a `Loss`, one of {names}, or a function of (outputs, y), but got {shown(repr(loss))}."
-    )
 
 
 def unwrapped(model: nn.Module) -> nn.Module:

@@ -55,6 +55,7 @@ def fisher_diagonal(
         raise NeedError("The Monte Carlo Fisher draws labels, so it needs a `generator`. Give a `torch.Generator`.")
     draw = _own_stream(generator)
     plans: list[Plan] = []
+    columns = {"exact": None, "monte carlo": draws, "empirical": 1}[kind]  # exact: as many as the outputs ask for
 
     def piece(one: Batch, s: Tensor) -> Tensor:
         if not plans:
@@ -62,7 +63,7 @@ def fisher_diagonal(
         total = torch.zeros_like(trained.weights)
         into = trained.unflatten(total)
         # A batch is read at once but passed in parts: a wide layer may keep more for a row than the row itself takes.
-        few_rows = plans[0].rows_at_once(budget(trained.device))
+        few_rows = plans[0].rows_at_once(budget(trained.device), columns)
         for i in range(0, len(s), few_rows):
             few = slice(i, i + few_rows)
             some = Batch(rows_of(one.x, few), one.y[few], one.rows[few])

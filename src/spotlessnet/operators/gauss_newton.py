@@ -76,9 +76,15 @@ class GaussNewton:
         check_vector("v", v, self.trained)
         rows = v.detach().to(self.trained.dtype).reshape(-1, self.size)
         together = vectors_at_once(self.trained, min(TOGETHER, len(rows)))
-        parts = (self._product(one, rows, together) for one in self._linearised(together))
+        parts = self._products(rows, together)
         product = total_of(self.trained, parts, torch.zeros_like(rows)).to(v.dtype).reshape(v.shape)
         return product + self.ridge * v if self.ridge else product
+
+    def _products(self, rows: Float[Tensor, "K P"], together: int) -> Iterator[Float[Tensor, "K P"]]:
+        for at in self._linearised(together):
+            product = self._product(at, rows, together)
+            del at  # or what one batch keeps for its way back would lie beside the next one's
+            yield product
 
     def _linearised(self, vectors: int = 1) -> Iterator[Kept]:
         if self._kept:
@@ -96,10 +102,14 @@ class GaussNewton:
             label="Gauss-Newton product",
         )
         for one, where in batches:
-            at = _linearise(self.trained, one.x, one.y, weights[where].to(self.trained.weights), keep=self.keep)
+            s = weights[where].to(self.trained.weights)
             if self.keep:
-                made.append(at)
-            yield at
+                made.append(_linearise(self.trained, one.x, one.y, s, keep=True))
+                yield made[-1]
+            elif vectors == 1:
+                yield _taped(self.trained, one.x, one.y, s)
+            else:
+                yield _linearise(self.trained, one.x, one.y, s, keep=False)
         self._kept.extend(made)  # only a sweep that came to its end is worth keeping
 
     def _product(self, at: Kept, rows: Float[Tensor, "K P"], together: int) -> Float[Tensor, "K P"]:
@@ -127,6 +137,21 @@ def _linearise(trained: Trained, x: Inputs, y: Tensor, s: Tensor, *, keep: bool)
     # One pass serves the way back of every vector; forward mode runs the network anew unless it is kept.
     outputs, pull = vjp(f, w)[:2]
     return Kept(_push(f, w) if keep else lambda v: jvp(f, (w,), (v,))[1], pull, outputs.detach(), y, s)
+
+
+def _taped(trained: Trained, x: Inputs, y: Tensor, s: Tensor) -> Kept:
+    """The same for one vector at a time, by autograd's own tape: a network may compute activations anew there."""
+    f = as_function(trained, x)
+    w = trained.weights.detach()
+    with torch.enable_grad():
+        at = w.clone().requires_grad_()
+        outputs = f(at)
+
+    def pull(u: Tensor) -> tuple[Tensor]:
+        (found,) = torch.autograd.grad(outputs, at, u, retain_graph=True)
+        return (found,)
+
+    return Kept(lambda v: jvp(f, (w,), (v,))[1], pull, outputs.detach(), y, s)
 
 
 def _push(f: Callable[[Tensor], Tensor], w: Tensor) -> Callable[[Tensor], Tensor]:

@@ -13,10 +13,11 @@ from spotlessnet.core.covariance import Block, Kronecker
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import DataError, MismatchError, NeedError, check_choice, check_not_negative
 from spotlessnet.core.loss import Loss
-from spotlessnet.core.progress import track
+from spotlessnet.core.progress import budget, track
 from spotlessnet.core.source import Inputs
 from spotlessnet.core.trained import Trained, logits_of
 from spotlessnet.operators.fisher import fisher_diagonal
+from spotlessnet.operators.room import footprint
 from spotlessnet.operators.sums import add_up, my_share, processes
 
 Factors = dict[str, tuple[Tensor | None, Tensor | None, Tensor]]
@@ -56,6 +57,9 @@ def kronecker(
         raise NeedError("The Monte Carlo Fisher needs a `generator`. Give a `torch.Generator`.")
     if len(data) < processes()[1]:
         raise DataError(f"Each of {processes()[1]} processes needs a row, but there are {len(data)}.")
+    batch_size = min(
+        batch_size, footprint(trained, next(iter(trained.batches(data, 1))).x).rows(budget(trained.device))
+    )
     network = _Whitened(trained.module(), trained.loss)
     factored = _factored(trained, network, data)
     found: Factors = {}

@@ -32,9 +32,17 @@ class Plan(NamedTuple):
     graph: float = 0.0
     returned: float = 0.0
 
-    def rows_at_once(self, bytes: float) -> int:
-        """How many rows may pass together within so many bytes: half for their graph, half for what comes back."""
-        return max(1, int(bytes / 2 / max(1.0, self.graph + self.returned)))  # a row at least, whatever it takes
+    def rows_at_once(self, bytes: float, columns: int | None = None) -> int:
+        """How many rows may pass together within so many bytes; a row at least, whatever it takes.
+
+        Half is for their graph, half for what comes back. Where few columns come back, that leaves much unused: then
+        two thirds are for both, and the rest for gradients that are written out.
+        """
+        each = max(1.0, self.graph + self.returned)
+        halves = bytes / 2 / each
+        if columns is None:
+            return max(1, int(halves))
+        return max(1, int(halves), int(2 * bytes / 3 / max(1.0, self.graph + columns * self.returned)))
 
     def columns_at_once(self, rows: int, bytes: float) -> int:
         """How many columns of these rows may be pulled back together."""

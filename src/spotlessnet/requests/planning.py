@@ -21,6 +21,7 @@ from spotlessnet.requests.case import Case
 from spotlessnet.requests.loading import LoadedRequest, cohort_of, load_network, load_rows, need_inputs
 from spotlessnet.requests.methods import FALLBACK, changed, check_method, default, described, scrub_of
 from spotlessnet.requests.recorded import limits_of_record
+from spotlessnet.store.beside_weights import limits_of_file
 from spotlessnet.store.receipts import ASSUMED
 from spotlessnet.training.kept import KNOW_THE_ROWS
 
@@ -256,7 +257,10 @@ def limits_of(
     frozen = sum(p.numel() for p in opened.trained.model.parameters()) - opened.trained.size
     if frozen:
         limits.append(f"{frozen} frozen parameters were not changed; what they know of the rows stays.")
-    limits.append("The optimiser's state, if kept, carries the forgotten rows too: discard it.")
+    limits.append("The optimiser's state and averaged weights (EMA, SWA), if kept, carry the rows too: destroy them.")
+    weights = opened.case.weights
+    if weights is not None and weights.suffix != ".safetensors":  # which hold weights alone
+        limits += limits_of_file(weights)
     limits.append("The list of what to forget and the folder `private` name or betray the rows: keep or destroy them.")
     if opened.split.request.copies:
         limits.append(f"{copies_in_words(opened.split.request)}. Ask for them too.")

@@ -71,6 +71,11 @@ class _Storage(str):
 
 def read_state(path: Path) -> dict[str, Tensor]:
     """The named tensors of a `.pt`, `.pth`, `.bin` or `.ckpt` file."""
+    return _named_tensors(path, read_content(path))
+
+
+def read_content(path: Path) -> Any:
+    """All that such a file holds: tensors and plain values, whatever else it names as things that do nothing."""
     try:
         with opened(path, "checkpoint", LARGEST) as stream:
             head = stream.read(4)
@@ -78,7 +83,7 @@ def read_state(path: Path) -> dict[str, Tensor]:
             if not head:
                 raise DataError(f"The checkpoint {path} is empty. Copy it again.")
             # By the first bytes and not by the name: torch writes both formats under any ending.
-            content = _from_archive(stream, path) if head == b"PK\x03\x04" else _from_stream(stream, path)
+            return _from_archive(stream, path) if head == b"PK\x03\x04" else _from_stream(stream, path)
     except SpotlessError:
         raise
     except Exception as e:  # a damaged pickle or archive fails in many ways; all of them mean: not plain weights
@@ -88,7 +93,6 @@ def read_state(path: Path) -> dict[str, Tensor]:
             "and code in a checkpoint is never run. Convert it: "
             "`safetensors.torch.save_file(model.state_dict(), 'model.safetensors')`."
         ) from e
-    return _named_tensors(path, content)
 
 
 def _named_tensors(path: Path, content: Any) -> dict[str, Tensor]:
