@@ -314,9 +314,10 @@ def judge_networks(
     """
     test = test or EquivalenceTest()
     groups = (trainings.original, scrubbed, trainings.retrained, trainings.held_out)
-    original, candidate, *references = (Evidence.of(group, split) for group in groups)
+    recipe = trainings.retrained[0].recipe
+    original, candidate, *references = (Evidence.of(group, split, recipe) for group in groups)
     if delivered is not None:
-        extra = [*extra, test.judge_file(original, Evidence.of([delivered], split), references)]
+        extra = [*extra, test.judge_file(original, Evidence.of([delivered], split, recipe), references)]
     return test(original, candidate, *references, extra=extra)
 
 

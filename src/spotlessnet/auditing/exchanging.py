@@ -44,6 +44,10 @@ class Channel:
         """Both groups, one after the other."""
         return Channel(torch.cat([self.rows, others.rows]), torch.cat([self.controls, others.controls]))
 
+    def select(self, networks: Int64[Tensor, " R"]) -> "Channel":
+        """Some of the networks."""
+        return Channel(self.rows[networks], self.controls[networks])
+
 
 @dataclass(frozen=True)
 class StandingOut:
