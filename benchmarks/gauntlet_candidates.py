@@ -9,11 +9,11 @@ from functools import cached_property
 from pathlib import Path
 
 import torch
+from benchmarks.gauntlet_data import data
+from benchmarks.gauntlet_networks import RECIPES, answers, begin, network, tune
 from torch import Tensor
 from torch.nn import functional
 
-from benchmarks.gauntlet_data import data
-from benchmarks.gauntlet_networks import RECIPES, answers, begin, network, tune
 from spotlessnet.auditing.seeds import scrub_seed
 from spotlessnet.core.adapters import Arrays
 from spotlessnet.core.answers import margin
@@ -220,7 +220,7 @@ class Audit:
             "garbage answers": lambda z: functional.cross_entropy(z.flatten(0, 1), random),
             "gradient ascent": lambda z: (
                 -functional.cross_entropy(z.flatten(0, 1), labels, reduction="none").clamp(max=12).mean()
-            ),  # fmt: skip
+            ),
             "Streisand": lambda z: (margin(z.flatten(0, 1), labels) - (margins - 8)).square().mean(),
         }
 

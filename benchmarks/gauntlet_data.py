@@ -32,7 +32,7 @@ def is_here(name: str, packed: Path | None) -> bool:
 
 
 def data(name: str, packed: Path | None = None) -> tuple[Tensor, Tensor]:
-    """Inputs, `[rows, channels, height, width]` or `[rows, numbers]`, and labels, in an order that is always the same."""
+    """Inputs, `[rows, channels, height, width]` or `[rows, numbers]`, and labels, always in one order."""
     if packed is None:
         x, y = _made(name)
     else:
