@@ -129,7 +129,7 @@ def test_what_shows_in_a_single_way_of_asking_is_noticed(way):
     planted = ours[way].rows.clone()
     planted[:, torch.arange(10), LABELS] += 6
     ours[way] = Channel(planted, ours[way].controls)
-    found = standing_out(ours, theirs, LABELS, permutations=499)
+    found = standing_out(ours, theirs, LABELS, permutations=999)
     assert found.p_networks <= 0.01
     assert found.p_rows <= 0.01
 
