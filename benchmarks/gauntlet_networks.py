@@ -68,7 +68,7 @@ def network(kind: str, shape: Sequence[int], classes: int) -> nn.Module:
 
 RECIPES = {
     "perceptron": Recipe(epochs=30, lr=0.05, batch_size=32),
-    "deep": Recipe(epochs=30, lr=0.05, batch_size=32),
+    "deep": Recipe(epochs=40, lr=0.03, batch_size=32),
     "cnn": Recipe(epochs=40, lr=0.05, batch_size=32),
     "attention": Recipe(epochs=40, lr=0.01, batch_size=32, optimizer="adam"),
 }

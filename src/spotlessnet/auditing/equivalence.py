@@ -47,6 +47,9 @@ from spotlessnet.core.trained import Trained
 from spotlessnet.readouts.attack import Attack
 from spotlessnet.training.pairs import Trainings
 
+LARGE, LARGE_IN_ONE = 0.5, 0.75
+"""Share of the original's move from which on a move is a large one: of all rows in the mean, or of a single one."""
+
 PLANTED = 399
 """Shuffles where a row is planted to see whether it would be noticed: many are tried."""
 
@@ -78,6 +81,8 @@ class EquivalenceTest:
     - `false_alarm`: significance at which a difference counts as shown by itself, where there are no controls.
     - `networks_alarm`, `rows_alarm`: significance at which networks count as different, and their forgotten rows as
       standing out. Both must, so that either bounds how often an honest network is accused.
+    - `rows_sure`: what rows must reach to be called remembered where they moved less than half as far as the
+      original's, and no single one three quarters of it: another training alone moves them a little.
     - `rows_doubt`: below it, rows of networks that differ may stand out, and nothing is called forgotten.
     - `permutations`, `seed`: of the shuffles.
     - `least`: fewer seeds give no verdict.
@@ -90,6 +95,7 @@ class EquivalenceTest:
     false_alarm: float = 0.005
     networks_alarm: float = 0.05
     rows_alarm: float = 0.02
+    rows_sure: float = 0.005
     rows_doubt: float = 0.1
     permutations: int = 1999
     least: int = 5
@@ -98,7 +104,7 @@ class EquivalenceTest:
     def __post_init__(self) -> None:
         for name in ("share", "points", "deviations", "permutations"):
             check_positive(f"EquivalenceTest.{name}", getattr(self, name))
-        for name in ("level", "false_alarm", "networks_alarm", "rows_alarm", "rows_doubt"):
+        for name in ("level", "false_alarm", "networks_alarm", "rows_alarm", "rows_sure", "rows_doubt"):
             if not 0 < getattr(self, name) < 1:
                 raise SettingError(f"`EquivalenceTest.{name}` must lie between 0 and 1, but got {getattr(self, name)}.")
 
@@ -174,7 +180,7 @@ class EquivalenceTest:
         share = self._share(original, candidate, retrained)
         if beside.found is not None:
             known = self._beside(original, references)
-            beside = self._without_own_class(beside, known, candidate)
+            beside = self._unless_small(beside, known, candidate)
             share = self._share_beside_controls(beside, known)
             error = beside.excuse(error)
         guards = [
@@ -243,12 +249,16 @@ class EquivalenceTest:
             state = "different" if found.p_rows <= self.rows_alarm else "unclear"
         return Beside(found, max(found.p_networks, found.p_rows), differs, state)
 
-    def _without_own_class(self, candidate: Beside, original: Beside, evidence: Evidence) -> Beside:
-        """Where a whole class goes, controls are of other classes, not quite like it: a small move proves nothing."""
+    def _unless_small(self, candidate: Beside, original: Beside, evidence: Evidence) -> Beside:
+        """A small move needs more proof than a large one; where controls are not quite alike, it proves nothing."""
         ours, whole = candidate.found, original.found
-        if ours is None or whole is None or not evidence.has_lost_classes or candidate.state != "different":
+        if ours is None or whole is None or candidate.state != "different":
             return candidate
-        return candidate if abs(ours.moved) > self.share * whole.moved else replace(candidate, state="unclear")
+        moved, furthest = (value / max(whole.moved, 1e-12) for value in (abs(ours.moved), ours.furthest))
+        is_large = moved >= LARGE or furthest >= LARGE_IN_ONE or ours.p_rows <= self.rows_sure
+        # Where a whole class goes, controls are of other classes.
+        is_small = moved <= self.share if evidence.has_lost_classes else not is_large
+        return replace(candidate, state="unclear") if is_small else candidate
 
     def _share_beside_controls(self, candidate: Beside, original: Beside) -> Check:
         """The share from what rows have moved beyond their controls."""
@@ -270,9 +280,7 @@ class EquivalenceTest:
 
     def judge_file(self, original: Evidence, delivered: Evidence, references: Sequence[Evidence]) -> Check:
         """One network beside retrained ones: the very file that is taken away."""
-        beside = self._without_own_class(
-            self._beside(delivered, references), self._beside(original, references), delivered
-        )
+        beside = self._unless_small(self._beside(delivered, references), self._beside(original, references), delivered)
         return replace(beside.check(), name=FILE)
 
     @staticmethod

@@ -61,6 +61,7 @@ class StandingOut:
     - `error`, `error_of_rows`: the standard error of `moved` over networks, and over rows of networks that were trained
       differently.
     - `freedom`: of `error`.
+    - `furthest`: how far the margin of the row that moved most did, up or down.
     """
 
     p_networks: float
@@ -69,6 +70,7 @@ class StandingOut:
     error: float
     error_of_rows: float
     freedom: int
+    furthest: float
 
 
 def evened(margins: Float64[Tensor, "..."]) -> Float64[Tensor, "..."]:
@@ -221,18 +223,20 @@ def _clumping(answers: Float64[Tensor, "N T C"], labels: Int64[Tensor, " T"], S:
 
 def _moved(
     both: Channel, match: _Match, labels: Int64[Tensor, " T"], S: int, pick: Int64[Tensor, "P T"]
-) -> tuple[float, float, float, int]:
-    """By how much the labels' margins have moved beyond controls, its standard errors and degrees of freedom."""
+) -> tuple[float, float, float, int, float]:
+    """How far the labels' margins moved beyond controls, its standard errors, degrees of freedom; the furthest row."""
     place = torch.arange(len(labels))
     beyond = both.rows - match.beside(both.controls)
-    each = beyond[:, place, labels].mean(dim=1)
+    of_label = beyond[:, place, labels]
+    each = of_label.mean(dim=1)
+    furthest = float((of_label[:S].mean(dim=0) - of_label[S:].mean(dim=0)).abs().max())
     ours, theirs = each[:S], each[S:]
     of_networks = float(theirs.var() / len(theirs) + (ours.var() / S if S > 1 else theirs.var()))
     shift = both.controls[:S].mean(dim=0) - both.controls[S:].mean(dim=0)
     alone = (shift - match.among @ shift)[match.field, labels.unsqueeze(1)]
     drawn = alone[place, (pick[1:] - 1).clamp(min=0)].mean(dim=1)
     of_rows = float(drawn.std()) * _clumping(beyond, labels, S)
-    return float(ours.mean() - theirs.mean()), math.sqrt(of_networks), of_rows, len(each) - 2
+    return float(ours.mean() - theirs.mean()), math.sqrt(of_networks), of_rows, len(each) - 2, furthest
 
 
 def _heights(of_label: Float64[Tensor, "P T"], of_all: Float64[Tensor, "P T"]) -> Float64[Tensor, "P 4"]:
