@@ -47,6 +47,9 @@ METHODS_AFTER = 2
 """So many audits of every setting, before the methods of the package have their turn once more."""
 
 ENOUGH = 100
+ENDING = 12.0
+"""Seconds of `--stop` that are left to the imports before the clock starts, and to ending the workers."""
+
 Job = tuple[str, int, str]
 """A setting, the number of the audit, and the method of the package that is audited; all other candidates if empty."""
 
@@ -132,8 +135,7 @@ def run(queue: Sequence[Job], workers: int, stop: float, packed: Path | None, ou
         process.start()
     about = {"command": command("audit_gauntlet"), "machine": machine()}
     count = 0
-    # Two seconds are for ending: rows that lie in the queue are still written.
-    while time.monotonic() - began < stop - 2:
+    while time.monotonic() - began < stop - ENDING:
         try:
             row = done.get(timeout=0.5)
         except Empty:
