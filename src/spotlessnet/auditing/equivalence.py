@@ -15,7 +15,7 @@ from torch import Tensor
 
 from spotlessnet.auditing.beside import Beside
 from spotlessnet.auditing.evidence import Evidence, joined
-from spotlessnet.auditing.exchanging import exchangeable, standing_out
+from spotlessnet.auditing.exchanging import alike, exchangeable, standing_out
 from spotlessnet.auditing.planted_rows import could_hide
 from spotlessnet.auditing.verdict import (
     ATTACK,
@@ -74,7 +74,8 @@ class EquivalenceTest:
 
     - `share`: how much of the original's memory may remain.
     - `points`, `deviations`: the interval of an error's difference must stay within the larger of so much (share of
-      rows; of the retrained networks' mean loss where there are no wrong answers) and so many standard deviations
+      rows, and where it guards utility two test rows at least; of the retrained networks' mean loss where there are
+      no wrong answers) and so many standard deviations
       between retrained networks. With 8 seeds the interval reaches about one deviation to each side, so three leave two
       to the estimate, and 99.6 % of genuine retrained groups stay inside.
     - `level`: of the one-sided limits that must lie inside the margins.
@@ -161,9 +162,13 @@ class EquivalenceTest:
     def _could_hide(self, original: Evidence, candidate: Evidence, references: Sequence[Evidence]) -> CouldHide:
         """Rows planted in the candidates themselves: one trained differently hides more."""
         quick = replace(self, permutations=min(self.permutations, PLANTED))
+        known = [group.channels for group in references]
+        together = alike(joined([one for one in known if one is not None])[0], candidate.labels) if known[0] else 0.0
 
         def notices(rows: Bool[Tensor, " T"]) -> bool:
-            planted = candidate.with_rows_moved(original, references[0], rows)
+            # What the original knows of a row it has from rows like it, too: a few that stayed would know less.
+            here, all_rows = (1 + (count - 1) * together for count in (int(rows.sum()), len(rows)))
+            planted = candidate.with_rows_moved(original, references[0], rows, here / all_rows)
             return quick._beside(planted, references).state != "same"
 
         return could_hide(notices, candidate.margins.shape[1])
@@ -183,8 +188,11 @@ class EquivalenceTest:
             beside = self._unless_small(beside, known, candidate)
             share = self._share_beside_controls(beside, known)
             error = beside.excuse(error)
+        # Of few test rows none is a large share.
+        few = 0.0 if candidate.unseen is None else 2 / candidate.unseen.margins.shape[1]
+        coarse = replace(self, points=max(self.points, few))
         guards = [
-            replace(self._error(name, *errors, worse_only=True, in_losses=in_losses), guards=True)
+            replace(coarse._error(name, *errors, worse_only=True, in_losses=in_losses), guards=True)
             for name, errors in (
                 (TEST_ERROR, [group.test_error for group in groups]),
                 (RETAIN_ERROR, [group.retain_error for group in groups]),
@@ -258,7 +266,8 @@ class EquivalenceTest:
         is_large = moved >= LARGE or furthest >= LARGE_IN_ONE or ours.p_rows <= self.rows_sure
         # Where a whole class goes, controls are of other classes.
         is_small = moved <= self.share if evidence.has_lost_classes else not is_large
-        return replace(candidate, state="unclear") if is_small else candidate
+        # Rows whose copies stay are trained on by everyone, each in their own way: no control is like them.
+        return replace(candidate, state="unclear") if is_small or evidence.has_copies else candidate
 
     def _share_beside_controls(self, candidate: Beside, original: Beside) -> Check:
         """The share from what rows have moved beyond their controls."""

@@ -33,6 +33,7 @@ class Evidence:
     - `answers`: margins of every label of the forgotten rows; `None` where a row has no one class.
     - `further`: the same asked in other ways, by name (`asking.WAYS`), each of test rows as well.
     - `retain_error`: share of wrong answers on retained rows; empty where they are not at hand.
+    - `has_copies`: retained rows hold copies of forgotten ones.
     """
 
     margins: Float[Tensor, "S T"]
@@ -43,6 +44,7 @@ class Evidence:
     answers: Float[Tensor, "S T C"] | None = None
     further: Mapping[str, Channel] = field(default_factory=dict)
     retain_error: Float[Tensor, " Q"] = EMPTY
+    has_copies: bool = False
 
     @staticmethod
     def of(networks: Iterable[Trained], split: Split, recipe: Recipe | None = None) -> "Evidence":
@@ -67,6 +69,7 @@ class Evidence:
             answers=answers(group, split.forget),
             further=asked(group, split, recipe),
             retain_error=errors["retain"],
+            has_copies=bool(split.request.copies),
         )
 
     def __len__(self) -> int:
@@ -115,17 +118,23 @@ class Evidence:
             further={name: one.select(networks) for name, one in self.further.items()},
         )
 
-    def with_rows_moved(self, original: "Evidence", retrained: "Evidence", rows: Bool[Tensor, " T"]) -> "Evidence":
+    def with_rows_moved(
+        self, original: "Evidence", retrained: "Evidence", rows: Bool[Tensor, " T"], share: float = 1.0
+    ) -> "Evidence":
         """What these networks would answer if they knew some rows as the original does.
 
         The original's own answers, which differ from network to network, moved by what these networks differ from
         retrained ones anyway.
+
+        **Arguments:**
+
+        - `share`: how much of the way to the original.
         """
 
         def moved(ours: Tensor, known: Tensor, unknown: Tensor) -> Tensor:
             mask = rows.reshape(-1, *[1] * (ours.ndim - 2))
-            there = known[torch.arange(len(ours)) % len(known)]
-            return torch.where(mask, there + ours.mean(dim=0) - unknown.mean(dim=0), ours)
+            there = known[torch.arange(len(ours)) % len(known)] + ours.mean(dim=0) - unknown.mean(dim=0)
+            return torch.where(mask, share * there + (1 - share) * ours, ours)
 
         found = replace(self, margins=moved(self.margins, original.margins, retrained.margins))
         if self.answers is not None and original.answers is not None and retrained.answers is not None:

@@ -208,6 +208,13 @@ def _standardised(both: Channel, match: _Match, S: int) -> tuple[Float64[Tensor,
     return found[0], found[1]
 
 
+def alike(references: Channel, labels: Int64[Tensor, " T"]) -> float:
+    """The mean correlation of two forgotten rows over retrained networks, beyond their controls: 0 alone, 1 as one."""
+    T = len(labels)
+    beyond = references.rows - _Match.of(references).beside(references.controls)
+    return (_clumping(beyond, labels, 0) ** 2 - 1) / max(1, T - 1)
+
+
 def _clumping(answers: Float64[Tensor, "N T C"], labels: Int64[Tensor, " T"], S: int) -> float:
     r"""How much further a mean over these rows strays than over as many that know nothing of each other.
 
