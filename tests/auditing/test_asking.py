@@ -53,8 +53,9 @@ def test_more_training_on_retained_rows_is_that_of_each_network_by_itself(norm):
     group, split = networks(3, norm=norm), problem()
     if norm:  # running statistics of their own, which a common program would take from the first
         for i, one in enumerate(group):
-            one.model[1].running_mean += i
+            one.model.get_buffer("1.running_mean").add_(i)
     found = module.after_retained_rows(group, split, RECIPE)
+    assert found is not None
     for i, one in enumerate(group):
         alone = fit(replace(one, init=one.weights), split.retain, RECIPE.but(epochs=module.EPOCHS), seed=0)
         expected = margins_by_label(alone.predict(split.forget).double())
@@ -65,6 +66,7 @@ def test_more_training_on_retained_rows_is_that_of_each_network_by_itself(norm):
 def test_a_network_that_bursts_when_it_is_taught_is_asked_as_it_is():
     group, split = networks(2), problem()
     found = module.after_retained_rows(group, split, RECIPE.but(lr=1e30))
+    assert found is not None
     torch.testing.assert_close(found.rows, module.answers(group, split.forget))
 
 
@@ -88,7 +90,12 @@ def test_a_probe_sees_what_a_changed_head_hides():
         w[-27:] = 0.1 * torch.randn(27, generator=torch.Generator().manual_seed(1))
         hidden.append(one.at(w))
     before, after = (module.probed(each, split) for each in (group, hidden))
-    assert not torch.allclose(module.answers(group, split.forget), module.answers(hidden, split.forget), atol=0.1)
+    plain = [module.answers(each, split.forget) for each in (group, hidden)]
+    assert before is not None
+    assert after is not None
+    assert plain[0] is not None
+    assert plain[1] is not None
+    assert not torch.allclose(plain[0], plain[1], atol=0.1)
     torch.testing.assert_close(before.rows, after.rows)
 
 

@@ -111,11 +111,10 @@ def test_the_least_p_is_that_of_counting(seed):
     heights = torch.randn(40, 3, generator=torch.Generator().manual_seed(seed), dtype=float64).abs()
     p = [[sum(heights[k, j] >= heights[i, j] for k in range(40)) / 40 for j in range(3)] for i in range(40)]
     # Lowest first; among equals the one with the smaller product of all.
-    least = [(min(line), np.prod(line)) for line in p]
-    lower = sum(one[0] < least[0][0] - 1e-12 for one in least)
-    equal = [one[1] for one in least if abs(one[0] - least[0][0]) <= 1e-12]
-    lower += sum(product <= least[0][1] * (1 + 1e-9) for product in equal)
-    assert module._least_p(heights) == pytest.approx(lower / 40)
+    least = [(float(min(line)), float(np.prod([float(one) for one in line]))) for line in p]
+    lower = [one for one in least if one[0] < least[0][0] - 1e-12]
+    equal = [one for one in least if abs(one[0] - least[0][0]) <= 1e-12 and one[1] <= least[0][1] * (1 + 1e-9)]
+    assert module._least_p(heights) == pytest.approx(len(lower + equal) / 40)
 
 
 def test_the_highest_in_many_ways_comes_before_the_highest_in_one():

@@ -134,7 +134,8 @@ def _head(
     inputs: Float[Tensor, "N d"], labels: Tensor, C: int
 ) -> Callable[[Float[Tensor, "M d"]], Float[Tensor, "M C"]]:
     """Ridge regression of the labels on what enters the last layer, with an intercept."""
-    centre, spread = inputs.mean(dim=0), inputs.std(dim=0).mean().clamp(min=1e-12)
+    centre = inputs.mean(dim=0)
+    spread = inputs.std(dim=0).mean().clamp(min=1e-12)
     x = (inputs - centre) / spread
     y = one_hot(labels, C).double()
     middle = y.mean(dim=0)
