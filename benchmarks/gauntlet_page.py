@@ -4,6 +4,7 @@
 """
 
 import json
+import re
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.common import Flags, Place
-from benchmarks.gauntlet_candidates import CHEATS, HONEST, UNSEEN
+from benchmarks.gauntlet_candidates import CHEATS, HONEST, SEEDS, UNSEEN
 
 from spotlessnet.core.intervals import clopper_pearson
 
@@ -41,11 +42,13 @@ Row = dict[str, Any]
 Rows = Sequence[Row]
 
 
-def take_over(run: Path) -> None:
-    """The rows of a run without what is the same in all of them."""
-    found = [json.loads(line) for line in run.read_text(encoding="utf-8").splitlines()]
+def take_over(runs: Sequence[Path]) -> None:
+    """The rows of one or several runs, without what is the same in all of them."""
+    found = [json.loads(line) for run in runs for line in run.read_text(encoding="utf-8").splitlines()]
     fields = ("setting", "used_for", "audit", "candidate", "method", "outcome", "file", "could_hide", "forgotten_rows")
-    rows: list[Row] = [{"about": {name: found[0][name] for name in ("command", "machine", "seeds")}}]
+    # Where rows were written to is of no use elsewhere.
+    commands = sorted({re.sub(r"--out \S+", "--out FILE", row["command"]) for row in found})
+    rows: list[Row] = [{"about": {"commands": commands, "machine": found[0]["machine"], "seeds": SEEDS}}]
     rows += [{name: row[name] for name in fields if name in row} for row in found]
     ROWS.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
@@ -126,9 +129,10 @@ def summary(rows: Rows) -> str:
         f"a kept example or tenth passed in {_told(judged, KEPT[:2], 'forgotten')}, beside a statement that none could "
         f"have in {wrong} of {of} ({_limits(wrong, of)})",
     ]
+    audits = Counter((row["setting"], row["candidate"]) for row in judged).values()
     conditions = (
-        f"{', '.join(sorted(sets))}; {', '.join(sorted(kinds))}; up to 400 examples, 8 seeds, no network in two audits "
-        "of a cell"
+        f"{', '.join(sorted(sets))}; {', '.join(sorted(kinds))}; up to 400 examples, {SEEDS} seeds, {min(audits)} to "
+        f"{max(audits)} audits of a network in a setting, none of which share networks"
     )
     return (
         f"In {len(settings)} settings on {len(sets)} data sets that were not used for choosing the test ({conditions}) "
@@ -173,12 +177,13 @@ def _slashed(rows: Rows) -> str:
 
 def made(rows: Rows) -> str:
     """The section of the page."""
-    return "\n\n".join([summary(rows), by_candidate(rows), by_setting(rows), by_method(rows)])
+    methods = [by_method(rows)] if any(row["method"] for row in rows) else []
+    return "\n\n".join([summary(rows), by_candidate(rows), by_setting(rows), *methods])
 
 
 def main() -> None:
     flags = Flags(__doc__)
-    flags.add_argument("--rows", type=Path, help="the rows of a run, which replace those that are kept")
+    flags.add_argument("--rows", type=Path, nargs="+", help="the rows of runs, which replace those that are kept")
     given = flags.parse_args()
     if given.rows is not None:
         take_over(given.rows)
