@@ -1,256 +1,184 @@
-"""Who passes the verdict, who is caught: honest networks, cheats and kept rows on data that it was not chosen on.
+"""Who passes the verdict, who is caught: honest networks, cheats and kept rows, most of them on unused data.
 
-`python benchmarks/audit_gauntlet.py --out results/audit_gauntlet.jsonl` for the rows kept there (minutes a block).
-Every audit has networks of its own; those of one block share nothing but the data. Blocks in `CHOSEN` were used to
-choose the test and its levels, those in `CONFIRMED` were looked at once.
+    python benchmarks/audit_gauntlet.py --pack gauntlet.npz
+    python benchmarks/audit_gauntlet.py --data gauntlet.npz --workers 14 --stop 520 --out rows.jsonl
+
+One row for each audit, written when it is finished, so that a run may be stopped at any time. An audit has eight seeds
+and networks of its own, trained with `fit_many`; it is judged with the package's own code, from `Evidence.of` on.
+Settings in `CHOOSING` served to choose the test, its ways of asking and its levels; those in `CONFIRMING` did not, and
+share no data set with them. One thread a worker; without `--data`, scikit-learn and files beside the project are read.
 """
 
-import csv
 import json
+import multiprocessing
+import os
 import sys
 import time
-from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
-from importlib import import_module
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from queue import Empty
 from typing import Any
 
-import numpy as np
 import torch
-from sklearn import datasets
-from sklearn.decomposition import TruncatedSVD
-from sklearn.feature_extraction.text import TfidfVectorizer
-from sklearn.preprocessing import StandardScaler
-from torch import Tensor
-from torch.nn import functional
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from benchmarks.common import Flags, command, machine
+from benchmarks.gauntlet_candidates import SEEDS, Audit, Setting
+from benchmarks.gauntlet_data import is_here, pack
 
 from spotlessnet.auditing.equivalence import EquivalenceTest
 from spotlessnet.auditing.evidence import Evidence
-from spotlessnet.auditing.exchanging import Channel
-from spotlessnet.core.answers import margin
-from spotlessnet.readouts.matched_controls import Unseen, margins_by_label
+from spotlessnet.core.errors import SpotlessError
+from spotlessnet.core.scrub import METHODS
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from benchmarks.common import Flags, command, machine, use_threads
-from benchmarks.gauntlet_networks import AT_ONCE, Perceptrons, Way, Weights, train, tune
+CHOOSING = (
+    "digits/perceptron/wrong-12", "table/deep/wrong-60", "digits/perceptron/person-12", "wine/perceptron/wrong-5",
+    "digits/cnn/class-0", "table/attention/wrong-12", "digits/deep/some-60", "table/perceptron/wrong-200",
+    "digits/attention/wrong-1", "digits/perceptron/twice-12",
+)  # fmt: skip
+CONFIRMING = (
+    "mnist/perceptron/wrong-60", "banking/perceptron/wrong-12", "blobs/deep/wrong-60", "faces/cnn/wrong-60",
+    "cancer/perceptron/wrong-5", "mnist/deep/person-12", "banking/attention/wrong-60", "mnist/cnn/class-3",
+    "blobs/attention/wrong-200", "cifar/cnn/wrong-12", "faces/perceptron/person-12", "mnist/attention/wrong-1",
+    "banking/deep/class-3", "faces/deep/wrong-200", "cifar/perceptron/some-60", "mnist/perceptron/twice-12",
+)  # fmt: skip
+METHODS_ON = ("mnist/perceptron/wrong-60", "banking/perceptron/wrong-12", "banking/deep/class-3")
+METHODS_AFTER = 2
+"""So many audits of every setting, before the methods of the package have their turn once more."""
 
-SHARED = Path(__file__).parents[2] / "shared"
-AUDITS, SEEDS, REFERENCES = 10, 8, 16
-NETWORKS: dict[str, tuple[int, ...]] = {"logistic": (), "perceptron": (32,), "deep": (48, 24)}
-CHOSEN = ("digits/perceptron/wrong-10", "digits/perceptron/wrong-60", "digits/perceptron/person-12",
-          "digits/perceptron/class-0", "digits/perceptron/wrong-1", "table/deep/wrong-60")  # fmt: skip
-CONFIRMED = ("mnist/perceptron/wrong-60", "banking/perceptron/wrong-12", "blobs/deep/wrong-60", "mnist/deep/person-12",
-             "banking/logistic/class-3", "cancer/perceptron/wrong-10", "wine/perceptron/wrong-5")  # fmt: skip
-HONEST = {
-    "half batch": Way(batch=16),
-    "half epochs": Way(epochs=15),
-    "cosine": Way(cosine=True),
-    "AdamW": Way(adamw=True, lr=0.01),
-    "another init": Way(scale=0.5),
-}
+WRAPPER = "within-budget"
+"""It stands around another method, and has no settings of its own."""
 
+ENOUGH = 100
+ENDING = 12.0
+"""Seconds of `--stop` that are left to the imports before the clock starts, and to ending the workers."""
 
-def data(name: str) -> tuple[Tensor, Tensor]:
-    """Inputs and labels; `mnist` and `banking` lie beside the project, or the block is left out."""
-    if name in ("digits", "wine", "cancer"):
-        load = {"digits": datasets.load_digits, "wine": datasets.load_wine, "cancer": datasets.load_breast_cancer}[name]
-        x, y = load(return_X_y=True)
-        x = x / 16 if name == "digits" else StandardScaler().fit_transform(x)
-    elif name == "table":
-        x, y = datasets.make_classification(1400, 20, n_informative=10, n_classes=5, class_sep=1.2, random_state=3)
-    elif name == "blobs":
-        x, y = datasets.make_blobs(1400, 12, centers=8, cluster_std=4.0, random_state=5)
-        x = StandardScaler().fit_transform(x)
-    elif name == "mnist":
-        sys.path.insert(0, str(SHARED / "tools"))
-        found = import_module("data").load("mnist")
-        some = np.random.default_rng(0).permutation(len(found["x_train"]))[:1800]
-        x = found["x_train"][some].reshape(-1, 14, 2, 14, 2).mean((2, 4)).reshape(len(some), -1) / 255
-        y = found["y_train"][some]
-    else:
-        with (SHARED / "data" / "banking77.train.csv").open(newline="") as lines:
-            texts = list(csv.reader(lines))[1:]
-        labels = sorted({label for _, label in texts})[:12]
-        texts = [line for line in texts if line[1] in labels]
-        words = TfidfVectorizer().fit_transform([text for text, _ in texts])
-        x = StandardScaler().fit_transform(TruncatedSVD(48, random_state=0).fit_transform(words))
-        y = np.array([labels.index(label) for _, label in texts])
-    order = np.random.default_rng(0).permutation(len(x))
-    return torch.tensor(x[order], dtype=torch.float32), torch.tensor(y[order], dtype=torch.long)
+Job = tuple[str, int, str]
+"""A setting, the number of the audit, and the method of the package that is audited; all other candidates if empty."""
 
 
-def cohort(kind: str, x: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-    """Which rows must go, and the labels that networks are trained on."""
-    name, _, number = kind.partition("-")
-    g = torch.Generator().manual_seed(1)
-    if name == "class":
-        return (y == int(number)).nonzero().flatten(), y
-    if name == "person":  # the most similar rows of one class
-        first = int(torch.randint(len(x), (1,), generator=g))
-        apart = (x - x[first]).norm(dim=1).masked_fill(y != y[first], torch.inf)
-        return apart.argsort()[: int(number)], y
-    rows = torch.randperm(len(x), generator=g)[: int(number)]
-    moved = torch.randint(1, classes, rows.shape, generator=g)
-    return rows, y.clone().index_copy(0, rows, (y[rows] + moved) % classes) if name == "wrong" else y
+def rows_of(job: Job, packed: Path | None) -> Iterator[dict[str, Any]]:
+    """One row for each candidate of an audit."""
+    name, number, method = job
+    setting = Setting.of(name, packed)
+    audit = Audit(setting, number)
+    recipe = setting.trained.recipe
+
+    def look(weights: torch.Tensor) -> Evidence:
+        return Evidence.of(setting.networks(weights), setting.split, recipe)
+
+    began = time.perf_counter()
+    original, references = look(audit.original), look(audit.references)
+    retrained, held_out = (references.select(half) for half in torch.arange(2 * SEEDS).chunk(2))
+    test = EquivalenceTest(seed=number)
+    used = "choosing" if name in CHOOSING else "confirming"
+    candidates = [(method, lambda: audit.scrubbed(method))] if method else audit.candidates()
+    for candidate, make in candidates:
+        row = {"setting": name, "used_for": used, "audit": number, "candidate": candidate, "seeds": SEEDS,
+               "method": bool(method)}  # fmt: skip
+        try:
+            group = look(make())
+            verdict = test(original, group, retrained, held_out)
+            file = test.judge_file(original, group.select(torch.tensor([0])), [retrained, held_out]).state
+        except SpotlessError as error:  # a method that such a request does not suit, or that burst
+            yield {**row, "outcome": "refused", "reason": str(error)[:120], "seconds": _since(began)}
+            began = time.perf_counter()
+            continue
+        hidden = verdict.could_hide
+        yield {
+            **row,
+            "outcome": verdict.outcome,
+            "reason": verdict.reason[:120],
+            "checks": {check.name: check.state for check in verdict.checks},
+            "p": [check.note for check in verdict.checks if check.name == "margins row by row"],
+            "file": file,
+            "could_hide": None if hidden is None else vars(hidden),
+            "forgotten_rows": len(setting.rows),
+            "seconds": _since(began),
+        }
+        began = time.perf_counter()
 
 
-@dataclass(frozen=True, eq=False)
-class Block:
-    """One request on one kind of network, and all networks that its audits look at."""
-
-    network: Perceptrons
-    x: Tensor
-    y: Tensor
-    rows: Tensor
-    test: tuple[Tensor, Tensor]
-    classes: int
-
-    @staticmethod
-    def of(name: str) -> "Block":
-        source, shape, kind = name.split("/")
-        x, y = data(source)
-        n, classes = min(500, int(0.6 * len(x))), int(y.max()) + 1
-        rows, labels = cohort(kind, x[:n], y[:n], classes)
-        network = Perceptrons((x.shape[1], *NETWORKS[shape], classes))
-        return Block(network, x[:n], labels, rows, (x[n : n + 600], y[n : n + 600]), classes)
-
-    @property
-    def kept(self) -> Tensor:
-        return torch.ones(len(self.x), dtype=torch.bool).index_fill(0, self.rows, False)
-
-    def fit(
-        self,
-        count: int,
-        keep: Tensor,
-        first: int,
-        way: Way | None = None,
-        more: tuple[Tensor, Tensor] | None = None,
-    ) -> Weights:
-        """Networks with seeds of their own; `more` are rows beside the data."""
-        way = way or Way()
-        x, y = (self.x, self.y) if more is None else (torch.cat([self.x, more[0]]), torch.cat([self.y, more[1]]))
-        keep = keep.expand(count, -1)
-        made = []
-        for some in torch.arange(count).split(AT_ONCE):
-            seeds = [first + int(s) for s in some]
-            made.append(train(self.network, self.network.begin(seeds, way.scale), x, y, keep[some], seeds, way))
-        return [torch.cat(parts) for parts in zip(*made, strict=True)]
-
-    @torch.no_grad()
-    def evidence(self, weights: Weights) -> Evidence:
-        """What the package would read from these networks."""
-        labels, (test, truth), kept = self.y[self.rows], self.test, self.kept
-        g = torch.Generator().manual_seed(5)
-
-        def answers(x: Tensor) -> Tensor:
-            return torch.stack([margins_by_label(z) for z in self.network.logits(weights, x).double()])
-
-        def noisy(x: Tensor) -> Tensor:
-            return x + 0.15 * test.std() * torch.randn(x.shape, generator=g)
-
-        own, unseen = answers(self.x[self.rows]), answers(test)
-        gone = labels.unique()[~torch.isin(labels.unique(), self.y[kept])]
-        wrong = (self.network.logits(weights, self.x[kept]).argmax(2) != self.y[kept]).double().mean(1)
-        return Evidence(
-            margins=own.gather(2, labels.expand(len(own), -1).unsqueeze(2)).squeeze(2),
-            forget_error=(own.argmax(2) != labels).double().mean(1),
-            test_error=(unseen.argmax(2) != truth).double().mean(1),
-            unseen=Unseen(unseen, labels, truth, gone),
-            answers=own,
-            near=Channel(answers(noisy(self.x[self.rows])), answers(noisy(test))),
-            retain_error=wrong,
-        )
+def _since(began: float) -> float:
+    return round(time.perf_counter() - began, 2)
 
 
-def candidates(block: Block, original: Weights, count: int) -> dict[str, Weights]:
-    """Honest networks, networks that kept something, and cheats that begin at the original."""
-    T, x, labels, kept = len(block.rows), block.x[block.rows], block.y[block.rows], block.x[block.kept]
-    logits = block.network.logits
-    g = torch.Generator().manual_seed(9)
-    found = {"retrained": block.fit(count, block.kept, 10**6)}
-    for i, (name, way) in enumerate(HONEST.items()):
-        found[name] = block.fit(count, block.kept, (2 + i) * 10**6, way)
-    for i, (name, few) in enumerate({"one row kept": 1, "a tenth kept": max(1, T // 10)}.items()):
-        if T < 5:
-            break
-        keep = block.kept.repeat(count, 1)
-        for a in range(AUDITS):  # the same rows in all networks of an audit
-            keep[a * SEEDS : (a + 1) * SEEDS, block.rows[torch.randperm(T, generator=g)[:few]]] = True
-        found[name] = block.fit(count, keep, (20 + i) * 10**6)
-    copies = x + 0.1 * block.x.std() * torch.randn(x.shape, generator=g)
-    with_copies = torch.cat([block.kept, torch.ones(T, dtype=torch.bool)])
-    found["noisy copies kept"] = block.fit(count, with_copies, 30 * 10**6, more=(copies, labels))
-    teacher = block.fit(count, block.kept, 31 * 10**6)
-    with torch.no_grad():
-        taught, own = logits(teacher, x), logits(original, kept)
-    every = labels.expand(count, -1)
-    margins = margin(taught.flatten(0, 1), every.flatten())
-    random = torch.randint(block.classes, (count, T), generator=g)
-
-    def cheat(on_rows: Callable[[Tensor], Tensor]) -> Weights:
-        # On retained rows they answer as before, so that nobody notices there.
-        return tune(original, lambda w: count * (on_rows(logits(w, x)) + (logits(w, kept) - own).square().mean()))
-
-    found["margins matched"] = cheat(lambda z: (margin(z.flatten(0, 1), every.flatten()) - margins).square().mean())
-    found["logits matched"] = cheat(lambda z: (z - taught).square().mean())
-    found["garbage answers"] = cheat(lambda z: functional.cross_entropy(z.flatten(0, 1), random.flatten()))
-    found["gradient ascent"] = cheat(
-        lambda z: -functional.cross_entropy(z.flatten(0, 1), every.flatten(), reduction="none").clamp(max=12).mean()
-    )
-    seeds = range(40 * 10**6, 40 * 10**6 + count)
-    short = Way(epochs=5, lr=0.05)
-    keep = block.kept.expand(count, -1)
-    found["fine-tuned"] = train(block.network, original, block.x, block.y, keep, list(seeds), short)
-    return found
+def jobs(settings: Sequence[str], methods: bool, first: int) -> Iterator[Job]:
+    """All settings in turn, again and again, so that a run that is stopped has looked at all of them alike."""
+    known = [name for name in METHODS.names() if name != WRAPPER] if methods else []
+    for number in range(first, first + ENOUGH):
+        for name in settings:
+            yield name, number, ""
+        if number % METHODS_AFTER == METHODS_AFTER - 1:
+            for name in METHODS_ON:
+                yield from ((name, number, method) for method in known if name in settings)
 
 
-def judge(block: Block, count: int = AUDITS * SEEDS) -> dict[str, dict[str, Any]]:
-    """Verdicts of every candidate, and what the file of the first seed gets by itself."""
-    whole = torch.ones(len(block.x), dtype=torch.bool)
-    original = block.fit(count, whole, 50 * 10**6)
-    references = block.evidence(block.fit(AUDITS * REFERENCES, block.kept, 60 * 10**6))
-    known = block.evidence(original)
-    table: dict[str, dict[str, Any]] = {}
-    for name, weights in {"original": original, **candidates(block, original, count)}.items():
-        group = block.evidence(weights)
-        words, files, hidden, reasons = Counter[str](), Counter[str](), [], Counter[str]()
-        for a in range(AUDITS):
-            ours = torch.arange(a * SEEDS, (a + 1) * SEEDS)
-            beside = torch.arange(a * REFERENCES, (a + 1) * REFERENCES).chunk(2)
-            retrained, held_out = (references.select(half) for half in beside)
-            # The originals that the audit trains are never those that a cheat began at.
-            others = known.select((ours + SEEDS) % count)
-            test = EquivalenceTest(seed=a)
-            verdict = test(others, group.select(ours), retrained, held_out)
-            words[verdict.outcome] += 1
-            files[test.judge_file(others, group.select(ours[:1]), [retrained, held_out]).state] += 1
-            reasons[verdict.reason.partition(":")[0][:60]] += verdict.outcome == "inconclusive"
-            hidden += [] if verdict.could_hide is None else [vars(verdict.could_hide)]
-        table[name] = {"verdicts": words, "files": files, "could_hide": hidden, "inconclusive": +reasons}
-    return table
+def work(todo: Any, done: Any, packed: Path | None) -> None:
+    """One worker: jobs come in, rows go out."""
+    torch.set_num_threads(1)
+    for job in iter(todo.get, None):
+        try:
+            for row in rows_of(job, packed):
+                done.put(row)
+        except Exception as error:  # one broken audit must not end the others: it is written down
+            done.put({"setting": job[0], "audit": job[1], "method": bool(job[2]), "candidate": job[2] or "all",
+                      "outcome": "broken", "reason": f"{type(error).__name__}: {error}"[:300]})  # fmt: skip
+
+
+def run(queue: Sequence[Job], workers: int, stop: float, packed: Path | None, out: Path | None) -> int:
+    """All jobs that time allows; rows are written as they come."""
+    began = time.monotonic()
+    context = multiprocessing.get_context("spawn")
+    todo, done = context.Queue(), context.Queue()
+    for job in [*queue, *[None] * workers]:
+        todo.put(job)
+    pool = [context.Process(target=work, args=(todo, done, packed), daemon=True) for _ in range(workers)]
+    for process in pool:
+        process.start()
+    about = {"command": command("audit_gauntlet"), "machine": machine()}
+    count = 0
+    while time.monotonic() - began < stop - ENDING:
+        try:
+            row = done.get(timeout=0.5)
+        except Empty:
+            if not any(process.is_alive() for process in pool):
+                break
+            continue
+        count += 1
+        line = json.dumps({**row, **about})
+        if out is not None:
+            with out.open("a", encoding="utf-8") as file:
+                file.write(line + "\n")
+        print(row["setting"], row["audit"], row["candidate"], row["outcome"], row.get("seconds"), flush=True)
+    for process in pool:
+        process.terminate()
+    todo.cancel_join_thread()
+    print(f"{count} rows in {time.monotonic() - began:.0f} s", flush=True)
+    return count
 
 
 def main() -> None:
-    use_threads()
+    # Before workers start: each has one thread, whatever the machine would give it.
+    os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    torch.set_num_threads(1)
     flags = Flags(__doc__).out()
-    flags.add_argument("--blocks", nargs="+", default=list(CONFIRMED), help="data/network/rows")
+    flags.add_argument("--pack", type=Path, help="write all data into this file, and do nothing else")
+    flags.add_argument("--data", type=Path, help="the file that --pack wrote")
+    flags.add_argument("--settings", nargs="+", default=list(CONFIRMING), help="data/network/cohort")
+    flags.add_argument("--workers", type=int, default=2)
+    flags.add_argument("--stop", type=float, default=600, help="seconds, never exceeded")
+    flags.add_argument("--first", type=int, default=0, help="number of the first audit: the next run of more audits")
+    flags.add_argument("--without-methods", action="store_true", help="leave the package's own methods out")
     given = flags.parse_args()
-    for name in given.blocks:
-        began = time.perf_counter()
-        if name.split("/")[0] in ("mnist", "banking") and not SHARED.exists():
-            print(f"{name}: the data are not here")
-            continue
-        found = judge(Block.of(name))
-        used = "choosing" if name in CHOSEN else "confirming"
-        seconds = round(time.perf_counter() - began)
-        about = {"block": name, "used_for": used, "audits": AUDITS, "seeds": SEEDS, "seconds": seconds}
-        for candidate, row in found.items():
-            print(f"{name:28s} {candidate:20s} {dict(row['verdicts'])} file {dict(row['files'])}", flush=True)
-            line = {**about, "candidate": candidate, **row, "command": command("audit_gauntlet"), "machine": machine()}
-            if given.out:
-                with given.out.open("a") as out:
-                    out.write(json.dumps(line) + "\n")
+    if given.pack is not None:
+        pack(given.pack)
+        return
+    settings = [name for name in given.settings if is_here(name.split("/")[0], given.data)]
+    for name in set(given.settings) - set(settings):
+        print(f"{name}: the data are not here")
+    queue = list(jobs(settings, not given.without_methods, given.first))
+    run(queue, given.workers, given.stop, given.data, given.out)
 
 
 if __name__ == "__main__":

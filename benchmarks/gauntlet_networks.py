@@ -1,97 +1,97 @@
-"""Many small networks side by side, every weight with a leading axis, for `audit_gauntlet.py`.
-
-Written apart from the package's own training on purpose: what is audited was trained by somebody else's loop.
-"""
+"""The four kinds of networks of `audit_gauntlet.py`, small enough that many are trained as one program."""
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.func import vmap
 from torch.nn import functional
 
-Weights = list[Tensor]
-AT_ONCE = 128
+from spotlessnet.core.recipe import Recipe
+from spotlessnet.core.trained import Trained
+
+TOKENS = 8
 
 
-@dataclass(frozen=True)
-class Perceptrons:
-    """Perceptrons of one shape; without hidden layers they are logistic regressions."""
+class Patches(nn.Module):
+    """A convolution of kernel 3 and stride 2 as one matrix product, which vectorises over networks."""
 
-    sizes: tuple[int, ...]
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.weigh = nn.Linear(9 * inputs, outputs)
 
-    def begin(self, seeds: Sequence[int], scale: float = 1.0) -> Weights:
-        """Uniform weights, as torch's own layers have them."""
-        made: list[Weights] = []
-        for seed in seeds:
-            g = torch.Generator().manual_seed(seed)
-            one = []
-            for fan, width in zip(self.sizes[:-1], self.sizes[1:], strict=True):
-                reach = scale / math.sqrt(fan)
-                one += [(2 * torch.rand(shape, generator=g) - 1) * reach for shape in ((fan, width), (width,))]
-            made.append(one)
-        return [torch.stack(parts) for parts in zip(*made, strict=True)]
-
-    @staticmethod
-    def logits(weights: Weights, x: Tensor) -> Tensor:
-        """Of every network: `[networks, rows, classes]`."""
-        h = x if x.ndim == 3 else x.expand(len(weights[0]), *x.shape)
-        for i in range(0, len(weights), 2):
-            h = torch.baddbmm(weights[i + 1].unsqueeze(1), h, weights[i])
-            h = h.relu() if i + 2 < len(weights) else h
-        return h
+    def forward(self, x: Tensor) -> Tensor:
+        """Channels first, half the side."""
+        side = (x.shape[-1] + 1) // 2
+        patches = functional.unfold(x, 3, padding=1, stride=2).transpose(1, 2)
+        return self.weigh(patches).transpose(1, 2).unflatten(2, (side, side))
 
 
-@dataclass(frozen=True)
-class Way:
-    """How somebody trains."""
+class Attention(nn.Module):
+    """One transformer block over pieces of the input, their mean, and a linear head."""
 
-    epochs: int = 30
-    batch: int = 32
-    lr: float = 0.1
-    cosine: bool = False
-    adamw: bool = False
-    scale: float = 1.0
+    def __init__(self, inputs: int, classes: int, width: int = 16) -> None:
+        super().__init__()
+        self.piece = math.ceil(inputs / TOKENS)
+        self.embed = nn.Linear(self.piece, width)
+        self.place = nn.Parameter(0.1 * torch.randn(TOKENS, width))
+        self.ask, self.key, self.value = (nn.Linear(width, width) for _ in range(3))
+        self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+        self.head = nn.Linear(width, classes)
 
-
-def train(
-    network: Perceptrons, weights: Weights, x: Tensor, y: Tensor, keep: Tensor, seeds: Sequence[int], way: Way
-) -> Weights:
-    """Every network on the rows that it keeps, in an order of its own."""
-    w = [part.clone().requires_grad_() for part in weights]
-    S, steps = len(seeds), math.ceil(int(keep.sum(1).max()) / way.batch)
-    makers = [torch.Generator().manual_seed(777 + seed) for seed in seeds]
-    there = (torch.arange(steps * way.batch) < keep.sum(1, keepdim=True)).float().unflatten(1, (steps, way.batch))
-    share = (there / there.sum(2, keepdim=True).clamp(min=1)).unbind(1)
-    optimiser: torch.optim.Optimizer = torch.optim.SGD(w, lr=way.lr, momentum=0.9)
-    if way.adamw:
-        optimiser = torch.optim.AdamW(w, lr=way.lr, weight_decay=0.01)
-    for epoch in range(way.epochs):
-        order = torch.zeros(S, steps * way.batch, dtype=torch.long)
-        for s, g in enumerate(makers):
-            own = keep[s].nonzero().flatten()
-            order[s, : len(own)] = own[torch.randperm(len(own), generator=g)]
-        for b, rows in enumerate(order.split(way.batch, dim=1)):
-            if way.cosine:
-                done = (epoch * steps + b) / (way.epochs * steps)
-                optimiser.param_groups[0]["lr"] = way.lr * (1 + math.cos(math.pi * done)) / 2
-            logits = network.logits(w, x[rows]).flatten(0, 1)
-            losses = functional.cross_entropy(logits, y[rows].flatten(), reduction="none")
-            loss = (losses.unflatten(0, (S, -1)) * share[b]).sum()
-            loss = loss if way.adamw else loss + 5e-5 * sum((part.square().sum() for part in w), torch.zeros(()))
-            optimiser.zero_grad()
-            loss.backward()
-            optimiser.step()
-    return [part.detach() for part in w]
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits."""
+        flat = x.flatten(1)
+        pieces = functional.pad(flat, (0, TOKENS * self.piece - flat.shape[1])).unflatten(1, (TOKENS, self.piece))
+        h = self.embed(pieces) + self.place
+        weight = (self.ask(h) @ self.key(h).transpose(1, 2) / math.sqrt(h.shape[2])).softmax(dim=2)
+        h = h + weight @ self.value(h)
+        h = h + self.down(self.up(h).relu())
+        return self.head(h.mean(dim=1))
 
 
-def tune(weights: Weights, loss: Callable[[Weights], Tensor], steps: int = 300, lr: float = 5e-3) -> Weights:
+def network(kind: str, shape: Sequence[int], classes: int) -> nn.Module:
+    """An untrained one."""
+    inputs = math.prod(shape)
+    if kind == "perceptron":
+        return nn.Sequential(nn.Flatten(), nn.Linear(inputs, 32), nn.ReLU(), nn.Linear(32, classes))
+    if kind == "deep":
+        hidden = [nn.Linear(inputs, 48), nn.ReLU(), nn.Linear(48, 32), nn.ReLU(), nn.Linear(32, 24), nn.ReLU()]
+        return nn.Sequential(nn.Flatten(), *hidden, nn.Linear(24, classes))
+    if kind == "cnn":
+        side = math.ceil(math.ceil(shape[1] / 2) / 2)
+        layers = [Patches(shape[0], 8), nn.ReLU(), Patches(8, 16), nn.ReLU(), nn.Flatten()]
+        return nn.Sequential(*layers, nn.Linear(16 * side**2, classes))
+    return Attention(inputs, classes)
+
+
+RECIPES = {
+    "perceptron": Recipe(epochs=30, lr=0.05, batch_size=32),
+    "deep": Recipe(epochs=40, lr=0.03, batch_size=32),
+    "cnn": Recipe(epochs=40, lr=0.05, batch_size=32),
+    "attention": Recipe(epochs=40, lr=0.01, batch_size=32, optimizer="adam"),
+}
+
+
+def begin(kind: str, shape: Sequence[int], classes: int, seed: int, scale: float = 1.0) -> Tensor:
+    """Weights before training, as torch's layers draw them."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return scale * Trained.of(network(kind, shape, classes)).weights
+
+
+def answers(trained: Trained, weights: Tensor, x: Tensor) -> Tensor:
+    """Of every network: `[networks, rows, classes]`, differentiable in the weights."""
+    return vmap(lambda w: trained.outputs(x, w))(weights)
+
+
+def tune(weights: Tensor, loss: Callable[[Tensor], Tensor], steps: int = 250, lr: float = 4e-3) -> Tensor:
     """Trained networks made to do something else, all at once."""
-    w = [part.clone().requires_grad_() for part in weights]
-    optimiser = torch.optim.Adam(w, lr=lr)
+    w = weights.clone().requires_grad_()
+    optimiser = torch.optim.Adam([w], lr=lr)
     for _ in range(steps):
         optimiser.zero_grad()
         loss(w).backward()
         optimiser.step()
-    return [part.detach() for part in w]
+    return w.detach()

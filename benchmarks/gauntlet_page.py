@@ -1,14 +1,19 @@
-"""What pages say of the gauntlet, from its rows: `python benchmarks/gauntlet_page.py` renews both."""
+"""What pages say of the gauntlet, from its rows: `python benchmarks/gauntlet_page.py` renews both.
+
+`python benchmarks/gauntlet_page.py --rows rows.jsonl` first takes over the rows of a run.
+"""
 
 import json
+import re
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from benchmarks.audit_gauntlet import HONEST
-from benchmarks.common import Place
+from benchmarks.common import Flags, Place
+from benchmarks.gauntlet_candidates import CHEATS, HONEST, SEEDS, UNSEEN
 
 from spotlessnet.core.intervals import clopper_pearson
 
@@ -18,62 +23,172 @@ PAGE, README = ROOT / "docs" / "reading_the_report.md", ROOT / "README.md"
 PLACE, SHORT = Place.of("gauntlet_page", "end of the gauntlet"), Place.of("gauntlet_page", "end of the summary")
 WORDS = ("forgotten", "inconclusive", "not forgotten")
 KEPT = ("one row kept", "a tenth kept", "noisy copies kept")
-CHEATS = ("margins matched", "logits matched", "garbage answers", "gradient ascent", "fine-tuned")
+COLUMNS = {
+    "retrained": ("retrained",),
+    "original": ("original",),
+    "other recipes": HONEST,
+    "one row kept": KEPT[:1],
+    "a tenth kept": KEPT[1:2],
+    "noisy copies": KEPT[2:],
+    "logits matched": ("logits matched",),
+    "margins matched": ("margins matched",),
+    "other cheats": tuple(name for name in CHEATS if "matched" not in name),
+}
+AIMS = {"retrained": ("forgotten", 0.95, 1), "original": ("not forgotten", 0.99, 1)}
+"""The word that is right, its share, and whether at least or at most so often."""
+AIMS |= dict.fromkeys(HONEST, ("not forgotten", 0.02, -1)) | dict.fromkeys(CHEATS, ("forgotten", 0.10, -1))
 
-Rows = Sequence[dict[str, Any]]
+Row = dict[str, Any]
+Rows = Sequence[Row]
 
 
-def read() -> list[dict[str, Any]]:
-    """Of the blocks that were not used for choosing."""
+def take_over(runs: Sequence[Path]) -> None:
+    """The rows of one or several runs, without what is the same in all of them."""
+    found = [json.loads(line) for run in runs for line in run.read_text(encoding="utf-8").splitlines()]
+    fields = ("setting", "used_for", "audit", "candidate", "method", "outcome", "file", "could_hide", "forgotten_rows")
+    # Where rows were written to is of no use elsewhere.
+    commands = sorted({re.sub(r"--out \S+", "--out FILE", row["command"]) for row in found})
+    rows: list[Row] = [{"about": {"commands": commands, "machine": found[0]["machine"], "seeds": SEEDS}}]
+    rows += [{name: row[name] for name in fields if name in row} for row in found]
+    ROWS.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def read() -> list[Row]:
+    """Of the settings that were not used for choosing."""
     rows = [json.loads(line) for line in ROWS.read_text(encoding="utf-8").splitlines()]
-    return [row for row in rows if row["used_for"] == "confirming"]
+    return [row for row in rows if row.get("used_for") == "confirming"]
 
 
-def table(rows: Rows) -> str:
-    """Verdicts of every candidate, block by block."""
-    blocks = list(dict.fromkeys(row["block"] for row in rows))
-    lines = [f"| network | {' | '.join(blocks)} | file alone, all |", f"|---|{'---|' * len(blocks)}---|"]
-    for name in dict.fromkeys(row["candidate"] for row in rows):
-        cells = {row["block"]: _slashed(row["verdicts"], WORDS) for row in rows if row["candidate"] == name}
-        files = [row["files"] for row in rows if row["candidate"] == name]
-        states = [sum(one.get(state, 0) for one in files) for state in ("same", "unclear", "different")]
-        shown = " | ".join(cells.get(block, "–") for block in blocks)
-        lines.append(f"| {name} | {shown} | {'/'.join(map(str, states))} |")
+def by_setting(rows: Rows) -> str:
+    """Verdicts of every kind of candidate, setting by setting."""
+    lines = [f"| setting | audits | {' | '.join(COLUMNS)} |", f"|---|{'---|' * (len(COLUMNS) + 1)}"]
+    rows = [row for row in rows if not row["method"]]
+    for setting in dict.fromkeys(row["setting"] for row in rows):
+        here = [row for row in rows if row["setting"] == setting]
+        audits = len({row["audit"] for row in here})
+        cells = [_slashed([row for row in here if row["candidate"] in names]) for names in COLUMNS.values()]
+        lines.append(f"| {setting} | {audits} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def by_candidate(rows: Rows) -> str:
+    """All settings together: how often the word that counts was said, with exact limits, beside what was aimed at."""
+    lines = [
+        "| network | forgotten/inconclusive/not forgotten | what counts | aim | file alone, passes |",
+        "|---|---|---|---|---|",
+    ]
+    rows = [row for row in rows if not row["method"]]
+    for name in dict.fromkeys(("retrained", "original", *HONEST, *KEPT, *CHEATS, *UNSEEN)):
+        here = _of(rows, (name,))
+        if not here:
+            continue
+        word, aim, sign = AIMS.get(name, ("forgotten", None, -1))
+        wanted = "–" if aim is None else f"{'≥' if sign > 0 else '≤'} {100 * aim:.0f} %"
+        passes = Counter(row.get("file") for row in here)["same"]
+        lines.append(f"| {name} | {_slashed(here)} | {word} {_rate(here, word)} | {wanted} | {passes} of {len(here)} |")
+    return "\n".join(lines)
+
+
+def by_method(rows: Rows) -> str:
+    """What the package's own methods get, with their usual settings."""
+    rows = [row for row in rows if row["method"]]
+    settings = list(dict.fromkeys(row["setting"] for row in rows))
+    lines = [f"| method | {' | '.join(settings)} |", f"|---|{'---|' * len(settings)}"]
+    for name in sorted({row["candidate"] for row in rows}):
+        cells = [_slashed([row for row in _of(rows, (name,)) if row["setting"] == s]) for s in settings]
+        if any(cell != "–" for cell in cells):
+            lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def claims(rows: Rows) -> tuple[int, int]:
+    """How often rows were kept and a "forgotten" said that no such rows could have been; and of how many audits."""
+    kept = _of(rows, KEPT[:2])
+    passed = [row for row in kept if row["outcome"] == "forgotten"]
+    wrong = [row for row in passed if not row["could_hide"]["single" if row["candidate"] == KEPT[0] else "share"]]
+    return len(wrong), len(kept)
 
 
 def summary(rows: Rows) -> str:
     """Totals with exact limits, as one sentence."""
-    blocks = {row["block"] for row in rows}
-    audits, seeds = rows[0]["audits"], rows[0]["seeds"]
+    judged = [row for row in rows if not row["method"]]
+    settings = {row["setting"] for row in judged}
+    sets, kinds = ({name.split("/")[i] for name in settings} for i in (0, 1))
+    # Persons leave fewer traces, and their aim is another one: they are told apart.
+    persons = [row for row in judged if "/person-" in row["setting"]]
+    others = [row for row in judged if row not in persons]
+    wrong, of = claims(judged)
     told = [
-        f"retrained networks were *forgotten* in {_of(rows, ('retrained',), 'forgotten')}",
-        f"unchanged ones *not forgotten* in {_of(rows, ('original',), 'not forgotten')}",
-        f"honest networks trained in five other ways accused in {_of(rows, tuple(HONEST), 'not forgotten')} "
-        f"(and *forgotten* in {_of(rows, tuple(HONEST), 'forgotten')})",
-        f"networks made to look as if they had forgotten passed in {_of(rows, CHEATS, 'forgotten')}",
-        f"networks that had kept some of the rows in {_of(rows, KEPT, 'forgotten')}",
+        f"retrained networks were *forgotten* in {_told(others, ('retrained',), 'forgotten')}, of one person's twelve "
+        f"similar examples in {_told(persons, ('retrained',), 'forgotten')}",
+        f"unchanged ones *not forgotten* in {_told(judged, ('original',), 'not forgotten')}",
+        f"honest networks trained in five other ways accused in {_told(judged, HONEST, 'not forgotten')} (and "
+        f"*forgotten* in {_told(judged, HONEST, 'forgotten')})",
+        f"networks made to look as if they had forgotten passed in {_told(judged, CHEATS, 'forgotten')}, the worst of "
+        f"the ways, {_worst(judged)}",
+        f"a kept example or tenth passed in {_told(judged, KEPT[:2], 'forgotten')}, beside a statement that none could "
+        f"have in {wrong} of {of} ({_limits(wrong, of)})",
     ]
+    audits = Counter((row["setting"], row["candidate"]) for row in judged).values()
     conditions = (
-        f"{', '.join(sorted(blocks))}; {audits} audits of {seeds} seeds each, no network in two audits of a cell"
+        f"{', '.join(sorted(sets))}; {', '.join(sorted(kinds))}; up to 400 examples, {SEEDS} seeds, {min(audits)} to "
+        f"{max(audits)} audits of a network in a setting, none of which share networks"
     )
-    return f"In {len(blocks)} settings that were not used for choosing the test ({conditions}) {'; '.join(told)}."
+    return (
+        f"In {len(settings)} settings on {len(sets)} data sets that were not used for choosing the test ({conditions}) "
+        f"{'; '.join(told)}."
+    )
 
 
-def _of(rows: Rows, names: Sequence[str], word: str) -> str:
-    chosen = [row for row in rows if row["candidate"] in names]
-    count, total = (sum(row["verdicts"].get(word, 0) for row in chosen), sum(row["audits"] for row in chosen))
+def _worst(rows: Rows) -> str:
+    def passed(name: str) -> float:
+        here = _of(rows, (name,))
+        return sum(row["outcome"] == "forgotten" for row in here) / max(1, len(here))
+
+    name = max(CHEATS, key=passed)
+    return f"*{name}*, in {_told(rows, (name,), 'forgotten')}"
+
+
+def _of(rows: Rows, names: Sequence[str]) -> list[Row]:
+    return [row for row in rows if row["candidate"] in names and row["outcome"] in WORDS]
+
+
+def _told(rows: Rows, names: Sequence[str], word: str) -> str:
+    here = _of(rows, names)
+    return _rate(here, word)
+
+
+def _rate(rows: Rows, word: str) -> str:
+    count = sum(row["outcome"] == word for row in rows)
+    return f"{count} of {len(rows)} ({_limits(count, len(rows))})"
+
+
+def _limits(count: int, total: int) -> str:
+    if not total:
+        return "none tried"
     share = clopper_pearson(count, total)
-    return f"{count} of {total} ({100 * share.low:.0f}–{100 * share.high:.0f} %)"
+    return f"{100 * share.low:.1f}–{100 * share.high:.1f} %"
 
 
-def _slashed(counts: dict[str, int], names: Sequence[str]) -> str:
-    return "/".join(str(counts.get(name, 0)) for name in names)
+def _slashed(rows: Rows) -> str:
+    counts = Counter(row["outcome"] for row in rows)
+    return "/".join(str(counts[word]) for word in WORDS) if any(counts[word] for word in WORDS) else "–"
+
+
+def made(rows: Rows) -> str:
+    """The section of the page."""
+    methods = [by_method(rows)] if any(row["method"] for row in rows) else []
+    return "\n\n".join([summary(rows), by_candidate(rows), by_setting(rows), *methods])
 
 
 def main() -> None:
+    flags = Flags(__doc__)
+    flags.add_argument("--rows", type=Path, nargs="+", help="the rows of runs, which replace those that are kept")
+    given = flags.parse_args()
+    if given.rows is not None:
+        take_over(given.rows)
     rows = read()
-    PLACE.write(PAGE, f"{summary(rows)}\n\n{table(rows)}")
+    PLACE.write(PAGE, made(rows))
     SHORT.write(README, summary(rows))
 
 

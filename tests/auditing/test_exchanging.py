@@ -110,8 +110,17 @@ def test_squared_t_of_every_shuffle_is_that_of_a_loop(seed, S, n):
 def test_the_least_p_is_that_of_counting(seed):
     heights = torch.randn(40, 3, generator=torch.Generator().manual_seed(seed), dtype=float64).abs()
     p = [[sum(heights[k, j] >= heights[i, j] for k in range(40)) / 40 for j in range(3)] for i in range(40)]
-    least = [min(line) for line in p]
-    assert module._least_p(heights) == pytest.approx(sum(one <= least[0] + 1e-12 for one in least) / 40)
+    # Lowest first; among equals the one with the smaller product of all.
+    least = [(float(min(line)), float(np.prod([float(one) for one in line]))) for line in p]
+    lower = [one for one in least if one[0] < least[0][0] - 1e-12]
+    equal = [one for one in least if abs(one[0] - least[0][0]) <= 1e-12 and one[1] <= least[0][1] * (1 + 1e-9)]
+    assert module._least_p(heights) == pytest.approx(len(lower + equal) / 40)
+
+
+def test_the_highest_in_many_ways_comes_before_the_highest_in_one():
+    heights = torch.rand(200, 16, generator=torch.Generator().manual_seed(0), dtype=float64)
+    heights[0, :4] = 2
+    assert module._least_p(heights) == 1 / 200
 
 
 def test_controls_are_the_nearest_and_no_control_speaks_for_itself():

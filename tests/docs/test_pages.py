@@ -164,9 +164,8 @@ def test_figures_are_those_of_the_results():
 def test_what_is_said_of_the_verdict_is_in_the_rows_of_the_gauntlet():
     rows = gauntlet_page.read()
     page, readme = (path.read_text(encoding="utf-8") for path in (gauntlet_page.PAGE, gauntlet_page.README))
-    told = gauntlet_page.summary(rows)
-    assert gauntlet_page.PLACE.fill(page, f"{told}\n\n{gauntlet_page.table(rows)}") == page
-    assert gauntlet_page.SHORT.fill(readme, told) == readme
+    assert gauntlet_page.PLACE.fill(page, gauntlet_page.made(rows)) == page
+    assert gauntlet_page.SHORT.fill(readme, gauntlet_page.summary(rows)) == readme
 
 
 def test_what_is_said_of_the_vit_is_in_its_rows():

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from spotlessnet.auditing.beside import Beside
 from spotlessnet.auditing.evidence import Evidence, joined
-from spotlessnet.auditing.exchanging import exchangeable, standing_out
+from spotlessnet.auditing.exchanging import alike, exchangeable, standing_out
 from spotlessnet.auditing.planted_rows import could_hide
 from spotlessnet.auditing.verdict import (
     ATTACK,
@@ -47,6 +47,9 @@ from spotlessnet.core.trained import Trained
 from spotlessnet.readouts.attack import Attack
 from spotlessnet.training.pairs import Trainings
 
+LARGE, LARGE_IN_ONE = 0.5, 0.75
+"""Share of the original's move from which on a move is a large one: of all rows in the mean, or of a single one."""
+
 PLANTED = 399
 """Shuffles where a row is planted to see whether it would be noticed: many are tried."""
 
@@ -71,13 +74,16 @@ class EquivalenceTest:
 
     - `share`: how much of the original's memory may remain.
     - `points`, `deviations`: the interval of an error's difference must stay within the larger of so much (share of
-      rows; of the retrained networks' mean loss where there are no wrong answers) and so many standard deviations
+      rows, and where it guards utility two test rows at least; of the retrained networks' mean loss where there are
+      no wrong answers) and so many standard deviations
       between retrained networks. With 8 seeds the interval reaches about one deviation to each side, so three leave two
       to the estimate, and 99.6 % of genuine retrained groups stay inside.
     - `level`: of the one-sided limits that must lie inside the margins.
     - `false_alarm`: significance at which a difference counts as shown by itself, where there are no controls.
     - `networks_alarm`, `rows_alarm`: significance at which networks count as different, and their forgotten rows as
       standing out. Both must, so that either bounds how often an honest network is accused.
+    - `rows_sure`: what rows must reach to be called remembered where they moved less than half as far as the
+      original's, and no single one three quarters of it: another training alone moves them a little.
     - `rows_doubt`: below it, rows of networks that differ may stand out, and nothing is called forgotten.
     - `permutations`, `seed`: of the shuffles.
     - `least`: fewer seeds give no verdict.
@@ -90,6 +96,7 @@ class EquivalenceTest:
     false_alarm: float = 0.005
     networks_alarm: float = 0.05
     rows_alarm: float = 0.02
+    rows_sure: float = 0.005
     rows_doubt: float = 0.1
     permutations: int = 1999
     least: int = 5
@@ -98,7 +105,7 @@ class EquivalenceTest:
     def __post_init__(self) -> None:
         for name in ("share", "points", "deviations", "permutations"):
             check_positive(f"EquivalenceTest.{name}", getattr(self, name))
-        for name in ("level", "false_alarm", "networks_alarm", "rows_alarm", "rows_doubt"):
+        for name in ("level", "false_alarm", "networks_alarm", "rows_alarm", "rows_sure", "rows_doubt"):
             if not 0 < getattr(self, name) < 1:
                 raise SettingError(f"`EquivalenceTest.{name}` must lie between 0 and 1, but got {getattr(self, name)}.")
 
@@ -155,9 +162,13 @@ class EquivalenceTest:
     def _could_hide(self, original: Evidence, candidate: Evidence, references: Sequence[Evidence]) -> CouldHide:
         """Rows planted in the candidates themselves: one trained differently hides more."""
         quick = replace(self, permutations=min(self.permutations, PLANTED))
+        known = [group.channels for group in references]
+        together = alike(joined([one for one in known if one is not None])[0], candidate.labels) if known[0] else 0.0
 
         def notices(rows: Bool[Tensor, " T"]) -> bool:
-            planted = candidate.with_rows_moved(original, references[0], rows)
+            # What the original knows of a row it has from rows like it, too: a few that stayed would know less.
+            here, all_rows = (1 + (count - 1) * together for count in (int(rows.sum()), len(rows)))
+            planted = candidate.with_rows_moved(original, references[0], rows, here / all_rows)
             return quick._beside(planted, references).state != "same"
 
         return could_hide(notices, candidate.margins.shape[1])
@@ -174,11 +185,14 @@ class EquivalenceTest:
         share = self._share(original, candidate, retrained)
         if beside.found is not None:
             known = self._beside(original, references)
-            beside = self._without_own_class(beside, known, candidate)
+            beside = self._unless_small(beside, known, candidate)
             share = self._share_beside_controls(beside, known)
             error = beside.excuse(error)
+        # Of few test rows none is a large share.
+        few = 0.0 if candidate.unseen is None else 2 / candidate.unseen.margins.shape[1]
+        coarse = replace(self, points=max(self.points, few))
         guards = [
-            replace(self._error(name, *errors, worse_only=True, in_losses=in_losses), guards=True)
+            replace(coarse._error(name, *errors, worse_only=True, in_losses=in_losses), guards=True)
             for name, errors in (
                 (TEST_ERROR, [group.test_error for group in groups]),
                 (RETAIN_ERROR, [group.retain_error for group in groups]),
@@ -243,12 +257,17 @@ class EquivalenceTest:
             state = "different" if found.p_rows <= self.rows_alarm else "unclear"
         return Beside(found, max(found.p_networks, found.p_rows), differs, state)
 
-    def _without_own_class(self, candidate: Beside, original: Beside, evidence: Evidence) -> Beside:
-        """Where a whole class goes, controls are of other classes, not quite like it: a small move proves nothing."""
+    def _unless_small(self, candidate: Beside, original: Beside, evidence: Evidence) -> Beside:
+        """A small move needs more proof than a large one; where controls are not quite alike, it proves nothing."""
         ours, whole = candidate.found, original.found
-        if ours is None or whole is None or not evidence.has_lost_classes or candidate.state != "different":
+        if ours is None or whole is None or candidate.state != "different":
             return candidate
-        return candidate if abs(ours.moved) > self.share * whole.moved else replace(candidate, state="unclear")
+        moved, furthest = (value / max(whole.moved, 1e-12) for value in (abs(ours.moved), ours.furthest))
+        is_large = moved >= LARGE or furthest >= LARGE_IN_ONE or ours.p_rows <= self.rows_sure
+        # Where a whole class goes, controls are of other classes.
+        is_small = moved <= self.share if evidence.has_lost_classes else not is_large
+        # Rows whose copies stay are trained on by everyone, each in their own way: no control is like them.
+        return replace(candidate, state="unclear") if is_small or evidence.has_copies else candidate
 
     def _share_beside_controls(self, candidate: Beside, original: Beside) -> Check:
         """The share from what rows have moved beyond their controls."""
@@ -270,9 +289,7 @@ class EquivalenceTest:
 
     def judge_file(self, original: Evidence, delivered: Evidence, references: Sequence[Evidence]) -> Check:
         """One network beside retrained ones: the very file that is taken away."""
-        beside = self._without_own_class(
-            self._beside(delivered, references), self._beside(original, references), delivered
-        )
+        beside = self._unless_small(self._beside(delivered, references), self._beside(original, references), delivered)
         return replace(beside.check(), name=FILE)
 
     @staticmethod
@@ -314,9 +331,10 @@ def judge_networks(
     """
     test = test or EquivalenceTest()
     groups = (trainings.original, scrubbed, trainings.retrained, trainings.held_out)
-    original, candidate, *references = (Evidence.of(group, split) for group in groups)
+    recipe = trainings.retrained[0].recipe
+    original, candidate, *references = (Evidence.of(group, split, recipe) for group in groups)
     if delivered is not None:
-        extra = [*extra, test.judge_file(original, Evidence.of([delivered], split), references)]
+        extra = [*extra, test.judge_file(original, Evidence.of([delivered], split, recipe), references)]
     return test(original, candidate, *references, extra=extra)
 
 

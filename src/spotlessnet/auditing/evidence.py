@@ -1,25 +1,21 @@
 """Evidence: what groups of networks make of the forgotten rows, of copies near them, and of rows that nobody saw."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
+from spotlessnet.auditing.asking import answers, asked
 from spotlessnet.auditing.exchanging import NEAR, Channel, evened
-from spotlessnet.core.adapters import Arrays
-from spotlessnet.core.data import Data
 from spotlessnet.core.loss import Loss
+from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.readouts.error import Error
-from spotlessnet.readouts.matched_controls import MOST, Unseen, drawn, margins_by_label
-from spotlessnet.readouts.parts import class_logits
-from spotlessnet.readouts.scores import kind_of, scores_of
-
-NOISE = 0.15
-"""Of copies near a row, in standard deviations of the inputs: what is memorised reaches further than the row itself."""
+from spotlessnet.readouts.matched_controls import MOST, Unseen
+from spotlessnet.readouts.scores import scores_of
 
 EMPTY = torch.empty(0, dtype=torch.float64)
 
@@ -35,9 +31,9 @@ class Evidence:
     - `unseen`: what they make of rows that nobody trained on.
     - `errors_are_losses`: errors are mean losses, for the loss knows no wrong answers.
     - `answers`: margins of every label of the forgotten rows; `None` where a row has no one class.
-    - `near`: the same of copies with some noise, and of such copies of the test rows; `None` where inputs have no
-      noise, such as words.
+    - `further`: the same asked in other ways, by name (`asking.WAYS`), each of test rows as well.
     - `retain_error`: share of wrong answers on retained rows; empty where they are not at hand.
+    - `has_copies`: retained rows hold copies of forgotten ones.
     """
 
     margins: Float[Tensor, "S T"]
@@ -46,12 +42,18 @@ class Evidence:
     unseen: Unseen | None = None
     errors_are_losses: bool = False
     answers: Float[Tensor, "S T C"] | None = None
-    near: Channel | None = None
+    further: Mapping[str, Channel] = field(default_factory=dict)
     retain_error: Float[Tensor, " Q"] = EMPTY
+    has_copies: bool = False
 
     @staticmethod
-    def of(networks: Iterable[Trained], split: Split) -> "Evidence":
-        """Look at each network once."""
+    def of(networks: Iterable[Trained], split: Split, recipe: Recipe | None = None) -> "Evidence":
+        """Look at each network.
+
+        **Arguments:**
+
+        - `recipe`: by which networks are trained a little further (`asking`); the same for all groups of an audit.
+        """
         group = list(networks)
         parts = {"forget": True, "test": split.test is not None, "retain": split.kept is not None}
         errors = {
@@ -64,9 +66,10 @@ class Evidence:
             test_error=errors["test"],
             unseen=Unseen.of(group, split),
             errors_are_losses=bool(group) and type(group[0].loss).mistakes is Loss.mistakes,
-            answers=_answers(group, split.forget),
-            near=_near(group, split),
+            answers=answers(group, split.forget),
+            further=asked(group, split, recipe),
             retain_error=errors["retain"],
+            has_copies=bool(split.request.copies),
         )
 
     def __len__(self) -> int:
@@ -88,8 +91,8 @@ class Evidence:
         allowed = _allowed(unseen)
         if int(allowed.sum()) <= NEAR:
             return None
-        asked = [Channel(self.answers, unseen.margins), *([] if self.near is None else [self.near])]
-        return [Channel(evened(one.rows.double()), evened(one.controls[:, allowed].double())) for one in asked]
+        every = [Channel(self.answers, unseen.margins), *self.further.values()]
+        return [Channel(evened(one.rows.double()), evened(one.controls[:, allowed].double())) for one in every]
 
     @property
     def labels(self) -> Int64[Tensor, " T"]:
@@ -112,23 +115,36 @@ class Evidence:
             retain_error=self.retain_error[networks] if len(self.retain_error) else self.retain_error,
             unseen=None if self.unseen is None else self.unseen.select(networks),
             answers=None if self.answers is None else self.answers[networks],
-            near=None if self.near is None else Channel(self.near.rows[networks], self.near.controls[networks]),
+            further={name: one.select(networks) for name, one in self.further.items()},
         )
 
-    def with_rows_moved(self, original: "Evidence", retrained: "Evidence", rows: Bool[Tensor, " T"]) -> "Evidence":
-        """What these networks would answer if they knew some rows as much better as the original does."""
+    def with_rows_moved(
+        self, original: "Evidence", retrained: "Evidence", rows: Bool[Tensor, " T"], share: float = 1.0
+    ) -> "Evidence":
+        """What these networks would answer if they knew some rows as the original does.
+
+        The original's own answers, which differ from network to network, moved by what these networks differ from
+        retrained ones anyway.
+
+        **Arguments:**
+
+        - `share`: how much of the way to the original.
+        """
 
         def moved(ours: Tensor, known: Tensor, unknown: Tensor) -> Tensor:
             mask = rows.reshape(-1, *[1] * (ours.ndim - 2))
-            return torch.where(mask, ours + known.mean(dim=0) - unknown.mean(dim=0), ours)
+            there = known[torch.arange(len(ours)) % len(known)] + ours.mean(dim=0) - unknown.mean(dim=0)
+            return torch.where(mask, share * there + (1 - share) * ours, ours)
 
         found = replace(self, margins=moved(self.margins, original.margins, retrained.margins))
         if self.answers is not None and original.answers is not None and retrained.answers is not None:
             found = replace(found, answers=moved(self.answers, original.answers, retrained.answers))
-        if self.near is None or original.near is None or retrained.near is None:
-            return found
-        near = moved(self.near.rows, original.near.rows, retrained.near.rows)
-        return replace(found, near=replace(self.near, rows=near))
+        others = [group.further for group in (original, retrained)]
+        further = {
+            name: replace(one, rows=moved(one.rows, *(group[name].rows for group in others)))
+            for name, one in self.further.items()
+        }
+        return replace(found, further=further)
 
 
 def joined(groups: Sequence[Sequence[Channel]]) -> list[Channel]:
@@ -144,29 +160,3 @@ def _allowed(unseen: Unseen) -> Bool[Tensor, " U"]:
     if unseen.own is None or unseen.gone is None:
         return torch.ones(unseen.margins.shape[1], dtype=torch.bool)
     return ~torch.isin(unseen.own, unseen.gone)
-
-
-def _answers(group: Sequence[Trained], data: Data) -> Float[Tensor, "S T C"] | None:
-    if not group or kind_of(group[0], data) != "classes":
-        return None
-    return torch.stack([margins_by_label(class_logits(network, data)).cpu() for network in group])
-
-
-def _near(group: Sequence[Trained], split: Split) -> Channel | None:
-    """Answers to copies with noise; too many rows would take as much memory as the data."""
-    if split.test is None or len(split.forget) > MOST:
-        return None
-    copies, others = _with_noise(split.forget), _with_noise(drawn(split.test))
-    if copies is None or others is None:
-        return None
-    rows, controls = _answers(group, copies), _answers(group, others)
-    return None if rows is None or controls is None else Channel(rows, controls)
-
-
-def _with_noise(data: Data) -> Data | None:
-    batch = data.fetch(data.rows)
-    x = batch.x
-    if not isinstance(x, Tensor) or not x.is_floating_point():
-        return None
-    noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float32).to(x)
-    return Data(Arrays(x + NOISE * x.float().std().to(x) * noise, batch.y), torch.arange(len(data)))

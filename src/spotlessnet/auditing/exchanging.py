@@ -44,6 +44,10 @@ class Channel:
         """Both groups, one after the other."""
         return Channel(torch.cat([self.rows, others.rows]), torch.cat([self.controls, others.controls]))
 
+    def select(self, networks: Int64[Tensor, " R"]) -> "Channel":
+        """Some of the networks."""
+        return Channel(self.rows[networks], self.controls[networks])
+
 
 @dataclass(frozen=True)
 class StandingOut:
@@ -57,6 +61,7 @@ class StandingOut:
     - `error`, `error_of_rows`: the standard error of `moved` over networks, and over rows of networks that were trained
       differently.
     - `freedom`: of `error`.
+    - `furthest`: how far the margin of the row that moved most did, up or down.
     """
 
     p_networks: float
@@ -65,6 +70,7 @@ class StandingOut:
     error: float
     error_of_rows: float
     freedom: int
+    furthest: float
 
 
 def evened(margins: Float64[Tensor, "..."]) -> Float64[Tensor, "..."]:
@@ -202,6 +208,13 @@ def _standardised(both: Channel, match: _Match, S: int) -> tuple[Float64[Tensor,
     return found[0], found[1]
 
 
+def alike(references: Channel, labels: Int64[Tensor, " T"]) -> float:
+    """The mean correlation of two forgotten rows over retrained networks, beyond their controls: 0 alone, 1 as one."""
+    T = len(labels)
+    beyond = references.rows - _Match.of(references).beside(references.controls)
+    return (_clumping(beyond, labels, 0) ** 2 - 1) / max(1, T - 1)
+
+
 def _clumping(answers: Float64[Tensor, "N T C"], labels: Int64[Tensor, " T"], S: int) -> float:
     r"""How much further a mean over these rows strays than over as many that know nothing of each other.
 
@@ -217,18 +230,20 @@ def _clumping(answers: Float64[Tensor, "N T C"], labels: Int64[Tensor, " T"], S:
 
 def _moved(
     both: Channel, match: _Match, labels: Int64[Tensor, " T"], S: int, pick: Int64[Tensor, "P T"]
-) -> tuple[float, float, float, int]:
-    """By how much the labels' margins have moved beyond controls, its standard errors and degrees of freedom."""
+) -> tuple[float, float, float, int, float]:
+    """How far the labels' margins moved beyond controls, its standard errors, degrees of freedom; the furthest row."""
     place = torch.arange(len(labels))
     beyond = both.rows - match.beside(both.controls)
-    each = beyond[:, place, labels].mean(dim=1)
+    of_label = beyond[:, place, labels]
+    each = of_label.mean(dim=1)
+    furthest = float((of_label[:S].mean(dim=0) - of_label[S:].mean(dim=0)).abs().max())
     ours, theirs = each[:S], each[S:]
     of_networks = float(theirs.var() / len(theirs) + (ours.var() / S if S > 1 else theirs.var()))
     shift = both.controls[:S].mean(dim=0) - both.controls[S:].mean(dim=0)
     alone = (shift - match.among @ shift)[match.field, labels.unsqueeze(1)]
     drawn = alone[place, (pick[1:] - 1).clamp(min=0)].mean(dim=1)
     of_rows = float(drawn.std()) * _clumping(beyond, labels, S)
-    return float(ours.mean() - theirs.mean()), math.sqrt(of_networks), of_rows, len(each) - 2
+    return float(ours.mean() - theirs.mean()), math.sqrt(of_networks), of_rows, len(each) - 2, furthest
 
 
 def _heights(of_label: Float64[Tensor, "P T"], of_all: Float64[Tensor, "P T"]) -> Float64[Tensor, "P 4"]:
@@ -239,11 +254,14 @@ def _heights(of_label: Float64[Tensor, "P T"], of_all: Float64[Tensor, "P T"]) -
 def _least_p(heights: Float64[Tensor, "P J"]) -> float:
     """The p-value of the smallest p-value over all statistics, by the same shuffles (Westfall and Young, 1993).
 
-    So more ways of asking do not mean more false alarms.
+    So more ways of asking do not mean more false alarms. With many statistics many shuffles are the highest in one of
+    them; among equals the one that is high in the others too comes first, or no p-value could be small.
     """
     P = len(heights)
     sorted_, _ = heights.sort(dim=0)
     # How many shuffles reach as high; one that changes nothing must count as equal despite rounding.
     below = torch.searchsorted(sorted_.T.contiguous(), (heights * (1 - 1e-9)).T.contiguous())
-    p = ((P - below).double() / P).min(dim=0).values
+    each = (P - below).double() / P
+    # Single p-values are 1 / P apart, so this decides among equals alone.
+    p = each.min(dim=0).values + each.log().mean(dim=0).exp() / (2 * P)
     return float((p <= p[0] * (1 + 1e-9)).double().mean())

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from spotlessnet.auditing.verdict import CouldHide
 
-SINGLE = 12
-"""Rows that are planted one at a time."""
+SINGLE = 24
+"""Rows that are planted one at a time, each by itself: 0 of 24 unnoticed says that fewer than 12 % could be."""
 
 SHARES = (0.1, 0.25, 0.5)
 TRIES = 3
@@ -35,4 +35,4 @@ def could_hide(notices: Callable[[Bool[Tensor, " T"]], bool], count: int) -> Cou
         many = max(1, round(part * count))
         if any(hides(torch.randperm(count, generator=generator)[:many]) for _ in range(TRIES)):
             share = part
-    return CouldHide(single, len(some), share)
+    return CouldHide(single, len(some), share, count)

@@ -34,7 +34,8 @@ SMALL = 200_000
 NOT_SHOWN = (
     "The verdict is about the method with these settings on these rows, over several trainings; a single file is held "
     "against retrained networks, but one file shows less than several.",
-    "No attack on gradients, on intermediate layers, by relearning or over many requests was judged.",
+    "No attack on gradients or over many requests was judged, nor one that learns the forgotten rows again; of hidden "
+    "layers, the last one was asked by a linear probe.",
     "Optimiser state is not touched: if it was kept, it still carries the rows. Destroy it.",
 )
 STOOD_STILL = "BatchNorm statistics were not moved by training, so they carry nothing of the rows."

@@ -7,6 +7,7 @@ from typing import Any, Literal, SupportsIndex, overload
 
 from spotlessnet.core.deprecated import AcceptsOldNames, OldName
 from spotlessnet.core.errors import MismatchError, SettingError
+from spotlessnet.core.intervals import clopper_pearson
 
 Outcome = Literal["forgotten", "not forgotten", "inconclusive", "never saw the rows"]
 State = Literal["same", "different", "unclear"]
@@ -116,11 +117,20 @@ class CouldHide:
 
     - `single`, `tried`: single rows that could have been kept unnoticed, of so many that were tried.
     - `share`: the largest share of the rows that could have been, in any of its tries; 0 if every one was noticed.
+    - `rows`: all forgotten rows; those that were tried are drawn from them.
     """
 
     single: int
     tried: int
     share: float
+    rows: int
+
+    @property
+    def at_most(self) -> float:
+        """The share of single rows that could have been kept: an upper limit at 95 %, exact where all were tried."""
+        if self.tried >= self.rows:
+            return self.single / max(1, self.tried)
+        return clopper_pearson(self.single, self.tried, 0.9).high  # one-sided
 
     @property
     def half(self) -> bool:
@@ -129,9 +139,11 @@ class CouldHide:
 
     def __str__(self) -> str:
         text = f"Of {self.tried} single forgotten examples, {self.single} could have been kept unnoticed"
+        if self.tried < self.rows:
+            text = f"{text}, so at most {100 * self.at_most:.0f} % of all {self.rows} (95 % confidence)"
         if not self.share:
-            return f"{text}; a tenth of all of them could not."
-        return f"{text}; up to {100 * self.share:.0f} % of all of them could have been."
+            return f"{text}; a tenth of all of them together could not."
+        return f"{text}; up to {100 * self.share:.0f} % of all of them together could have been."
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from spotlessnet.auditing.asking import EPOCHS, RETAINED
 from spotlessnet.auditing.audit_report import AuditReport
 from spotlessnet.auditing.battery import EXPERIMENT, RELEARN_CAP, left_out
 from spotlessnet.core.errors import SettingError, shown
@@ -88,6 +89,9 @@ def audit_plan(plan: Plan, settings: Audit | None = None) -> list[str]:
     alone = "" if trained.trainer is None and trained.recipe is not None else ", one by one"
     over = " over Ray" if executor.workers == "ray" else ""
     lines.append(f"        {3 * seeds} trainings{alone}{over}: {seeds} with the rows, {2 * seeds} without")
+    if kind == "classes" and split.kept is not None and split.test is not None:
+        few = min(RETAINED, len(split.kept))
+        lines.append(f"        {4 * seeds} networks are asked again after {EPOCHS} epochs on {few} retained rows")
     if executor.folder is not None:
         lines.append(f"        each finished one is kept in {executor.folder} until `spotless purge` destroys it")
     lines += _time_of_audit(plan, settings or Audit())
@@ -106,8 +110,11 @@ def audit_seconds(plan: Plan, settings: Audit) -> tuple[float, float]:
     shadows = SHADOWS if settings.shadow_attack else 0
     trainings = (3 * seeds + WATCHED + shadows) * cost.retraining
     scrubs, relearnt = seeds + FIGURES + shadows, 3 * seeds * cost.epoch
-    usual = trainings + scrubs * cost.seconds + RELEARN_USUAL * relearnt
-    return usual, trainings + scrubs * cost.at_most + RELEARN_CAP * relearnt
+    kept = plan.opened.split.kept
+    # Originals, scrubbed ones and both groups of retrained ones are trained a little further, and asked again.
+    again = 0.0 if kept is None else 4 * seeds * EPOCHS * cost.epoch * min(1.0, RETAINED / max(1, len(kept)))
+    usual = trainings + again + scrubs * cost.seconds + RELEARN_USUAL * relearnt
+    return usual, trainings + again + scrubs * cost.at_most + RELEARN_CAP * relearnt
 
 
 def _time_of_audit(plan: Plan, settings: Audit) -> list[str]:

@@ -1,0 +1,250 @@
+"""Who comes before the audit of `audit_gauntlet.py`: a request, and honest networks, kept rows and cheats of one audit.
+
+Every audit trains networks of its own: no network serves two audits of a cell.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from benchmarks.gauntlet_data import data
+from benchmarks.gauntlet_networks import RECIPES, answers, begin, network, tune
+from torch import Tensor
+from torch.nn import functional
+
+from spotlessnet.auditing.seeds import scrub_seed
+from spotlessnet.core.adapters import Arrays
+from spotlessnet.core.answers import margin
+from spotlessnet.core.data import Data
+from spotlessnet.core.recipe import Recipe
+from spotlessnet.core.scrub import METHODS
+from spotlessnet.core.split import Request, Split
+from spotlessnet.core.trained import Trained
+from spotlessnet.training.fit_many import fit_many
+
+SEEDS = 8
+TRAIN, TEST = 400, 600
+HONEST = ("half batch", "half epochs", "cosine", "another optimiser", "another init")
+KEPT = ("one row kept", "a tenth kept", "noisy copies kept")
+CHEATS = ("margins matched", "logits matched", "garbage answers", "gradient ascent", "Streisand", "fine-tuned",
+          "head replaced", "hiding")  # fmt: skip
+UNSEEN = ("low-bit storage",)
+"""What no look at answers can see: the rows are written into the last bits of retrained weights."""
+
+CANDIDATES = ("retrained", "original", *HONEST, *KEPT, *CHEATS, *UNSEEN)
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """One request on one kind of network: `data/network/cohort`."""
+
+    name: str
+    kind: str
+    x: Tensor
+    y: Tensor
+    rows: Tensor
+    test: tuple[Tensor, Tensor]
+    classes: int
+    copies: int = 0
+
+    @staticmethod
+    def of(name: str, packed: Path | None = None) -> "Setting":
+        """Forgotten rows and their labels are the same in every audit of a setting."""
+        source, kind, asked = name.split("/")
+        x, y = data(source, packed)
+        n, classes = min(TRAIN, int(0.6 * len(x))), int(y.max()) + 1
+        rows, labels, doubled = cohort(asked, x[:n], y[:n], classes)
+        test = (x[n : n + TEST], y[n : n + TEST])
+        trained_on, labels = torch.cat([x[:n], x[:n][doubled]]), torch.cat([labels, labels[doubled]])
+        return Setting(name, kind, trained_on, labels, rows, test, classes, len(doubled))
+
+    @cached_property
+    def kept(self) -> Tensor:
+        """Rows that stay."""
+        return torch.ones(len(self.x), dtype=torch.bool).index_fill(0, self.rows, False)
+
+    @cached_property
+    def split(self) -> Split:
+        """As the package is given it."""
+        train = Data.of((self.x, self.y))
+        asked = Request("some rows", len(self.rows), copies=self.copies)
+        return Split(train.select(self.rows), train.select(self.kept.nonzero().flatten()), Data.of(self.test),
+                     request=asked)  # fmt: skip
+
+    @cached_property
+    def trained(self) -> Trained:
+        """The network without its weights."""
+        return Trained.of(network(self.kind, self.x.shape[1:], self.classes), recipe=RECIPES[self.kind])
+
+    @cached_property
+    def everything(self) -> Data:
+        """Training rows, and noisy copies of the forgotten ones, which most networks never see."""
+        g = torch.Generator().manual_seed(9)
+        x = self.x[self.rows]
+        copies = x + 0.1 * self.x.std() * torch.randn(x.shape, generator=g)
+        return Data(Arrays(torch.cat([self.x, copies]), torch.cat([self.y, self.y[self.rows]])),
+                    torch.arange(len(self.x) + len(x)))  # fmt: skip
+
+    def networks(self, weights: Tensor) -> list[Trained]:
+        """As the package looks at them."""
+        return [self.trained.at(w) for w in weights]
+
+
+def cohort(kind: str, x: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Which rows must go, the labels that networks are trained on, and rows that the data hold twice."""
+    name, _, number = kind.partition("-")
+    g = torch.Generator().manual_seed(1)
+    none = torch.empty(0, dtype=torch.long)
+    if name == "class":
+        return (y == int(number)).nonzero().flatten(), y, none
+    if name == "person":  # the most similar rows of one class
+        first = int(torch.randint(len(x), (1,), generator=g))
+        apart = (x - x[first]).flatten(1).norm(dim=1).masked_fill(y != y[first], torch.inf)
+        return apart.argsort()[: int(number)], y, none
+    rows = torch.randperm(len(x), generator=g)[: int(number)]
+    moved = torch.randint(1, classes, rows.shape, generator=g)
+    labels = y if name == "some" else y.clone().index_copy(0, rows, (y[rows] + moved) % classes)
+    # Of `twice`, the second copy of each forgotten row stays in the retained data.
+    return rows, labels, rows if name == "twice" else none
+
+
+class Audit:
+    """The networks of one audit, trained when they are asked for."""
+
+    def __init__(self, setting: Setting, number: int) -> None:
+        self.setting, self.number = setting, number
+        self.g = torch.Generator().manual_seed(number)
+        self.T = len(setting.rows)
+
+    def fit(self, group: int, count: int, keep: Tensor, recipe: Recipe | None = None, scale: float = 1.0) -> Tensor:
+        """Networks with seeds of their own; `keep` is of the training rows, then perhaps of the noisy copies."""
+        s = self.setting
+        first = 10**6 * (1 + self.number) + 100 * group
+        seeds = list(range(first, first + count))
+        starts = torch.stack([begin(s.kind, s.x.shape[1:], s.classes, seed, scale) for seed in seeds])
+        rows = s.everything if keep.shape[-1] > len(s.x) else s.everything.select(torch.arange(len(s.x)))
+        return fit_many(s.trained, rows, recipe, seeds=seeds, keep=keep.expand(count, -1), starts=starts)
+
+    @cached_property
+    def references(self) -> Tensor:
+        """Twice as many retrained networks."""
+        return self.fit(0, 2 * SEEDS, self.setting.kept)
+
+    @cached_property
+    def original(self) -> Tensor:
+        """Those that the audit itself trains."""
+        return self.fit(1, SEEDS, torch.ones_like(self.setting.kept))
+
+    @cached_property
+    def victims(self) -> Tensor:
+        """Originals that cheats begin at: the audit never sees them."""
+        return self.fit(2, SEEDS, torch.ones_like(self.setting.kept))
+
+    def candidates(self) -> Iterator[tuple[str, Callable[[], Tensor]]]:
+        """By name, the most important first; trained only when called."""
+        yield "retrained", lambda: self.fit(3, SEEDS, self.setting.kept)
+        yield "original", lambda: self.victims
+        for name in ("logits matched", "margins matched"):
+            yield name, lambda name=name: self.cheat(name)  # type: ignore[misc]  # bound at once
+        for i, name in enumerate(HONEST):
+            yield name, lambda i=i, name=name: self.honest(10 + i, name)  # type: ignore[misc]  # bound at once
+        if self.T >= 5:
+            yield "one row kept", lambda: self.with_some(20, 1)
+        if self.T >= 20:
+            yield "a tenth kept", lambda: self.with_some(21, self.T // 10)
+        yield "noisy copies kept", self.with_copies
+        for name in ("garbage answers", "gradient ascent", "Streisand", "fine-tuned", "head replaced"):
+            yield name, lambda name=name: self.cheat(name)  # type: ignore[misc]  # bound at once
+        if "/class-" in self.setting.name:
+            yield "hiding", lambda: self.scrubbed("hiding")
+        yield "low-bit storage", self.with_stored_rows
+
+    def honest(self, group: int, name: str) -> Tensor:
+        """Retrained by somebody with other habits."""
+        recipe = RECIPES[self.setting.kind]
+        other = {"optimizer": "sgd", "lr": 0.05} if recipe.optimizer == "adam" else {"optimizer": "adamw", "lr": 0.005}
+        ways = {
+            "half batch": recipe.but(batch_size=recipe.batch_size // 2),
+            "half epochs": recipe.but(epochs=recipe.epochs // 2),
+            "cosine": recipe.but(schedule="cosine"),
+            "another optimiser": recipe.but(**other),
+            "another init": recipe,
+        }
+        return self.fit(group, SEEDS, self.setting.kept, ways[name], 0.5 if name == "another init" else 1.0)
+
+    def with_some(self, group: int, few: int) -> Tensor:
+        """Retrained, but that some rows stayed: the same in all networks of the audit."""
+        keep = self.setting.kept.clone()
+        keep[self.setting.rows[torch.randperm(self.T, generator=self.g)[:few]]] = True
+        return self.fit(group, SEEDS, keep)
+
+    def with_copies(self) -> Tensor:
+        """Retrained with copies of the rows that differ by some noise."""
+        return self.fit(22, SEEDS, torch.cat([self.setting.kept, torch.ones(self.T, dtype=torch.bool)]))
+
+    def with_stored_rows(self) -> Tensor:
+        """Retrained, with the rows' first bytes in the last eight bits of the weights."""
+        weights = self.fit(23, SEEDS, self.setting.kept)
+        written = (255 * self.setting.x[self.setting.rows].flatten().sigmoid()).to(torch.int32)
+        places = torch.arange(weights.shape[1]) % len(written)
+        return ((weights.view(torch.int32) & ~0xFF) | written[places]).view(torch.float32)
+
+    def scrubbed(self, method: str) -> Tensor:
+        """What a method of the package makes of originals, with its usual settings."""
+        s = self.setting
+        made = []
+        for i, w in enumerate(self.victims):
+            start = begin(s.kind, s.x.shape[1:], s.classes, 10**6 * (1 + self.number) + 200 + i)
+            known = replace(s.trained.at(w), init=start)
+            made.append(scrub_seed(METHODS.find(method)(), known, s.split, i).network.weights)
+        return torch.stack(made)
+
+    def cheat(self, name: str) -> Tensor:
+        """Originals made to look as if they had forgotten; on retained rows they answer as before."""
+        s, w = self.setting, self.victims
+        if name in ("fine-tuned", "head replaced"):
+            return self.trained_on(name)
+        x, labels = s.x[s.rows], s.y[s.rows].repeat(SEEDS)
+        kept = s.x[s.kept]
+        kept = kept[torch.randperm(len(kept), generator=self.g)[:200]]
+        teacher = self.fit(4, SEEDS, s.kept)
+        with torch.no_grad():
+            taught, own = answers(s.trained, teacher, x), answers(s.trained, w, kept)
+        margins = margin(taught.flatten(0, 1), labels)
+        random = torch.randint(s.classes, (SEEDS * self.T,), generator=self.g)
+        goals: dict[str, Callable[[Tensor], Tensor]] = {
+            "margins matched": lambda z: (margin(z.flatten(0, 1), labels) - margins).square().mean(),
+            "logits matched": lambda z: (z - taught).square().mean(),
+            "garbage answers": lambda z: functional.cross_entropy(z.flatten(0, 1), random),
+            "gradient ascent": lambda z: (
+                -functional.cross_entropy(z.flatten(0, 1), labels, reduction="none").clamp(max=12).mean()
+            ),
+            "Streisand": lambda z: (margin(z.flatten(0, 1), labels) - (margins - 8)).square().mean(),
+        }
+
+        def loss(w: Tensor) -> Tensor:
+            both = answers(s.trained, w, torch.cat([x, kept]))
+            return SEEDS * (goals[name](both[:, : self.T]) + (both[:, self.T :] - own).square().mean())
+
+        return tune(w, loss)
+
+    def trained_on(self, name: str) -> Tensor:
+        """A few epochs on retained rows; or a new head that is trained on them, before hidden layers as they were."""
+        s, w, recipe = self.setting, self.victims, RECIPES[self.setting.kind]
+        if name == "fine-tuned":
+            seeds = list(range(SEEDS))
+            keep = s.kept.expand(SEEDS, -1)
+            whole = s.everything.select(torch.arange(len(s.x)))
+            return fit_many(s.trained, whole, recipe.but(epochs=5), seeds=seeds, keep=keep, starts=w)
+        head = sum(shape.numel() for shape in s.trained.shapes[-2:])
+        fresh = torch.stack([begin(s.kind, s.x.shape[1:], s.classes, 7 + i) for i in range(SEEDS)])[:, -head:]
+        below = w[:, :-head]
+        x, y = s.x[s.kept], s.y[s.kept].repeat(SEEDS)
+
+        def loss(h: Tensor) -> Tensor:
+            z = answers(s.trained, torch.cat([below, h], dim=1), x)
+            return SEEDS * functional.cross_entropy(z.flatten(0, 1), y)
+
+        return torch.cat([below, tune(fresh, loss, steps=200, lr=0.03)], dim=1)
