@@ -55,6 +55,7 @@ _PLACES = {
     "requests.serving": ("Unlearned",),
     # evidence
     "auditing.run_audit": ("audit",),
+    "auditing.bank": ("Bank",),
     "auditing.forgettable_models": ("audit_forgettable",),
     "auditing.comparison": ("compare",),
     "auditing.shadow_attack": ("u_lira",),
@@ -79,6 +80,7 @@ _HOME = {name: place for place, names in _PLACES.items() for name in names}
 if TYPE_CHECKING:
     # For editors and type checkers, which do not run registries. A registered name that is not here is public too.
     from spotlessnet.auditing.audit_report import AuditReport as AuditReport
+    from spotlessnet.auditing.bank import Bank as Bank
     from spotlessnet.auditing.comparison import compare as compare
     from spotlessnet.auditing.forgettable_models import audit_forgettable as audit_forgettable
     from spotlessnet.auditing.rows import Row as Row
