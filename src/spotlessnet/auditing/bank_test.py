@@ -28,8 +28,9 @@ class BankTest(EquivalenceTest):
     """As `EquivalenceTest`, with groups of different sizes: many scrubbed originals, few references.
 
     What rests on pairs of trainings is not asked: the share is that beyond controls, errors of groups are compared by
-    Welch's interval, and the error on forgotten rows is left to the row test, a finer look at the same answers. The
-    audit is checked with the references themselves: where most of them stand out beside the others, nothing is said.
+    Student's interval of two groups, and the error on forgotten rows is left to the row test, a finer look at the same
+    answers. The audit is checked with the references themselves: where most of them stand out beside the others,
+    nothing is said.
 
     With several `looks`, networks count as different by their wealth (`betting`), which may be looked at after every
     training; all other levels are divided by the number of looks (Bonferroni).
@@ -139,7 +140,9 @@ class BankTest(EquivalenceTest):
 
     def _guard(self, name: str, ours: Tensor, theirs: Tensor, originals: Tensor) -> Check:
         """An error that must not be higher; its margin from the spread of references and originals."""
-        inside, surely = (welch_interval(ours, theirs, level) for level in (2 * self.level - 1, 1 - self.false_alarm))
+        inside, surely = (
+            two_sample_interval(ours, theirs, level) for level in (2 * self.level - 1, 1 - self.false_alarm)
+        )
         # Two or three references alone would give a margin by chance; networks that saw the rows vary as much.
         free = len(theirs) + len(originals) - 2
         spread = math.sqrt(float((len(theirs) - 1) * theirs.var() + (len(originals) - 1) * originals.var()) / free)
@@ -147,13 +150,13 @@ class BankTest(EquivalenceTest):
         return Check(name, self._state(inside, surely, margin, worse_only=True), *inside, margin, guards=True)
 
 
-def welch_interval(a: Tensor, b: Tensor, level: float) -> Interval:
-    """Difference of two means with limits, for groups of their own sizes and variances (Welch 1947)."""
+def two_sample_interval(a: Tensor, b: Tensor, level: float) -> Interval:
+    """Difference of two means with limits, by one variance for both groups: three networks hardly show their own."""
     x, y = a.double().cpu().numpy(), b.double().cpu().numpy()
     gap = float(x.mean() - y.mean())
     if x.std() == 0 and y.std() == 0:
         return Interval(gap, gap, gap)
-    low, high = stats.ttest_ind(x, y, equal_var=False).confidence_interval(level)
+    low, high = stats.ttest_ind(x, y, equal_var=True).confidence_interval(level)
     return Interval(gap, float(low), float(high))
 
 

@@ -21,6 +21,7 @@ from spotlessnet.core.files import write_whole
 from spotlessnet.core.trained import Trained
 from spotlessnet.readouts.scores import scores
 from spotlessnet.store.checkpoints import read_metadata, read_weights, to_bytes
+from spotlessnet.training.batches import mixed
 
 FORMAT = "spotlessnet canaries 1"
 FEWEST = 10
@@ -152,7 +153,8 @@ def canaries(spare: Any, count: int = 60, *, classes: int, seed: int | None = No
     y = few.labels().long()
     if y.ndim != 1 or int(y.min()) < 0 or int(y.max()) >= classes:
         raise DataError(f"Canaries need one label from 0 to {classes - 1} for each row.")
-    draw = torch.Generator().manual_seed(secrets.randbits(63) if seed is None else seed)
+    # Mixed: whoever shuffles the rows by the same seed must not make coins that follow the rows.
+    draw = torch.Generator().manual_seed(secrets.randbits(63) if seed is None else mixed(seed, 0, "canaries"))
     wrong = (y + torch.randint(1, classes, y.shape, generator=draw)) % classes
     coins = torch.randint(2, (count,), generator=draw).bool()
     batch = few.fetch(few.rows)

@@ -14,6 +14,7 @@ from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.scrub import Scrub
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Buffers, Trained, buffers_of
+from spotlessnet.training.batches import mixed
 from spotlessnet.training.many import Executor, train_many
 
 
@@ -47,13 +48,30 @@ class Shadows:
         return len(self.weights)
 
     def split(self, shadow: int) -> Split:
-        """What this shadow must forget, the targets it saw, and what it keeps."""
+        """What this shadow must forget, the targets it saw, and what it keeps.
+
+        One that saw none forgets another row instead: with a single target half of the shadows would else stay as they
+        are, and the attack would find whatever a scrub does to every network.
+        """
         seen, is_target = self.seen[shadow], self._is_target
+        if not bool((seen & is_target).any()):
+            is_target = self._stand_in(shadow)
         return Split(
             forget=self.data.select((seen & is_target).nonzero().squeeze(1)),
             kept=self.data.select((seen & ~is_target).nonzero().squeeze(1)),
             validation=self.validation,
         )
+
+    def _stand_in(self, shadow: int) -> Bool[Tensor, " N"]:
+        """A row that this shadow saw, neither target nor bystander, drawn for it alone."""
+        free = self.seen[shadow] & ~self._is_target
+        free[self.bystanders] = False
+        places = free.nonzero().squeeze(1)
+        if not len(places):
+            raise DataError("There is no other row that a shadow without targets could forget. Name more data.")
+        draw = torch.Generator().manual_seed(mixed(self.seed, shadow, "stand-in"))
+        chosen = places[torch.randint(len(places), (1,), generator=draw)]
+        return torch.zeros(len(self.data), dtype=torch.bool).index_fill(0, chosen, True)
 
     def networks(self, others: Float[Tensor, "S P"] | Sequence[Trained] | None = None) -> Iterator[Trained]:
         """The shadows one by one: as trained, with other weights, or whatever others came of them."""
