@@ -39,6 +39,7 @@ _PLACES = {
     # what can be known at most, beside the bounds, which register
     "bounds.attacker": ("best_accuracy", "true_positives"),
     "bounds.trade_off": ("trade_off",),
+    "methods.mixed_linear": ("epsilon_of_requests",),
     # training, and what it leaves for later requests
     "training.fit": ("fit",),
     "training.fit_many": ("fit_many",),
@@ -142,6 +143,7 @@ if TYPE_CHECKING:
     from spotlessnet.methods import ShortRetrain as ShortRetrain
     from spotlessnet.methods import Variational as Variational
     from spotlessnet.methods import WithinBudget as WithinBudget
+    from spotlessnet.methods.mixed_linear import epsilon_of_requests as epsilon_of_requests
     from spotlessnet.operators.solvers import CG as CG
     from spotlessnet.operators.solvers import Auto as Auto
     from spotlessnet.operators.solvers import Dual as Dual
