@@ -319,8 +319,10 @@ def test_centred_targets_know_their_curvature():
     assert loss.mistakes(target, y[:1]).tolist() == [0.0]
 
 
-def test_epsilon_of_a_sequence_of_requests_bounds_that_of_the_true_gaussians():
+def test_epsilon_of_a_sequence_of_requests_bounds_that_of_the_true_gaussians(monkeypatch):
     """Three requests, each begun at what noise left of the one before: the true distances give less than certified."""
+    # Iterations that stop early leave a residual; the other form solves so small a problem to the last digit.
+    monkeypatch.setattr("spotlessnet.training.mixed.cheaper_form", lambda *_: "primal")
     core, users = core_and_users(4)
     trained = user_network(core, weight_decay=0.05).at(dense_optimum(core, users, 0.05))
     left, releases, true = users, [], []

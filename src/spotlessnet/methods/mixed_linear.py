@@ -138,11 +138,11 @@ def epsilon_of_requests(scrubbed: Sequence[Gaussian], *, delta: float = 1e-5) ->
     r"""The $\varepsilon$ of all releases of a mixed-linear model together, at this $\delta$.
 
     The release after request $t$ is $N(h(u_t), \sigma_t^2 I)$, and retraining with the same noise is
-    $N(u^*_t, \sigma_t^2 I)$ with $\|h(u_t) - u^*_t\| \le \|r_t\| / (N_t\mu)$, wherever the step began. So each is $\|r_t\| /
-    (\sigma_t N_t \mu)$-GDP against retraining, and a sequence of requests, also of ones that were chosen after seeing
-    earlier releases, is $\sqrt{\sum_t \mu_t^2}$-GDP: exactly $(\varepsilon, \delta(\varepsilon))$ (Dong, Roth and Su
-    2022, Theorem 3.2 and Corollary 3.3). It says that releases are as good as retrained and noised ones, not that these
-    are private toward rows that stay.
+    $N(u^*_t, \sigma_t^2 I)$ with $\|h(u_t) - u^*_t\| \le \|r_t\| / (N_t\mu)$, wherever the step began. So each is
+    $\|r_t\| / (\sigma_t N_t \mu)$-GDP against retraining, and a sequence of requests, also of ones that were chosen
+    after seeing earlier releases, is $\sqrt{\sum_t \mu_t^2}$-GDP: exactly $(\varepsilon, \delta(\varepsilon))$
+    (Dong, Roth and Su 2022). It says that releases are as good as retrained and noised ones, not that these are private
+    toward rows that stay.
 
     **Arguments:**
 

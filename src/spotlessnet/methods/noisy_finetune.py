@@ -53,9 +53,9 @@ class NoisyFinetune(Scrub):
     Two runs of these steps on the same batches end at most $D_T$ apart, whatever the network is and wherever in the
     ball they began: one at the network that knew the rows, the other at one that never saw them. So $\sigma$ that makes
     $D_T/\sigma$-GDP an $(\varepsilon, \delta)$ certifies that the first cannot be told from the second. Neither
-    convexity nor smoothness is assumed. The paper adds noise after every step, which hides more; here one noise comes at the end,
-    where it can be secret, so the certificate is the simpler of the two and asks for more noise. With $P$ weights its
-    length is $\sigma\sqrt P$: for large networks this ruins the answers, and that is the known price.
+    convexity nor smoothness is assumed. The paper adds noise after every step, which hides more; here one noise comes
+    at the end, where it can be secret, so the certificate is the simpler of the two and asks for more noise. With $P$
+    weights its length is $\sigma\sqrt P$: for large networks this ruins the answers, and that is the known price.
 
     **Arguments:**
 
