@@ -111,7 +111,9 @@ class BankTest(EquivalenceTest):
             hidden = self._could_hide(original, candidate, [references])
             blocked = HALF_COULD_HIDE if hidden.half else ""
         outcome = "inconclusive" if blocked else outcome
-        return Verdict(outcome, blocked or why(checks), resolution, len(candidate), oracle, power, checks, hidden)
+        reason = blocked or why(checks)
+        seeds, many = len(candidate), len(references)
+        return Verdict(outcome, reason, resolution, seeds, oracle, power, checks, hidden, references=many)
 
     def _in_turn(self, candidate: Evidence, references: Evidence) -> Beside:
         """As `_beside`, with networks told apart by the most that anyone betting on it has ever held."""
