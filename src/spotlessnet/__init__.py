@@ -57,7 +57,7 @@ _PLACES = {
     # evidence
     "auditing.run_audit": ("audit",),
     "auditing.bank": ("Bank",),
-    "auditing.canaries": ("Canaries", "canaries"),
+    "auditing.coin_flips": ("Canaries", "canaries"),
     "auditing.forgettable_models": ("audit_forgettable",),
     "auditing.comparison": ("compare",),
     "auditing.shadow_attack": ("u_lira",),
@@ -83,8 +83,8 @@ if TYPE_CHECKING:
     # For editors and type checkers, which do not run registries. A registered name that is not here is public too.
     from spotlessnet.auditing.audit_report import AuditReport as AuditReport
     from spotlessnet.auditing.bank import Bank as Bank
-    from spotlessnet.auditing.canaries import Canaries as Canaries
-    from spotlessnet.auditing.canaries import canaries as canaries
+    from spotlessnet.auditing.coin_flips import Canaries as Canaries
+    from spotlessnet.auditing.coin_flips import canaries as canaries
     from spotlessnet.auditing.comparison import compare as compare
     from spotlessnet.auditing.forgettable_models import audit_forgettable as audit_forgettable
     from spotlessnet.auditing.rows import Row as Row

@@ -8,7 +8,7 @@ from scipy import stats
 from torch import nn
 
 import spotlessnet as sn
-from spotlessnet.auditing.canaries import Canaries, epsilon_from_guesses
+from spotlessnet.auditing.coin_flips import Canaries, epsilon_from_guesses
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import DataError, SettingError
 from spotlessnet.core.recipe import Recipe

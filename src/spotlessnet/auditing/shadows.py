@@ -53,7 +53,8 @@ class Shadows:
         One that saw none forgets the stand-in of its pair instead, which the other never saw: with a single target half
         of the shadows would else stay as they are, and the attack would find whatever a scrub does to every network.
         """
-        seen, is_target = self.seen[shadow], self._goes(shadow)
+        seen = self.seen[shadow]
+        is_target = self._goes(shadow)
         return Split(
             forget=self.data.select((seen & is_target).nonzero().squeeze(1)),
             kept=self.data.select((seen & ~is_target).nonzero().squeeze(1)),
