@@ -4,6 +4,7 @@ import warnings
 from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -141,7 +142,13 @@ def test_a_request_with_a_bank_says_its_price_and_moves_the_bank_on(tmp_path):
     network = fit(trained, split.whole)
     told: list[str] = []
     how = sn.Audit(bank=tmp_path / "bank")
-    asked = {"test": split.test, "mislabelled": True, "method": "retrain", "audit": how, "progress": False}
+    asked: dict[str, Any] = {
+        "test": split.test,
+        "mislabelled": True,
+        "method": "retrain",
+        "audit": how,
+        "progress": False,
+    }
     first = sn.unlearn(network, split.whole, forget=list(range(8)), out=tmp_path / "first", say=told.append, **asked)
     assert any("11 trainings: 8 with the rows, 3 without" in line for line in told)
     assert first.report is not None
