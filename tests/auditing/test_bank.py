@@ -74,9 +74,12 @@ def test_retraining_passes_and_fine_tuning_does_not_for_three_trainings_each(ban
     trained, split = problem()
     counted: list[int] = []
     many = sn.auditing.bank.train_many
-    monkeypatch.setattr(
-        sn.auditing.bank, "train_many", lambda begun, *a, **k: counted.append(len(begun)) or many(begun, *a, **k)
-    )
+
+    def counting(begun: list[Trained], *rest: Any, **more: Any) -> list[Trained]:
+        counted.append(len(begun))
+        return many(begun, *rest, **more)
+
+    monkeypatch.setattr(sn.auditing.bank, "train_many", counting)
     passed = sn.audit(trained, split, Retrain(), name="retrain", bank=bank)
     caught = sn.audit(trained, split, Finetune(epochs=1, lr=1e-3), name="hardly anything", bank=bank)
     assert counted == [8, 3, 3]  # the bank once, and then a few for every request
