@@ -39,6 +39,7 @@ _PLACES = {
     # what can be known at most, beside the bounds, which register
     "bounds.attacker": ("best_accuracy", "true_positives"),
     "bounds.trade_off": ("trade_off",),
+    "methods.mixed_linear": ("epsilon_of_requests",),
     # training, and what it leaves for later requests
     "training.fit": ("fit",),
     "training.fit_many": ("fit_many",),
@@ -55,6 +56,8 @@ _PLACES = {
     "requests.serving": ("Unlearned",),
     # evidence
     "auditing.run_audit": ("audit",),
+    "auditing.bank": ("Bank",),
+    "auditing.coin_flips": ("Canaries", "canaries"),
     "auditing.forgettable_models": ("audit_forgettable",),
     "auditing.comparison": ("compare",),
     "auditing.shadow_attack": ("u_lira",),
@@ -79,6 +82,9 @@ _HOME = {name: place for place, names in _PLACES.items() for name in names}
 if TYPE_CHECKING:
     # For editors and type checkers, which do not run registries. A registered name that is not here is public too.
     from spotlessnet.auditing.audit_report import AuditReport as AuditReport
+    from spotlessnet.auditing.bank import Bank as Bank
+    from spotlessnet.auditing.coin_flips import Canaries as Canaries
+    from spotlessnet.auditing.coin_flips import canaries as canaries
     from spotlessnet.auditing.comparison import compare as compare
     from spotlessnet.auditing.forgettable_models import audit_forgettable as audit_forgettable
     from spotlessnet.auditing.rows import Row as Row
@@ -137,6 +143,7 @@ if TYPE_CHECKING:
     from spotlessnet.methods import ShortRetrain as ShortRetrain
     from spotlessnet.methods import Variational as Variational
     from spotlessnet.methods import WithinBudget as WithinBudget
+    from spotlessnet.methods.mixed_linear import epsilon_of_requests as epsilon_of_requests
     from spotlessnet.operators.solvers import CG as CG
     from spotlessnet.operators.solvers import Auto as Auto
     from spotlessnet.operators.solvers import Dual as Dual

@@ -1,17 +1,21 @@
 """U-LiRA with real training: a scrub that does nothing is caught, a retrained network passes."""
 
+import math
 import time
 from dataclasses import dataclass, replace
 
 import pytest
 import torch
+from scipy import stats
 
 from spotlessnet.auditing.shadow_attack import attack_shadows, u_lira
-from spotlessnet.auditing.shadows import train_shadows
+from spotlessnet.auditing.shadows import complementary_halves, train_shadows
 from spotlessnet.core.errors import DataError, NeedError, SettingError
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.scrub import Scrub
 from spotlessnet.core.split import Split
+from spotlessnet.readouts.attack import attack_over_models
+from spotlessnet.readouts.lira import held_out_scores
 from spotlessnet.training.fit import fit
 from tests.readouts.problems import Nothing, blobs, digit_network, linear, noisy_digits
 
@@ -138,3 +142,60 @@ def test_sixty_four_shadows_on_digits():
     # One threshold for all rows lets pass what the attack per row catches.
     assert finetuned.forgotten.auc.low > 0.6 > finetuned.population.auc.high
     assert took < 300
+
+
+def test_one_row_is_not_told_by_what_a_scrub_does_to_every_network():
+    """A scrub that halves all weights forgets nothing of one row more than of others: shadows without it are halved."""
+
+    @dataclass(frozen=True)
+    class Halved(Scrub):
+        seed: int = 0
+
+        def shift(self, trained, split, notes):
+            # Retrained, so that nothing of the row is left, and then unlike any plain training.
+            return fit(trained.begin("it"), split.retain, QUICK, seed=self.seed).weights / 2
+
+    data, _ = noisy_digits(120, wrong=1)
+    rows = torch.arange(120)
+    split = Split(forget=data.select(rows[:1]), kept=data.select(rows[1:]))
+    trained = digit_network(8, recipe=QUICK)
+    found = u_lira(trained, split, Halved(), shadows=16, bystanders=False)
+    assert found.forgotten.auc.low <= 0.5 <= found.forgotten.auc.high
+    plain = u_lira(trained, split, Halved(), shadows=16, bystanders=False, out="retrained")
+    assert plain.population.auc.value in (0.0, 1.0)  # beside plain retraining it shows, as it should
+
+
+def test_a_shadow_without_the_row_forgets_another_that_it_saw():
+    data, _ = noisy_digits(60, wrong=1)
+    found = train_shadows(digit_network(8), data, torch.tensor([5]), recipe=QUICK.but(epochs=1), shadows=4)
+    for s in range(4):
+        split = found.split(s)
+        assert len(split.forget) == 1
+        assert bool(found.seen[s, split.forget.rows].all())
+        assert (split.forget.rows.item() == 5) == bool(found.seen[s, 5])
+        # Both of a pair end on the same rows.
+        assert split.retain.rows.tolist() == found.split(s ^ 1).retain.rows.tolist()
+
+
+@pytest.mark.parametrize(("models", "rows", "shared"), [(16, 1, 0.0), (16, 20, 1.0), (32, 20, 0.0)])
+def test_limits_cover_one_half_under_the_null(models, rows, shared):
+    """They covered it in 82 to 89 of 100, for each half of the models judges the other."""
+    draw = torch.Generator().manual_seed(11)
+    covered = above = 0
+    for i in range(120):
+        phi = torch.randn(models, rows, generator=draw).double() + shared * torch.randn(models, 1, generator=draw)
+        member = complementary_halves(models, rows, draw)
+        found = attack_over_models(held_out_scores(phi, member), member, together=2, crossed=True, draws=150, seed=i)
+        covered += found.auc.low <= 0.5 <= found.auc.high
+        above += (found.epsilon or 0.0) > 0
+    assert stats.binomtest(covered, 120, 0.95, alternative="less").pvalue > 0.01
+    assert stats.binomtest(above, 120, 0.05, alternative="greater").pvalue > 0.01
+
+
+def test_epsilon_of_pairs_that_are_always_told_apart_is_that_of_the_closed_form():
+    phi = torch.stack([torch.tensor([5.0, -5.0])[(torch.arange(32) % 2)]] * 1, dim=1)
+    member = phi > 0
+    found = attack_over_models(phi, member, together=2)
+    q = 0.05 ** (1 / 16)
+    assert found.epsilon == pytest.approx(math.log(q / (1 - q)) / 2, rel=1e-6)
+    assert str(found).endswith(f"epsilon at least {found.epsilon:.2f}")

@@ -34,9 +34,16 @@ def test_every_script_is_on_the_page_and_tested_here():
         "forgettable_digits",
         "forgettable_faces",
         "forgettable_text",
+        "canaries",
     }
     page = (ROOT / "docs" / "gallery.md").read_text(encoding="utf-8")
     assert set(re.findall(r"--8<--\n *docs/gallery/(\w+)\.py\n", page)) == names
+
+
+def test_canaries_are_remembered_until_they_are_retrained_away():
+    caught = script("canaries").main(2, first=2000)
+    assert (caught["original"], caught["fine-tuned"]) == (2, 2)
+    assert caught["retrained"] < 2
 
 
 def test_a_class_is_forgotten_and_the_others_stay(tmp_path):

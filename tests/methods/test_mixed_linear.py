@@ -11,14 +11,15 @@ from torch import Tensor, float64, nn
 from torch.distributions import MultivariateNormal, kl_divergence
 
 from spotlessnet.core.data import Data
-from spotlessnet.core.errors import SettingError
+from spotlessnet.core.errors import NeedError, SettingError
 from spotlessnet.core.gaussian import Diagonal
+from spotlessnet.core.gaussian_dp import delta_of, epsilon_of
 from spotlessnet.core.loss import SquaredError
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.scrub import Notes
 from spotlessnet.core.split import Split, rows, whole_class
 from spotlessnet.core.trained import Trained
-from spotlessnet.methods.mixed_linear import MixedLinear
+from spotlessnet.methods.mixed_linear import MixedLinear, epsilon_of_requests
 from spotlessnet.methods.within_budget import WithinBudget
 from spotlessnet.operators import linear_response
 from spotlessnet.operators.kernel import kernel
@@ -316,3 +317,36 @@ def test_centred_targets_know_their_curvature():
     target = torch.tensor([[1.5, -0.5, -0.5, -0.5]], dtype=float64)
     assert float(loss(target, y[:1])) == 0.0
     assert loss.mistakes(target, y[:1]).tolist() == [0.0]
+
+
+def test_epsilon_of_a_sequence_of_requests_bounds_that_of_the_true_gaussians(monkeypatch):
+    """Three requests, each begun at what noise left of the one before: the true distances give less than certified."""
+    # Iterations that stop early leave a residual; the other form solves so small a problem to the last digit.
+    monkeypatch.setattr("spotlessnet.training.mixed.cheaper_form", lambda *_: "primal")
+    core, users = core_and_users(4)
+    trained = user_network(core, weight_decay=0.05).at(dense_optimum(core, users, 0.05))
+    left, releases, true = users, [], []
+    for t in range(3):
+        split = rows([int(left.rows[2 * t]), int(left.rows[2 * t + 1])])(left)
+        made = MixedLinear(noise=0.01, tolerance=0.3)(trained, split)
+        true.append(float((made.mean - dense_optimum(core, split.retain, 0.05)).norm()))
+        releases.append(made)
+        trained, left = trained.at(made.draw(torch.Generator().manual_seed(t))), split.retain
+    certified = epsilon_of_requests(releases, delta=1e-3)
+    assert 0 < epsilon_of(true, 0.01, 1e-3) <= certified < 1e6
+    assert certified == pytest.approx(
+        epsilon_of([one.diagnostics["mixed_linear"]["distance"] for one in releases], 0.01, 1e-3), rel=1e-9
+    )
+    assert certified > epsilon_of_requests(releases[:1], delta=1e-3)
+    with pytest.raises(NeedError, match="above zero"):
+        epsilon_of_requests([MixedLinear()(trained, rows([int(left.rows[0])])(left))])
+
+
+def test_delta_is_that_of_two_gaussians_counted_out():
+    """The privacy loss of the best test, by simulation of the releases themselves over two steps."""
+    draw = torch.Generator().manual_seed(0)
+    gaps, sigma, epsilon = torch.tensor([0.3, 0.4], dtype=float64), 0.5, 0.7
+    x = sigma * torch.randn(400_000, 2, generator=draw, dtype=float64) + gaps
+    loss = ((x**2 - (x - gaps) ** 2).sum(dim=1) / (2 * sigma**2)).exp().reciprocal()
+    counted = float((1 - math.exp(epsilon) * loss).clamp(min=0).mean())
+    assert delta_of(float(gaps.norm()) / sigma, epsilon) == pytest.approx(counted, abs=0.003)

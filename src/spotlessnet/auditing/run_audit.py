@@ -5,6 +5,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from spotlessnet.auditing.audit_report import AuditReport, Cost, Curves
+from spotlessnet.auditing.bank import Bank
 from spotlessnet.auditing.battery import battery_rows, delivered_rows, readouts_of_one, row_of
 from spotlessnet.auditing.curves import curves_of, label_probabilities, watched_training
 from spotlessnet.auditing.equivalence import attack_check, judge_networks
@@ -14,8 +15,10 @@ from spotlessnet.auditing.seeds import scrub_seed
 from spotlessnet.auditing.shadow_attack import u_lira
 from spotlessnet.auditing.summary import ORIGINAL, RETRAINED
 from spotlessnet.auditing.verdict import NEVER_SAW, Verdict
+from spotlessnet.auditing.with_bank import FromBank, report_of
 from spotlessnet.auditing.wording import never_saw, not_as_retrained, sentence
 from spotlessnet.core.deprecated import accepts_old_names
+from spotlessnet.core.errors import SettingError
 from spotlessnet.core.progress import Meter, track, working
 from spotlessnet.core.scrub import Scrub, declared_by
 from spotlessnet.core.split import Split
@@ -37,6 +40,10 @@ NOT_SHOWN = (
     "No attack on gradients or over many requests was judged, nor one that learns the forgotten rows again; of hidden "
     "layers, the last one was asked by a linear probe.",
     "Optimiser state is not touched: if it was kept, it still carries the rows. Destroy it.",
+)
+FEW_REFERENCES = (
+    "Only {} networks were trained without the rows, beside originals from a bank: what is left in few rows is seen "
+    "less often than by an audit of its own, and relearning was not looked at."
 )
 STOOD_STILL = "BatchNorm statistics were not moved by training, so they carry nothing of the rows."
 STATISTICS = (
@@ -61,6 +68,7 @@ def audit(
     shadow_attack: bool = False,
     delivered: Trained | None = None,
     executor: Executor | None = None,
+    bank: Bank | None = None,
 ) -> AuditReport:
     """Train originals and retrained networks over paired seeds, scrub, look at all of them, and judge.
 
@@ -77,9 +85,18 @@ def audit(
     - `delivered`: the network that a user takes away: judged by itself too, and shown as a row of its own.
     - `executor`: how networks are trained, and where they are kept so that an interrupted audit goes on; in turn, and
       nowhere, unless said.
+    - `bank`: originals that are kept for many requests (`sn.Bank`): a request then trains 3 networks, without its rows.
+      `seeds`, `others` and `shadow_attack` say nothing beside it.
     """
     if isinstance(original, Trained) and not original.can_retrain:
         return _without_retraining(original, split, scrub, name, title, rerun_command, delivered)
+    if bank is not None:
+        if others or shadow_attack:
+            raise SettingError(
+                "With a bank, one method is audited without shadows. Leave out `others`, `shadow_attack`."
+            )
+        looked = FromBank(bank, original, split, scrub, delivered=delivered, executor=executor)
+        return _from_bank(looked, scrub, name, title, rerun_command, executor)
     began = original if isinstance(original, Trained) else original(0)
     trainings = train_pairs(original, split, seeds=seeds, together=began.size <= SMALL, executor=executor)
     networks = Networks.of(trainings, split, {name: scrub, **(others or {})})
@@ -110,6 +127,27 @@ def audit(
         rerun_command=rerun_command,
         made=environment_of(),
         header=header_of(began),
+    )
+
+
+def _from_bank(
+    looked: FromBank, scrub: Scrub, name: str, title: str, rerun_command: str, executor: Executor | None
+) -> AuditReport:
+    """The report of an audit whose originals a bank keeps, and what becomes of the bank."""
+    split, first = looked.split, looked.original[0]
+    verdict = _in_its_light(looked.verdict(), scrub, looked.trainings, split)
+    bank = looked.bank.after(looked.start, split, looked.scrubbed, verdict.outcome)
+    return report_of(
+        looked,
+        scrub,
+        name,
+        verdict,
+        title=title,
+        request=request_of(split),
+        limits=(FEW_REFERENCES.format(len(looked.references)), bank, *_limits(first, split, executor), *LIMITS),
+        rerun_command=rerun_command,
+        made=environment_of(),
+        header=header_of(first),
     )
 
 

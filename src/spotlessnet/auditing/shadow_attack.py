@@ -6,12 +6,14 @@ Avoid a False Sense of Privacy*.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
 from spotlessnet.auditing.shadows import Shadows, train_shadows
+from spotlessnet.core.errors import check_choice
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.scrub import Scrub
 from spotlessnet.core.split import Split
@@ -20,6 +22,8 @@ from spotlessnet.readouts.attack import Attack, attack_over_models
 from spotlessnet.readouts.lira import Spread, held_out_scores
 from spotlessnet.readouts.scores import scores_of
 from spotlessnet.training.many import Executor
+
+Out = Literal["scrubbed", "retrained"]
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,7 @@ def u_lira(
     spread: Spread = "student",
     seed: int = 0,
     executor: Executor | None = None,
+    out: Out = "scrubbed",
 ) -> ULiRA:
     """Audit a scrub on a request: train shadows on random halves of $D_f$, scrub each one, and attack them.
 
@@ -72,7 +77,11 @@ def u_lira(
     - `bystanders`: also watch as many retained rows as there are forgotten ones.
     - `spread`: how the variance of a row's margins is found; see `lira_scores`.
     - `executor`: how shadows are trained, in turn unless said; see `Executor`.
+    - `out`: what the networks are that never saw a row: shadows that were scrubbed of other rows, as published, so that
+      what the scrub does to every row is no evidence; or `"retrained"`: networks trained plainly without the targets,
+      at the price of as many trainings again. A scrub that trains differently is then told from retraining too.
     """
+    check_choice("out", out, ("scrubbed", "retrained"))
     targets = split.forgotten.nonzero().squeeze(1)
     watched = _some(split, len(targets), seed) if bystanders else None
     trained_shadows = train_shadows(
@@ -86,13 +95,15 @@ def u_lira(
         validation=split.validation,
         executor=executor,
     )
-    return attack_shadows(trained_shadows, trained_shadows.scrubbed(scrub), spread=spread)
+    outside = trained_shadows.retrained(executor) if out == "retrained" else None
+    return attack_shadows(trained_shadows, trained_shadows.scrubbed(scrub), outside=outside, spread=spread)
 
 
 def attack_shadows(
     shadows: Shadows,
     networks: Float[Tensor, "S P"] | Sequence[Trained] | None = None,
     *,
+    outside: Sequence[Trained] | None = None,
     spread: Spread = "student",
     prior: float = 4.0,
 ) -> ULiRA:
@@ -101,6 +112,7 @@ def attack_shadows(
     **Arguments:**
 
     - `networks`: one per shadow, or a line of weights for each; the shadows as they were trained unless given.
+    - `outside`: networks that take the places of those that never saw a row, such as `shadows.retrained()`.
     """
 
     def of(
@@ -108,8 +120,10 @@ def attack_shadows(
     ) -> Attack:
         phi = scores_of(shadows.networks(at), shadows.data.select(rows))
         member = shadows.seen[:, rows]
+        if outside is not None and at is networks:
+            phi = torch.where(member, phi, scores_of(outside, shadows.data.select(rows)))
         scores = held_out_scores(phi, member, spread=spread, prior=prior) if per_row else phi
-        return attack_over_models(scores, member, together=2, seed=shadows.seed)
+        return attack_over_models(scores, member, together=2, crossed=per_row, seed=shadows.seed)
 
     watch = len(shadows.bystanders) > 1
     return ULiRA(

@@ -14,6 +14,7 @@ from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.scrub import Scrub
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Buffers, Trained, buffers_of
+from spotlessnet.training.batches import mixed
 from spotlessnet.training.many import Executor, train_many
 
 
@@ -47,13 +48,26 @@ class Shadows:
         return len(self.weights)
 
     def split(self, shadow: int) -> Split:
-        """What this shadow must forget, the targets it saw, and what it keeps."""
-        seen, is_target = self.seen[shadow], self._is_target
+        """What this shadow must forget, the targets it saw, and what it keeps.
+
+        One that saw none forgets the stand-in of its pair instead, which the other never saw: with a single target half
+        of the shadows would else stay as they are, and the attack would find whatever a scrub does to every network.
+        """
+        seen = self.seen[shadow]
+        is_target = self._goes(shadow)
         return Split(
             forget=self.data.select((seen & is_target).nonzero().squeeze(1)),
             kept=self.data.select((seen & ~is_target).nonzero().squeeze(1)),
             validation=self.validation,
         )
+
+    def _goes(self, shadow: int) -> Bool[Tensor, " N"]:
+        """Rows that this shadow is asked to forget where it saw them."""
+        if bool((self.seen[shadow] & self._is_target).any()):
+            return self._is_target
+        taken = torch.cat([self.targets, self.bystanders])
+        row = _stand_in(len(self.data), taken, shadow // 2, self.seed)
+        return torch.zeros(len(self.data), dtype=torch.bool).index_fill(0, row, True)
 
     def networks(self, others: Float[Tensor, "S P"] | Sequence[Trained] | None = None) -> Iterator[Trained]:
         """The shadows one by one: as trained, with other weights, or whatever others came of them."""
@@ -74,7 +88,7 @@ class Shadows:
     def retrained(self, executor: Executor | None = None) -> list[Trained]:
         """Each shadow trained anew, with another seed, without the targets: what the audit must let pass."""
         seeds = _seeds(self.seed, len(self), again=True)
-        keep = self.seen & ~self._is_target
+        keep = self.seen & ~torch.stack([self._goes(s) for s in range(len(self))])
         begun = [self.network] * len(self)
         return train_many(begun, self.data, seeds=seeds, keep=keep, label="retraining shadows", executor=executor)
 
@@ -120,6 +134,9 @@ def train_shadows(
     for rows in (targets, others):
         # Apart, so that every shadow sees exactly half of either kind.
         seen[:, rows] = complementary_halves(shadows, len(rows), generator)
+    for s in (~seen[:, targets].any(dim=1)).nonzero().flatten().tolist():
+        # Its partner, which saw the target, never sees the stand-in: both end without both, and differ by chance alone.
+        seen[s ^ 1, _stand_in(len(data), torch.cat([targets, others]), s // 2, seed)] = False
     if not seen.any(dim=1).all():
         raise DataError("A shadow would be left without any row. Name fewer targets.")
     network = _begin(trained, recipe)
@@ -138,6 +155,15 @@ def train_shadows(
         seed=seed,
         validation=validation,
     )
+
+
+def _stand_in(rows: int, taken: Int64[Tensor, " k"], pair: int, seed: int) -> Int64[Tensor, " 1"]:
+    """A row, neither target nor bystander, drawn for one pair of shadows."""
+    free = torch.ones(rows, dtype=torch.bool).index_fill(0, taken, False).nonzero().squeeze(1)
+    if len(free) < 2:
+        raise DataError("A shadow would be left without any row to forget instead. Name fewer targets, or more data.")
+    draw = torch.Generator().manual_seed(mixed(seed, pair, "stand-in"))
+    return free[torch.randint(len(free), (1,), generator=draw)]
 
 
 def _begin(trained: Trained, recipe: Recipe | None) -> Trained:

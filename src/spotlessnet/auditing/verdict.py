@@ -158,6 +158,7 @@ class Verdict(metaclass=AcceptsOldNames):
       which must be caught.
     - `checks`: of the candidate, in order and by name: `verdict.checks["remembered share"]`.
     - `could_hide`: what would not have been noticed; of "forgotten" alone.
+    - `references`: networks without the rows, where originals came from a bank; `seeds` are then those originals.
     """
 
     outcome: Outcome
@@ -168,6 +169,7 @@ class Verdict(metaclass=AcceptsOldNames):
     power: Outcome
     checks: Checks = NONE
     could_hide: CouldHide | None = None
+    references: int | None = None
 
     word = OldName("outcome")
     findings = OldName("checks")

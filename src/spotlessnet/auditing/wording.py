@@ -47,6 +47,9 @@ NEXT = {
 }
 """What to do after each outcome."""
 
+PASSED = ("forgotten", NEVER_SAW)
+"""Outcomes after which the new network may be used."""
+
 
 def why(checks: Sequence[Check]) -> str:
     """The checks that decided, as one or more sentences."""

@@ -8,7 +8,18 @@ import typer
 
 from spotlessnet.auditing.audit_report import AuditReport
 from spotlessnet.cli.common import AsJson, Asked, Console, Debug, Quiet, takes_case
-from spotlessnet.cli.scrubbing import EXIT_CODES, Keep, Seeds, Strong, Workers, planned, verdict_lines
+from spotlessnet.cli.scrubbing import (
+    EXIT_CODES,
+    BankFolder,
+    Keep,
+    References,
+    Seeds,
+    Sequential,
+    Strong,
+    Workers,
+    planned,
+    verdict_lines,
+)
 from spotlessnet.core.errors import SettingError
 from spotlessnet.core.progress import quiet as no_bars
 from spotlessnet.requests.audits import Audit, audit_case, usual_fields, write_audit
@@ -49,6 +60,9 @@ def audit(
     shadow_attack: Strong = False,
     keep_trainings: Keep = None,
     workers: Workers = "in turn",
+    bank: BankFolder = None,
+    references: References = 3,
+    sequential: Sequential = False,
     forgettable: Forgettable = False,
     features: Features = None,
     ridge: Ridge = None,
@@ -77,12 +91,13 @@ def audit(
         raise SettingError("--features and --ridge are of a forgettable model. Give --forgettable, or leave them out.")
     with no_bars() if quiet or json else nullcontext():
         if forgettable:
-            if shadow_attack or keep_trainings is not None or workers != "in turn":
+            if shadow_attack or keep_trainings is not None or bank is not None or sequential or workers != "in turn":
                 raise SettingError(
-                    "--shadow-attack, --keep-trainings and --workers are not for forgettable models. Leave them out."
+                    "--shadow-attack, --keep-trainings, --bank, --sequential and --workers are not for forgettable "
+                    "models. Leave them out."
                 )
             return _forgettable(asked, seeds, features or "pooled", ridge or "loo", console)
-        how = Audit(seeds, shadow_attack, keep_trainings, workers)
+        how = Audit(seeds, shadow_attack, keep_trainings, workers, bank, references, sequential)
         if asked.dry_run:
             return planned(plan_of(case), console, audit=how)
         report, files = audit_case(case, how, resume=asked.resume, say=console.say)

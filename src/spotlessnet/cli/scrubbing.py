@@ -52,6 +52,23 @@ Keep = Annotated[
 ]
 Workers = Annotated[str, typer.Option("--workers", help="Train networks in turn, or over a cluster: ray.")]
 
+BankFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--bank",
+        help="Originals for the audits of many requests: --seeds are trained into this folder once, then each request "
+        "trains --references networks. `spotless purge` destroys it.",
+        metavar="FOLDER",
+    ),
+]
+References = Annotated[
+    int, typer.Option("--references", help="With --bank: networks that each request trains without its rows.", min=2)
+]
+
+Sequential = Annotated[
+    bool, typer.Option("--sequential", help="With --bank: train more references, up to 16, where it is not clear yet.")
+]
+
 
 @takes_case
 def scrub(
@@ -61,6 +78,9 @@ def scrub(
     shadow_attack: Strong = False,
     keep_trainings: Keep = None,
     workers: Workers = "in turn",
+    bank: BankFolder = None,
+    references: References = 3,
+    sequential: Sequential = False,
     json: AsJson = False,
     quiet: Quiet = False,
     debug: Debug = False,
@@ -78,9 +98,12 @@ def scrub(
     The folder `private` in --out is for you alone: with it the receipt can be checked against your list.
     """
     console = Console(json, quiet)
-    how = Audit(seeds, shadow_attack, keep_trainings, workers) if audit else None
-    if how is None and (keep_trainings is not None or workers != "in turn"):
-        raise SettingError("--keep-trainings and --workers are for the networks of an audit. Give --audit as well.")
+    how = Audit(seeds, shadow_attack, keep_trainings, workers, bank, references, sequential) if audit else None
+    if how is None and (keep_trainings is not None or bank is not None or sequential or workers != "in turn"):
+        raise SettingError(
+            "--keep-trainings, --bank, --sequential and --workers are for the networks of an audit. Give --audit "
+            "as well."
+        )
     with no_bars() if quiet or json else nullcontext():
         if asked.dry_run:
             lineages_of(asked.case)  # a record that served a request is refused here too

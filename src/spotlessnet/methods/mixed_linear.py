@@ -3,6 +3,8 @@
 Golatkar, Achille, Ravichandran, Polito and Soatto (2021), *Mixed-Privacy Forgetting in Deep Networks*.
 """
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,8 +13,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from spotlessnet.core.deprecated import OldName
-from spotlessnet.core.errors import SettingError, check_not_negative, check_positive
-from spotlessnet.core.gaussian import Covariance, Diagonal, Measured, NoNoise
+from spotlessnet.core.errors import NeedError, SettingError, check_not_negative, check_positive
+from spotlessnet.core.gaussian import Covariance, Diagonal, Gaussian, Measured, NoNoise
+from spotlessnet.core.gaussian_dp import epsilon_of
 from spotlessnet.core.scrub import METHODS, Notes, Scrub, Sizes, Work
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
@@ -129,6 +132,28 @@ class MixedLinear(Scrub):
 
     def check_enough_is_kept(self, split: Split) -> None:
         """Nothing to check: with no row left, the user weights are zero."""
+
+
+def epsilon_of_requests(scrubbed: Sequence[Gaussian], *, delta: float = 1e-5) -> float:
+    r"""The $\varepsilon$ of all releases of a mixed-linear model together, at this $\delta$.
+
+    The release after request $t$ is $N(h(u_t), \sigma_t^2 I)$, and retraining with the same noise is
+    $N(u^*_t, \sigma_t^2 I)$ with $\|h(u_t) - u^*_t\| \le \|r_t\| / (N_t\mu)$, wherever the step began. So each is
+    $\|r_t\| / (\sigma_t N_t \mu)$-GDP against retraining, and a sequence of requests, also of ones that were chosen
+    after seeing earlier releases, is $\sqrt{\sum_t \mu_t^2}$-GDP: exactly $(\varepsilon, \delta(\varepsilon))$
+    (Dong, Roth and Su 2022). It says that releases are as good as retrained and noised ones, not that these are private
+    toward rows that stay.
+
+    **Arguments:**
+
+    - `scrubbed`: what `MixedLinear(noise=...)` gave for each request, the noise fresh and secret each time.
+    """
+    nats = [one.diagnostics.of(MixedLinearFacts).nats for one in scrubbed]
+    known = [n for n in nats if n is not None]
+    if len(known) < len(nats) or not known:
+        raise NeedError("Every release needs the certificate of `MixedLinear` with noise. Give `noise=` above zero.")
+    # KL = μ²/2 between Gaussians with one covariance, so the certified nats are the certified GDP.
+    return epsilon_of([math.sqrt(2 * n) for n in known], 1.0, delta)
 
 
 def _check_linear(trained: Trained, split: Split) -> None:

@@ -12,7 +12,9 @@ from typing import Any
 
 from spotlessnet.auditing.asking import EPOCHS, RETAINED
 from spotlessnet.auditing.audit_report import AuditReport
+from spotlessnet.auditing.bank import Bank
 from spotlessnet.auditing.battery import EXPERIMENT, RELEARN_CAP, left_out
+from spotlessnet.auditing.wording import PASSED
 from spotlessnet.core.errors import SettingError, shown
 from spotlessnet.core.progress import seconds_in_words, working
 from spotlessnet.core.trained import Trained
@@ -50,12 +52,18 @@ class Audit:
     - `keep_trainings`: a folder for each finished training, so that an interrupted audit goes on with the rest. They
       know the forgotten rows: `spotless purge` destroys them.
     - `workers`: `"ray"` trains over a Ray cluster; in turn unless said.
+    - `bank`: a folder of originals that audits of one model share (`sn.Bank`); `seeds` of them are trained at the first
+      request, and each request then trains `references` networks, without its rows.
+    - `sequential`: with a bank, train more references, up to 16, where there is no verdict yet.
     """
 
     seeds: int = 8
     shadow_attack: bool = False
     keep_trainings: str | PathLike[str] | None = None
     workers: str = "in turn"
+    bank: str | PathLike[str] | None = None
+    references: int = 3
+    sequential: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.seeds, bool) or not isinstance(self.seeds, int) or self.seeds < LEAST:
@@ -64,6 +72,17 @@ class Audit:
                 "pairs of trainings give no verdict."
             )
         self.executor()  # refuses what it does not know
+        self.banked(follows=False)
+        if self.sequential and self.bank is None:
+            raise SettingError(
+                "A sequential audit needs a bank, whose networks it compares with. Give `bank`, `--bank`."
+            )
+        if self.bank is not None and self.shadow_attack:
+            raise SettingError("An audit from a bank has no shadow attack. Leave out the bank or the attack.")
+
+    def banked(self, *, follows: bool) -> Bank | None:
+        """The bank, where one is given; `follows` where a network is handed out, which the next request begins at."""
+        return None if self.bank is None else Bank(self.bank, self.seeds, self.references, follows, self.sequential)
 
     def executor(self, say: Callable[[str], None] = lambda line: None) -> Executor:
         """How the networks are trained."""
@@ -78,7 +97,6 @@ def audit_plan(plan: Plan, settings: Audit | None = None) -> list[str]:
     trained, split = plan.opened.trained, plan.opened.split
     kind = kind_of(trained, split.forget)
     scores(trained, split.forget.select([0]))
-    seeds = (settings or Audit()).seeds
     lines = [f"audit   rows are compared by {IN_WORDS[kind]}"]
     if left_out(kind):
         lines.append(f"        {left_out(kind)}")
@@ -88,16 +106,37 @@ def audit_plan(plan: Plan, settings: Audit | None = None) -> list[str]:
     executor.check(trained)
     alone = "" if trained.trainer is None and trained.recipe is not None else ", one by one"
     over = " over Ray" if executor.workers == "ray" else ""
-    lines.append(f"        {3 * seeds} trainings{alone}{over}: {seeds} with the rows, {2 * seeds} without")
-    if kind == "classes" and split.kept is not None and split.test is not None:
+    with_rows, without = _trainings(plan, settings or Audit())
+    lines.append(f"        {with_rows + without} trainings{alone}{over}: {with_rows} with the rows, {without} without")
+    if settings is not None and settings.bank is not None:
+        lines.append(_of_bank(settings, with_rows))
+    elif kind == "classes" and split.kept is not None and split.test is not None:
         few = min(RETAINED, len(split.kept))
-        lines.append(f"        {4 * seeds} networks are asked again after {EPOCHS} epochs on {few} retained rows")
+        asked = 4 * (settings or Audit()).seeds
+        lines.append(f"        {asked} networks are asked again after {EPOCHS} epochs on {few} retained rows")
     if executor.folder is not None:
         lines.append(f"        each finished one is kept in {executor.folder} until `spotless purge` destroys it")
     lines += _time_of_audit(plan, settings or Audit())
     if split.test is None:
         lines.append("        no attack and no matched controls: they need test rows, which nobody trained on")
     return lines
+
+
+def _trainings(plan: Plan, settings: Audit) -> tuple[int, int]:
+    """Networks that an audit trains with the rows and without."""
+    bank = settings.banked(follows=False)
+    if bank is None:
+        return settings.seeds, 2 * settings.seeds
+    is_there = bank.holds(plan.opened.trained, plan.opened.split)
+    return 0 if is_there else settings.seeds, settings.references
+
+
+def _of_bank(settings: Audit, trained: int) -> str:
+    where = f"the bank in {settings.bank}"
+    more = "; up to 16 without them where it is not clear" if settings.sequential else ""
+    if trained:
+        return f"        {where} has no networks of these rows: {trained} are trained, and serve later requests{more}"
+    return f"        {where} has the networks with the rows{more}"
 
 
 def audit_seconds(plan: Plan, settings: Audit) -> tuple[float, float]:
@@ -108,13 +147,21 @@ def audit_seconds(plan: Plan, settings: Audit) -> tuple[float, float]:
     """
     cost, seeds = plan.cost, settings.seeds
     shadows = SHADOWS if settings.shadow_attack else 0
-    trainings = (3 * seeds + WATCHED + shadows) * cost.retraining
-    scrubs, relearnt = seeds + FIGURES + shadows, 3 * seeds * cost.epoch
-    kept = plan.opened.split.kept
-    # Originals, scrubbed ones and both groups of retrained ones are trained a little further, and asked again.
-    again = 0.0 if kept is None else 4 * seeds * EPOCHS * cost.epoch * min(1.0, RETAINED / max(1, len(kept)))
+    with_bank = settings.bank is not None
+    watched, figures, relearners = (0, 0, 0) if with_bank else (WATCHED, FIGURES, 3 * seeds)
+    trainings = (sum(_trainings(plan, settings)) + watched + shadows) * cost.retraining
+    scrubs, relearnt = seeds + figures + shadows, relearners * cost.epoch
+    again = 0.0 if with_bank else _asked_again(plan, seeds)
     usual = trainings + again + scrubs * cost.seconds + RELEARN_USUAL * relearnt
     return usual, trainings + again + scrubs * cost.at_most + RELEARN_CAP * relearnt
+
+
+def _asked_again(plan: Plan, seeds: int) -> float:
+    """Seconds: originals, scrubbed ones and both groups of retrained ones are trained a little further."""
+    kept = plan.opened.split.kept
+    if kept is None:
+        return 0.0
+    return 4 * seeds * EPOCHS * plan.cost.epoch * min(1.0, RETAINED / max(1, len(kept)))
 
 
 def _time_of_audit(plan: Plan, settings: Audit) -> list[str]:
@@ -149,6 +196,7 @@ def audited(
         shadow_attack=settings.shadow_attack,
         delivered=delivered,
         executor=settings.executor(say),
+        bank=settings.banked(follows=delivered is not None),
     )
 
 
@@ -174,7 +222,14 @@ def audit_case(
         if settings.keep_trainings is not None:
             folder.private.keep_trainings(Path(settings.keep_trainings))
         report = audited(plan, None, settings, say)
+        note_bank(folder, settings, report, follows=False)
         return report, write_audit(folder, report)
+
+
+def note_bank(folder: Folder, settings: Audit, report: AuditReport, *, follows: bool) -> None:
+    """Note where a bank still knows the rows, so that whoever purges the request is told of it."""
+    if settings.bank is not None and settings.keep_trainings is None and not (follows and report.outcome in PASSED):
+        folder.private.keep_trainings(Path(settings.bank))
 
 
 def with_header(report: AuditReport, known: Mapping[str, Any], subjects: Mapping[str, str]) -> AuditReport:

@@ -27,7 +27,7 @@ from spotlessnet.core.trainer import name_of
 from spotlessnet.precomputed.after_request import after_request
 from spotlessnet.precomputed.statistics import Statistics
 from spotlessnet.precomputed.statistics_files import write_statistics
-from spotlessnet.requests.audits import Audit, audit_plan, audited, with_header, write_report
+from spotlessnet.requests.audits import Audit, audit_plan, audited, note_bank, with_header, write_report
 from spotlessnet.requests.case import Case, as_flag, inputs_of
 from spotlessnet.requests.effects import keep_effect
 from spotlessnet.requests.folder import PRETRAINED, SCRUBBED, Folder
@@ -257,7 +257,8 @@ def _forget(
     if folder is not None and audit is not None and audit.keep_trainings is not None:
         folder.private.keep_trainings(Path(audit.keep_trainings))
     report = None if audit is None else with_header(audited(plan, after, audit, say), known, subjects)
-    if folder is not None and report is not None:
+    if folder is not None and audit is not None and report is not None:
+        note_bank(folder, audit, report, follows=True)
         subjects |= write_report(folder.path, report, replace=folder.again)
     limits = limits_of(opened, gaussian, report, unchanged=is_unchanged(opened, weights, gaussian))
     measured = {**gaussian.diagnostics, "seconds": meter.seconds, "utility": utility, "limits": limits}

@@ -44,7 +44,7 @@ class Kept:
 
     def read(self, key: str) -> dict[str, Tensor] | None:
         """What was kept under this key; `None` where nothing was, or where it is damaged, which is said."""
-        path = self._path(key)
+        path = self.path(key)
         if not path.exists():
             return None
         try:
@@ -71,9 +71,10 @@ class Kept:
             write_whole(self.folder / NOTE, TEXT.encode(), replace=True)
         tensors = {name: value.detach().cpu().contiguous().clone() for name, value in found.items()}
         text = {"format": FORMAT, "key": key, "sha256": _digest(tensors)}
-        write_whole(self._path(key), to_bytes(tensors, text), replace=True)
+        write_whole(self.path(key), to_bytes(tensors, text), replace=True)
 
-    def _path(self, key: str) -> Path:
+    def path(self, key: str) -> Path:
+        """The file of a key, whether it is there or not."""
         return self.folder / f"{key}.safetensors"
 
     @property

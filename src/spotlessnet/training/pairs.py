@@ -46,8 +46,8 @@ def train_pairs(
     check_positive("seeds", seeds)
     paired, others = range(first, first + seeds), range(first + seeds, first + 2 * seeds)
     every = (*paired, *others)
-    same = _begin(start) if isinstance(start, Trained) else None
-    begun = {seed: same or _begin(start(seed)) for seed in every}  # type: ignore[operator]  # a function if not `same`
+    same = begin(start) if isinstance(start, Trained) else None
+    begun = {seed: same or begin(start(seed)) for seed in every}  # type: ignore[operator]  # a function if not `same`
 
     groups = ((paired, False), (paired, True), (others, True))
     seeds_of = [seed for which, _ in groups for seed in which]
@@ -77,7 +77,8 @@ def rows_seen(split: Split) -> tuple[Bool[Tensor, " N"], Bool[Tensor, " N"]]:
     return place, place.clone().masked_scatter_(place, ~split.forgotten)
 
 
-def _begin(network: Trained) -> Trained:
+def begin(network: Trained) -> Trained:
+    """The network where its training begins: at its start, or at its weights where none is known."""
     if network.recipe is None and network.trainer is None:
         raise NeedError(
             "A verdict needs to train networks, but no recipe is known. Give `Trained.of(..., recipe=...)`, or "

@@ -1,0 +1,169 @@
+"""The equivalence test where originals come from a bank, and only a few networks were retrained without the rows."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from scipy import stats
+from torch import Tensor
+
+from spotlessnet.auditing.beside import Beside
+from spotlessnet.auditing.betting import knowing_scores, wealth
+from spotlessnet.auditing.equivalence import EquivalenceTest
+from spotlessnet.auditing.evidence import Evidence
+from spotlessnet.auditing.verdict import RETAIN_ERROR, TEST_ERROR, Check, Checks, Outcome, State, Verdict
+from spotlessnet.auditing.wording import HALF_COULD_HIDE, NO_TRACE, NOT_BEYOND_CONTROLS, fails_itself, why
+from spotlessnet.core.errors import DataError, NeedError, check_positive
+from spotlessnet.core.intervals import Interval
+
+NEEDS_CONTROLS = (
+    "An audit from a bank needs test rows as controls, more than 16 of classes that stay: it retrains too few networks "
+    "to do without. Give test data, or audit without a bank."
+)
+
+
+@dataclass(frozen=True)
+class BankTest(EquivalenceTest):
+    """As `EquivalenceTest`, with groups of different sizes: many scrubbed originals, few references.
+
+    What rests on pairs of trainings is not asked: the share is that beyond controls, errors of groups are compared by
+    Student's interval of two groups, and the error on forgotten rows is left to the row test, a finer look at the same
+    answers. The audit is checked with the references themselves: where most of them stand out beside the others,
+    nothing is said.
+
+    With several `looks`, networks count as different by their wealth (`betting`), which may be looked at after every
+    training; all other levels are divided by the number of looks (Bonferroni).
+
+    **Arguments:**
+
+    - `looks`: how often the references that there are will be looked at, at most; 1 decides at once.
+    """
+
+    looks: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive("BankTest.looks", self.looks)
+
+    def one_look(self) -> "BankTest":
+        """The test of a single look, with its share of every level."""
+        few = 1 / self.looks
+        return replace(
+            self,
+            level=1 - (1 - self.level) * few,
+            false_alarm=self.false_alarm * few,
+            rows_alarm=self.rows_alarm * few,
+            permutations=math.ceil(self.permutations * math.sqrt(self.looks)),
+        )
+
+    def judge(
+        self,
+        original: Evidence,
+        candidate: Evidence,
+        references: Evidence,
+        *,
+        delivered: Evidence | None = None,
+        extra: Sequence[Check] = (),
+    ) -> Verdict:
+        """Judge scrubbed originals, and the delivered network beside them, by networks that never saw the rows."""
+        _check(original, candidate, references)
+        test = self.one_look() if self.looks > 1 else self
+        return test._judge(original, candidate, references, delivered, extra)
+
+    def _judge(
+        self,
+        original: Evidence,
+        candidate: Evidence,
+        references: Evidence,
+        delivered: Evidence | None,
+        extra: Sequence[Check],
+    ) -> Verdict:
+        known, beside = (
+            self._in_turn(group, references) if self.looks > 1 else self._beside(group, [references])
+            for group in (original, candidate)
+        )
+        beside = self._without_own_class(beside, known, candidate)
+        if beside.found is None or known.found is None:
+            raise NeedError(NEEDS_CONTROLS)
+        share = self._share_beside_controls(beside, known)
+        files = [] if delivered is None else [self.judge_file(original, delivered, [references])]
+        guards = [
+            self._guard(name, *(getattr(group, of) for group in (candidate, references, original)))
+            for name, of in ((TEST_ERROR, "test_error"), (RETAIN_ERROR, "retain_error"))
+            if len(getattr(candidate, of))
+        ]
+        checks = Checks((share, beside.check(), *guards, *files, *extra))
+        outcome = self.outcome(checks)
+        damaged = any(guard.state != "same" for guard in guards)
+        if outcome == "not forgotten" and damaged and share.state != "different":
+            outcome = "inconclusive"  # a broken network strays on single rows too: that is not memory
+        power: Outcome = "not forgotten" if known.stands_out else "inconclusive"
+        oracle = self._oracle(references)
+        resolution = (share.high - share.low) / 2
+        blocked, hidden = "", None
+        # A bank that misjudges its own references may neither acquit nor accuse.
+        if oracle == "not forgotten":
+            blocked = fails_itself(oracle)
+        elif outcome != "not forgotten" and power != "not forgotten":
+            blocked = NOT_BEYOND_CONTROLS if known.differs else NO_TRACE
+        if outcome == "forgotten" and not blocked:
+            hidden = self._could_hide(original, candidate, [references])
+            blocked = HALF_COULD_HIDE if hidden.half else ""
+        outcome = "inconclusive" if blocked else outcome
+        reason = blocked or why(checks)
+        seeds, many = len(candidate), len(references)
+        return Verdict(outcome, reason, resolution, seeds, oracle, power, checks, hidden, references=many)
+
+    def _in_turn(self, candidate: Evidence, references: Evidence) -> Beside:
+        """As `_beside`, with networks told apart by the most that anyone betting on it has ever held."""
+        found = self._beside(candidate, [references])
+        if found.found is None:
+            return found
+        most = max(wealth(*knowing_scores([candidate, references])))
+        p_networks = min(1.0, 1 / most)
+        differs = p_networks <= self.networks_alarm
+        p_rows = found.found.p_rows
+        state: State = "same"
+        if differs and p_rows <= self.rows_doubt:
+            state = "different" if p_rows <= self.rows_alarm else "unclear"
+        return Beside(replace(found.found, p_networks=p_networks), max(p_networks, p_rows), differs, state)
+
+    def _oracle(self, references: Evidence) -> Outcome:
+        """Whether references stand out beside each other: more than half of them must not."""
+        every = torch.arange(len(references))
+        if len(references) < 3:
+            return "inconclusive"
+        caught = sum(
+            self._beside(references.select(every[every == i]), [references.select(every[every != i])]).stands_out
+            for i in range(len(references))
+        )
+        return "not forgotten" if 2 * caught > len(references) else "forgotten"
+
+    def _guard(self, name: str, ours: Tensor, theirs: Tensor, originals: Tensor) -> Check:
+        """An error that must not be higher; its margin from the spread of references and originals."""
+        inside, surely = (
+            two_sample_interval(ours, theirs, level) for level in (2 * self.level - 1, 1 - self.false_alarm)
+        )
+        # Two or three references alone would give a margin by chance; networks that saw the rows vary as much.
+        free = len(theirs) + len(originals) - 2
+        spread = math.sqrt(float((len(theirs) - 1) * theirs.var() + (len(originals) - 1) * originals.var()) / free)
+        margin = max(self.points, self.deviations * spread)
+        return Check(name, self._state(inside, surely, margin, worse_only=True), *inside, margin, guards=True)
+
+
+def two_sample_interval(a: Tensor, b: Tensor, level: float) -> Interval:
+    """Difference of two means with limits, by one variance for both groups: three networks hardly show their own."""
+    x, y = a.double().cpu().numpy(), b.double().cpu().numpy()
+    gap = float(x.mean() - y.mean())
+    if x.std() == 0 and y.std() == 0:
+        return Interval(gap, gap, gap)
+    low, high = stats.ttest_ind(x, y, equal_var=True).confidence_interval(level)
+    return Interval(gap, float(low), float(high))
+
+
+def _check(original: Evidence, candidate: Evidence, references: Evidence) -> None:
+    if min(len(original), len(candidate), len(references)) < 2:
+        raise DataError("A verdict from a bank needs two networks of each kind at least. Use 8 and 3.")
+    if not all(bool(group.margins.isfinite().all()) for group in (original, candidate, references)):
+        raise DataError("Margins must be finite, but some are not. A network has diverged; lower the learning rate.")
