@@ -22,6 +22,9 @@ from spotlessnet.training.optimiser import lr_at
 WARM = 4
 """Steps before a graph is captured: kernels are chosen meanwhile."""
 
+FURTHEST = 0.1
+"""A captured step that differs by more from one that is not is wrong, and not rounding."""
+
 
 class Captured:
     """Trains networks like `begun`, again and again, on rows of `whole`.
@@ -54,11 +57,13 @@ class Captured:
         self.lr = torch.zeros((), device=device)
         self.loss = torch.zeros((), device=device)
         self.graph: torch.cuda.CUDAGraph | None = None
+        self.tried = False
 
     def step(self, at: Tensor, share: Tensor) -> None:
         """One update with these rows, whose losses count so much each."""
         self.g.zero_()
         x, y = self.seen[at], self.y[at]
+        x = x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x
         kind = self.begun.device.type
         # A cache of cast weights would be filled while capturing and never renewed.
         with torch.autocast(kind, torch.bfloat16, enabled=self.recipe.bf16, cache_enabled=False):
@@ -72,9 +77,28 @@ class Captured:
             self.w.addcmul_(self.v, self.lr, value=-1)
             self.loss.add_(loss.detach())
 
-    def capture(self) -> None:
-        """The step as a graph; weights are what they were afterwards."""
-        torch.backends.cudnn.benchmark = True
+    def capture(self, begun: Trained) -> None:
+        """The step as a graph, if that can be done and does the same; it moves the weights."""
+        self.tried = True
+        self._reset(begun)
+        size = len(self.at)
+        self.at.copy_(torch.arange(size) % len(self.y))
+        self.share.fill_(1 / size)
+        self.lr.fill_(1e-3)
+        try:
+            # Kernels are timed for this one shape; a search for every odd batch would take longer than it saves.
+            with torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=torch.backends.cudnn.allow_tf32):
+                self._capture()
+                off = self._off(begun)
+        except RuntimeError as error:
+            print(f"steps are not captured: {error}", flush=True)
+            torch.cuda.synchronize()
+            return
+        print(f"steps are captured; one differs from a step without a graph by {off:.2g} of its length", flush=True)
+        if not off < FURTHEST:
+            self.graph = None
+
+    def _capture(self) -> None:
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
@@ -86,15 +110,24 @@ class Captured:
             self.step(self.at, self.share)
         self.graph = graph
 
+    def _off(self, begun: Trained) -> float:
+        """How far a step by the graph is from one without, as a share of its length."""
+        assert self.graph is not None
+        moved = []
+        for take in (self.graph.replay, lambda: self.step(self.at, self.share)):
+            self._reset(begun)
+            take()
+            moved.append(self.w - begun.weights)
+        return float((moved[0] - moved[1]).norm() / moved[1].norm())
+
     def fit(self, begun: Trained, data: Data, *, seed: int, order_of: Data | None = None) -> Trained:
         """As `fit(begun, data, seed=seed, order_of=order_of)`, but for rounding and the draws of augmentation."""
         recipe = self.recipe
         order = Order.of(data, order_of, recipe.batch_size, seed)
         with torch.enable_grad():
-            if self.begun.device.type == "cuda" and self.graph is None:
-                self._reset(begun)
+            if self.begun.device.type == "cuda" and not self.tried:
                 self._refresh(seed, 0)
-                self.capture()
+                self.capture(begun)
             self._reset(begun)
             total = recipe.epochs * order.steps
             for epoch in range(recipe.epochs):
@@ -162,6 +195,4 @@ class CapturedExecutor(Executor):
 
     def run(self, tasks: Sequence[Task], data: Data, label: str) -> list[Finished]:
         assert self.captured is not None
-        return [
-            tensors_of(self.captured.fit(task.begun[0], task.rows(data), seed=task.seeds[0])) for task in tasks
-        ]
+        return [tensors_of(self.captured.fit(task.begun[0], task.rows(data), seed=task.seeds[0])) for task in tasks]

@@ -133,9 +133,7 @@ def cifar10(folder: Path) -> tuple[Data, Data]:
         pair = load("cifar10", folder)
         return pair.train, pair.test
     found = torch.load(folder / "cifar10.pt", map_location="cpu", weights_only=True)
-    train, test = (
-        Data.of((NORMALISE(found[f"x{part}"]), found[f"y{part}"].long())) for part in ("", "_test")
-    )
+    train, test = (Data.of((NORMALISE(found[f"x{part}"]), found[f"y{part}"].long())) for part in ("", "_test"))
     return train, test
 
 

@@ -242,22 +242,24 @@ class Run:
         return train_fold_models(beside, self.train, folds=3, groups=ids, seed=seed, executor=executor)
 
     def methods(self, network: Trained, folds: FoldModels | None) -> dict[str, Scrub]:
-        """Each with the share of a training in its name."""
+        """Each with the share of a training in its name; what matters most comes first."""
         epochs, few = self.size.recipe.epochs, self.size.recipe.lr / 40
-        made: dict[str, Scrub] = {}
+        # Statistics of BatchNorm are estimated anew afterwards, which is paid from the same budget.
+        rest = min(MOST, len(self.train)) / (3 * epochs * len(self.train))
+        ours: dict[str, Scrub] = {}
         if folds is not None:
-            # Statistics of BatchNorm are estimated anew afterwards, which is paid from the same budget.
-            rest = min(MOST, len(self.train)) / (3 * epochs * len(self.train))
             own = replace(folds, origin=network.weights)
-            for share in (0.05, 0.01):
+            for share, rounds in ((0.05, 5), (0.05, 20), (0.01, 5)):
                 budget = self.size.times * share - rest
-                told = {"compute_budget": budget, "fold_models": own}
-                made[f"{OURS}, {share:.0%}"] = OutOfFoldDistillation(**told)
-                if share == 0.05:
-                    made[f"{OURS}, 20 rounds, {share:.0%}"] = OutOfFoldDistillation(epochs=20, **told)
-        made[f"truncated retraining, {1 / epochs:.0%}"] = TruncatedRetrain(epoch_fraction=1 / epochs)
-        made[f"fine-tuning, {1 / epochs:.0%}"] = Finetune(epochs=1, lr=few)
-        made[f"NegGrad+, {1 / epochs:.0%}"] = NegGradPlus(epochs=1, lr=few)
+                name = f"{OURS}, {rounds} rounds, {share:.0%}"
+                ours[name] = OutOfFoldDistillation(epochs=rounds, compute_budget=budget, fold_models=own)
+        names = list(ours)
+        one = f"{1 / epochs:.0%}"
+        made = {name: ours[name] for name in names[:1]}
+        made[f"truncated retraining, {one}"] = TruncatedRetrain(epoch_fraction=1 / epochs)
+        made[f"fine-tuning, {one}"] = Finetune(epochs=1, lr=few)
+        made |= {name: ours[name] for name in names[1:]}
+        made[f"NegGrad+, {one}"] = NegGradPlus(epochs=1, lr=few)
         made["truncated retraining, 20%"] = TruncatedRetrain(epoch_fraction=0.2)
         return made
 
@@ -321,7 +323,7 @@ def flags() -> Flags:
     parser = Flags(__doc__).data("folder with images and weights").out().device()
     parser.add_argument("what", choices=("sets", "run"))
     parser.add_argument("--tiny", action="store_true", help="digits and a narrow network, for a CPU")
-    parser.add_argument("--first", type=int, default=0, help="the first seed; others follow")
+    parser.add_argument("--first", type=int, default=0, help="the first seed, a multiple of 16; others follow")
     parser.add_argument("--networks", type=int, help="how many; as many as fit into half of --stop unless said")
     parser.add_argument("--folds", type=int, default=2, help="sets of fold models, three networks each")
     parser.add_argument("--epochs", type=int, default=16)

@@ -324,7 +324,7 @@ def table(paths: list[Path]) -> str:
     made = []
     for experiment, method in dict.fromkeys((row.experiment, row.method) for row in rows):
         mine = [row for row in rows if (row.experiment, row.method) == (experiment, method)]
-        if method in ("fold models", "retrained") or MARGIN not in {row.readout for row in mine}:
+        if method == "fold models" or MARGIN not in {row.readout for row in mine}:
             continue
         seeds = {row.seed for row in mine if row.readout == MARGIN}
         paired = [row for row in rows if row.seed in seeds]
