@@ -85,15 +85,18 @@ class Captured:
         self.at.copy_(torch.arange(size) % len(self.y))
         self.share.fill_(1 / size)
         self.lr.fill_(1e-3)
+        # Kernels are timed for this one shape; a search for every odd batch would take longer than it saves.
+        before = torch.backends.cudnn.benchmark
+        torch.backends.cudnn.benchmark = True
         try:
-            # Kernels are timed for this one shape; a search for every odd batch would take longer than it saves.
-            with torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=torch.backends.cudnn.allow_tf32):
-                self._capture()
-                off = self._off(begun)
+            self._capture()
+            off = self._off(begun)
         except RuntimeError as error:
             print(f"steps are not captured: {error}", flush=True)
             torch.cuda.synchronize()
             return
+        finally:
+            torch.backends.cudnn.benchmark = before
         print(f"steps are captured; one differs from a step without a graph by {off:.2g} of its length", flush=True)
         if not off < FURTHEST:
             self.graph = None

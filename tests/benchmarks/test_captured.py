@@ -41,7 +41,8 @@ def test_steps_are_those_of_fit(frozen: bool, coupled: bool, toward: str) -> Non
         assert not torch.allclose(found.weights, start.weights, atol=1e-2)
         for name, value in buffers_of(expected.model).items():
             assert torch.allclose(buffers_of(found.model)[name].double(), value.double(), atol=1e-5), name
-        assert found.init is not None and torch.equal(found.init, start.weights)
+        assert found.init is not None
+        assert torch.equal(found.init, start.weights)
 
 
 def test_augmented_anew_in_every_epoch() -> None:
