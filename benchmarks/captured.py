@@ -1,4 +1,4 @@
-"""Many trainings of one kind of network on rows of one source, each step a CUDA graph; on a CPU the same step, uncaptured.
+"""Many trainings of one kind of network on rows of one source, each step a CUDA graph; on a CPU the same steps.
 
 Rates, batches and penalties are those of `fit` by the same recipe; kernels may be others, so bytes are not. Small
 networks otherwise wait for Python: an All-CNN in batches of 128 takes longer to launch than to compute.

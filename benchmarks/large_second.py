@@ -1,17 +1,16 @@
 """Out-of-fold distillation at full size with grouped folds: full CIFAR-10, All-CNN, weight decay 5e-4, 20 epochs.
 
-    python benchmarks/large_second.py choose  --data DIR --out results/large-second-choose.jsonl --label 3 --seeds 300 301
-    python benchmarks/large_second.py confirm --data DIR --out results/large-second.jsonl --label 7 --seeds 310 311 312 \\
-        --chosen results/large-second-choose.jsonl
-    python benchmarks/large_second.py table --out results/large-second.jsonl
+    python benchmarks/large_second.py choose --data DIR --out CHOOSE --label 3 --seeds 300 301
+    python benchmarks/large_second.py confirm --data DIR --out OUT --label 7 --seeds 310 311 312 --chosen CHOOSE
+    python benchmarks/large_second.py table --out OUT
 
 Requests are those of `benchmarks/large.py`: 100 images of a class (*some*), one annotator's 100 mislabelled images
 (*wrong*), all 5,000 of the class (*class*). The rows of *some*, and those of *wrong*, have one id each, so that each
 lies in one of three folds: two trainings, once, for all requests. Settings are chosen on other seeds and another class
 than are reported, by the root mean square difference of forgotten rows' margins from the coupled retrained network's,
-among those that keep retained and test errors within half a point. `--stop` ends a run before the next training; *class*
-comes last. Margins are kept beside the rows, for the attack on single rows: knowing each row's mean margin under
-unlearned and retrained networks of other seeds, tell which kind a row's margin is from; 0.5 is chance.
+among those that keep retained and test errors within half a point. `--stop` ends a run before the next training;
+*class* comes last. Margins are kept beside the rows, for the attack on single rows: knowing each row's mean margin
+under unlearned and retrained networks of other seeds, tell which kind a row's margin is from; 0.5 is chance.
 """
 
 import argparse

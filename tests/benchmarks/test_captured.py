@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+from benchmarks.captured import Captured
 from torch import nn
 
-from benchmarks.captured import Captured
 from spotlessnet.core.data import Data
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.trained import Trained, buffers_of
