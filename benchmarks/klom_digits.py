@@ -16,7 +16,7 @@ come; one whose first request takes more than `--patience` seconds is left out a
 import argparse
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from math import inf
 from pathlib import Path
@@ -35,6 +35,7 @@ from spotlessnet.precomputed.fold_models import FoldModels, train_fold_models
 from spotlessnet.readouts import Error
 from spotlessnet.readouts.margin import margins
 from spotlessnet.training.fit_many import fit_many
+from spotlessnet.training.many import Executor, Finished, Task
 from spotlessnet.training.tuning import Tuning
 
 # Started as a script, its own folder comes first, not the one that holds it.
@@ -123,7 +124,7 @@ def grid() -> dict[str, list[dict[str, Any]]]:
         own = {f.name for f in fields(kind)}  # type: ignore[arg-type]  # every method is a dataclass
         if kind is OutOfFoldDistillation:
             squares = {"targets": "in minus out", "temperature": inf, "retain_temperature": 1.0}
-            budgets = ({"compute_budget": 0.24, "epochs": epochs} for epochs in (5, 10))
+            budgets = ({"compute_budget": 0.24, "epochs": epochs} for epochs in (5, 10, 20, 40))
             each = [b | more for b in budgets for more in ({}, squares, squares | {"forget_weight": 0.5})]
             found[entry.name] = each
         elif entry.name == "truncated-retrain":
@@ -137,10 +138,48 @@ def grid() -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def folds_of(world: World, i: int) -> FoldModels:
-    """Three of an original's own, by id."""
-    rows = world.seen(i)
-    return train_fold_models(world.networks[i], rows, folds=FOLDS, groups="id", held=world.split(i, "some").validation)
+class Asked(Exception):
+    """The trainings that fold models need, before any of them is done."""
+
+
+@dataclass(frozen=True)
+class Collecting(Executor):
+    """Says what must be trained, or hands out what was."""
+
+    made: tuple[Finished, ...] = ()
+
+    def run(self, tasks: Sequence[Task], data: Data, label: str) -> list[Finished]:
+        if not self.made:
+            raise Asked(tasks)
+        return list(self.made)
+
+
+def all_folds(world: World, which: Sequence[int]) -> dict[int, FoldModels]:
+    """Three fold models for each of these originals, by id, all trained as one program."""
+
+    def folds_of(i: int, executor: Executor) -> FoldModels:
+        held = world.split(i, "some").validation
+        told = {"folds": FOLDS, "groups": "id", "held": held, "seed": i, "executor": executor}
+        return train_fold_models(world.networks[i], world.seen(i), **told)
+
+    keep, seeds, starts = [], [], []
+    for i in which:
+        try:
+            folds_of(i, Collecting())
+        except Asked as asked:
+            for task in asked.args[0]:
+                seen = torch.zeros(len(world.train), dtype=torch.bool)
+                seen[world.seen(i).rows[task.keep[0]]] = True
+                keep.append(seen)
+                seeds.append(task.seeds[0])
+                starts.append(task.begun[0].weights)
+    begun = _start(0)
+    made = fit_many(begun, world.train, seeds=seeds, keep=torch.stack(keep), starts=torch.stack(starts))
+    parts = made.split(FOLDS)
+    return {
+        i: folds_of(i, Collecting(made=tuple({"weights": w} for w in part)))
+        for i, part in zip(which, parts, strict=True)
+    }
 
 
 def served(world: World, i: int, name: str, scrub: Scrub, folds: FoldModels | None) -> tuple[Trained, float, float]:
@@ -157,10 +196,10 @@ def served(world: World, i: int, name: str, scrub: Scrub, folds: FoldModels | No
 def choose(options: argparse.Namespace) -> None:
     """Every setting on a few originals; a line for each."""
     world = World.of(61, options.networks or 16)
-    folds = {i: folds_of(world, i) for i in world.networks if len(missed(i)) < len(SETS)}
+    folds = all_folds(world, [i for i in world.networks if len(missed(i)) < len(SETS)])
     slow: set[str] = set()
-    with options.out.open("w", encoding="utf-8") as file:
-        for name, told in ((n, s) for n in grid() for s in grid()[n]):
+    with options.out.open("a", encoding="utf-8") as file:
+        for name, told in ((n, s) for n in grid() if options.only in n for s in grid()[n]):
             for cohort in SETS if name not in slow else ():
                 goal = [i for i in world.networks if cohort in missed(i)]
                 mean = torch.stack([margins(world.networks[i], world.sets[cohort]) for i in goal]).mean(dim=0)
@@ -205,7 +244,7 @@ def run(options: argparse.Namespace) -> None:
     for i, network in world.networks.items():
         told = {"seed": i, "missed": missed(i), "seconds": 0.0}
         found["networks"].append(told | world.looked(network, *SETS, "retain", "validation"))
-    folds = {i: folds_of(world, i) for i in world.networks if len(missed(i)) < len(SETS)}
+    folds = all_folds(world, [i for i in world.networks if len(missed(i)) < len(SETS)])
     print("trained", flush=True)
     for name, cohort, settings in chosen(options.chosen):
         for i in world.originals(cohort):
@@ -225,6 +264,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("what", choices=("choose", "run"))
     parser.add_argument("--networks", type=int, help="16 to choose, 80 to run")
     parser.add_argument("--chosen", type=Path)
+    parser.add_argument("--only", default="", help="methods whose name holds this text")
     parser.add_argument("--patience", type=float, default=3.0)
     options = parser.parse_args(arguments)
     use_threads()

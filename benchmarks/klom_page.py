@@ -37,9 +37,6 @@ PARTS = ("forget", "retain", "validation")
 ORIGINAL, RETRAINED = "original", "retrained"
 AUC, SHARE, COUNT = "AUC of a row", "share of training FLOPs", "networks"
 CHANCE, HALVES = "chance alone", "retrained against retrained, halves"
-LEAST = 6
-"""Networks that a method must have served: with fewer, histograms say nothing."""
-
 PICTURE = Path("docs/pictures/klom.svg")
 PUBLISHED = (
     "EasyDUB's own figures (arXiv 2602.16400, theirs, other rows and more networks): original 9.26 / .32 / .26 (forget "
@@ -84,8 +81,8 @@ def attacked(ours: Tensor, theirs: Tensor) -> list[float]:
     return ((below + upto).double().mean(dim=1) / 2 / len(theirs_sorted)).tolist()
 
 
-def rows_of(found: dict[str, Any], title: str) -> Iterator[Row]:
-    """Everything that is known of every forget set and method."""
+def rows_of(found: dict[str, Any], title: str, least: int) -> Iterator[Row]:
+    """Everything that is known of every forget set and method that served so many networks at least."""
     sets = [n for n in found["networks"][0]["margins"] if n not in ("retain", "validation")]
     for name in sets:
         seen = [one for one in found["networks"] if name not in one["missed"]]
@@ -97,10 +94,10 @@ def rows_of(found: dict[str, Any], title: str) -> Iterator[Row]:
         theirs = stacked(unseen, name)
         experiment = f"{title}, {name}"
         for method, networks in groups.items():
-            if len(networks) >= LEAST:
+            if len(networks) >= least:
                 yield from method_rows(experiment, method, networks, theirs, name, found["about"])
         half = len(unseen) // 2
-        if half >= LEAST:
+        if half >= least:
             for part in PARTS:
                 value = float(klom(theirs[part][:half], theirs[part][half:]).quantile(0.95))
                 yield Row(experiment, HALVES, f"P95 on {part}", 0, value, unit="nats", note=found["about"])
@@ -194,13 +191,14 @@ def main(arguments: list[str] | None = None) -> None:
     parser = Flags(__doc__).out().table()
     parser.add_argument("margins", type=Path, nargs="*", help="files of margins")
     parser.add_argument("--title", default="CIFAR-10")
+    parser.add_argument("--least", type=int, default=3, help="networks that a method must have served")
     parser.add_argument("--figure", type=Path, nargs="+", metavar="ROWS", help="draw these rows instead")
     options = parser.parse_args(arguments)
     if options.figure:
         draw(options.figure)
         return
     if not options.table:
-        save(options.out, list(rows_of(read(options.margins), options.title)))
+        save(options.out, list(rows_of(read(options.margins), options.title, options.least)))
     print(table(read_rows(options.out)))
 
 

@@ -12,12 +12,11 @@ from spotlessnet.core.data import Data
 
 
 @pytest.mark.slow
-def test_tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tiny(tmp_path: Path) -> None:
     margins, out = tmp_path / "margins.pt", tmp_path / "rows.jsonl"
     told = ["run", "--tiny", "--out", str(margins), "--device", "cpu", "--networks", "4", "--folds", "1"]
     klom.main([*told, "--only", "5 rounds"])
-    monkeypatch.setattr(klom_page, "LEAST", 2)
-    klom_page.main([str(margins), "--out", str(out)])
+    klom_page.main([str(margins), "--out", str(out), "--least", "2"])
     rows = read_rows(out)
     assert {row.experiment for row in rows} == {f"CIFAR-10, {name}" for name in (*klom.RANDOM, *klom.COHERENT)}
     assert {row.method for row in rows} >= {"original", "retrained", f"{klom.OURS}, 5 rounds, 5%"}
