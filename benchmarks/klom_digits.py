@@ -1,16 +1,16 @@
-"""KLoM and an attacker for every method of the package, on digits and a CPU: what each reaches for which share of FLOPs.
+"""KLoM and an attacker for every method of the package, on digits and a CPU: what each reaches for which price.
 
     python benchmarks/klom_digits.py choose --out klom-digits-choose.jsonl      # settings, on other rows and seeds
     python benchmarks/klom_digits.py run --out klom-digits.pt --chosen klom-digits-choose.jsonl
     python benchmarks/klom_page.py klom-digits.pt --out results/klom-digits.jsonl
 
-The problem is that of `benchmarks/frontier_second.py`: 1,200 digits, a perceptron with two hidden layers, one person's 40
-ordinary rows (*some*) and one annotator's 40 mislabelled rows (*wrong*). Every network misses either, neither or both,
-as in `benchmarks/klom.py`; so half of them are originals and half retrained networks for each request. Every method
-that goes on training has the same grid of rates and epochs, out-of-fold distillation that of rounds and weights; the
-setting is chosen whose margins on the forgotten rows come nearest to retrained networks' means, among those that keep
-the test error within a point and cost at most a quarter of a training. Methods without such settings are tried as they
-come; one whose first request takes more than `--patience` seconds is left out and said so.
+The problem is that of `benchmarks/frontier_second.py`: 1,200 digits, a perceptron with two hidden layers, one person's
+40 ordinary rows (*some*) and one annotator's 40 mislabelled rows (*wrong*). Every network misses either, neither or
+both, as in `benchmarks/klom.py`; so half of them are originals and half retrained networks for each request. Every
+method that goes on training has the same grid of rates and epochs, out-of-fold distillation that of rounds and weights;
+the setting is chosen whose margins on the forgotten rows come nearest to retrained networks' means, among those that
+keep the test error within a point and cost at most a quarter of a training. Methods without such settings are tried as
+they come; one whose first request takes more than `--patience` seconds is left out and said so.
 """
 
 import argparse
@@ -138,7 +138,7 @@ def grid() -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-class Asked(Exception):
+class AskedError(Exception):
     """The trainings that fold models need, before any of them is done."""
 
 
@@ -150,7 +150,7 @@ class Collecting(Executor):
 
     def run(self, tasks: Sequence[Task], data: Data, label: str) -> list[Finished]:
         if not self.made:
-            raise Asked(tasks)
+            raise AskedError(tasks)
         return list(self.made)
 
 
@@ -166,7 +166,7 @@ def all_folds(world: World, which: Sequence[int]) -> dict[int, FoldModels]:
     for i in which:
         try:
             folds_of(i, Collecting())
-        except Asked as asked:
+        except AskedError as asked:
             for task in asked.args[0]:
                 seen = torch.zeros(len(world.train), dtype=torch.bool)
                 seen[world.seen(i).rows[task.keep[0]]] = True

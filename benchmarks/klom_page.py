@@ -1,8 +1,7 @@
 """KLoM, an attacker and prices out of the margins that `benchmarks/klom.py` and `benchmarks/klom_digits.py` keep.
 
     python benchmarks/klom_page.py klom-0.pt klom-160.pt --out results/klom.jsonl          # rows, and the table
-    python benchmarks/klom_page.py --figure results/klom.jsonl results/klom-digits.jsonl   # docs/pictures/klom.svg
-    python benchmarks/klom_page.py --out results/klom.jsonl --table
+    python benchmarks/klom_page.py --page       # docs/quality_and_cost.md and its figure, from rows under results/
 
 For each forget set the networks that saw it are originals, the others retrained networks. KLoM (`readouts/klom.py`) for
 each row between unlearned and all retrained networks; shown is the 95th percentile over rows. *Chance*: the same for
@@ -31,17 +30,18 @@ from spotlessnet.report.figures import MARKS, PALETTE
 
 # Started as a script, its own folder comes first, not the one that holds it.
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from benchmarks.common import GREY, Flags, grey_style, save
+from benchmarks.common import GREY, Flags, Place, grey_style, save
+from benchmarks.large_second import table as full_size_table
+from benchmarks.sisa_digits import table as shards_table
 
 PARTS = ("forget", "retain", "validation")
 ORIGINAL, RETRAINED = "original", "retrained"
 AUC, SHARE, COUNT = "AUC of a row", "share of training FLOPs", "networks"
 CHANCE, HALVES = "chance alone", "retrained against retrained, halves"
-PICTURE = Path("docs/pictures/klom.svg")
-PUBLISHED = (
-    "EasyDUB's own figures (arXiv 2602.16400, theirs, other rows and more networks): original 9.26 / .32 / .26 (forget "
-    "/ retain / validation); truncated retraining 9.4 at 20 % of the compute, 5.7 at 60 %, .8 at 100 % (forget)."
-)
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "results"
+PICTURE = ROOT / "docs" / "pictures" / "quality_and_cost.svg"
+PAGE = ROOT / "docs" / "quality_and_cost.md"
 
 
 def read(paths: list[Path]) -> dict[str, Any]:
@@ -130,31 +130,53 @@ def method_rows(
         yield row(SHARE, statistics.mean(one["share"] for one in networks), unit="share")
 
 
+def ranked(rows: list[Row], experiment: str) -> list[str]:
+    """Methods of a forget set: the original first, then by how well the attacker does."""
+    auc = {row.method: row.value for row in rows if row.experiment == experiment and row.readout == AUC}
+    methods = dict.fromkeys(row.method for row in rows if row.experiment == experiment)
+    first = {ORIGINAL: -2.0, RETRAINED: -1.0, HALVES: 0.0}
+    return sorted(methods, key=lambda method: (first.get(method, 1.0), auc.get(method, 0.0)))
+
+
 def table(rows: list[Row]) -> str:
     """P95 on forgotten, retained and new rows, the attacker, errors and price."""
     known = {row.key: row for row in rows}
+
+    def cell(experiment: str, method: str, readout: str, shape: str) -> str:
+        found = known.get((experiment, method, readout, 0))
+        return "" if found is None else format(found.value, shape)
+
     made = []
-    for experiment, method in dict.fromkeys((row.experiment, row.method) for row in rows):
-
-        def cell(readout: str, shape: str, where: str = experiment, who: str = method) -> str:
-            found = known.get((where, who, readout, 0))
-            return "" if found is None else format(found.value, shape)
-
-        auc = known.get((experiment, method, AUC, 0))
-        attack = "" if auc is None else f"{auc.value:.2f} [{auc.low:.2f}, {auc.high:.2f}]"
-        took = next((row.seconds for row in rows if (row.experiment, row.method) == (experiment, method)), 0.0)
-        made.append(
-            [experiment, method, cell(COUNT, ".0f"), *(cell(f"P95 on {part}", ".2f") for part in PARTS),
-             cell(CHANCE, ".2f"), attack, cell("error on test", ".1%"), cell(SHARE, ".1%"),
-             f"{took:.1f} s" if took == took and took else ""]
-        )  # fmt: skip
+    for experiment in dict.fromkeys(row.experiment for row in rows):
+        for method in ranked(rows, experiment):
+            auc = known.get((experiment, method, AUC, 0))
+            attack = "" if auc is None else f"{auc.value:.2f} [{auc.low:.2f}, {auc.high:.2f}]"
+            here = experiment, method
+            made.append(
+                [*here, cell(*here, COUNT, ".0f"), *(cell(*here, f"P95 on {part}", ".2f") for part in PARTS),
+                 cell(*here, CHANCE, ".2f"), attack, cell(*here, "error on test", ".1%"), cell(*here, SHARE, ".1%")]
+            )  # fmt: skip
     head = ("forget set", "method", "networks", *(f"P95, {part}" for part in PARTS), "P95 by chance", "attacker's AUC",
-            "test error", "FLOPs", "time")  # fmt: skip
+            "test error", "FLOPs")  # fmt: skip
     return markdown_table(head, made)
 
 
+def write_page(page: Path = PAGE) -> None:
+    """All tables of the page from the rows under `results/`, and the figure."""
+    digits, cifar = (read_rows(RESULTS / name) for name in ("klom-digits.jsonl", "klom.jsonl"))
+    made = {
+        "digits": table(digits),
+        "CIFAR-10": table([row for row in cifar if row.method != HALVES]),
+        "full size": full_size_table([RESULTS / "large-second.jsonl"]),
+        "shards": shards_table(read_rows(RESULTS / "sisa-digits.jsonl")),
+    }
+    for name, text in made.items():
+        Place(f"<!-- {name}: written by benchmarks/klom_page.py -->", f"<!-- end of {name} -->").write(page, text)
+    draw([RESULTS / "klom-digits.jsonl"])
+
+
 def draw(paths: list[Path], place: Path = PICTURE) -> None:
-    """KLoM P95 on the forget set, and the attacker's AUC, against the share of training FLOPs; a column a forget set."""
+    """KLoM P95 on the forget set, and the attacker's AUC, against the share of training FLOPs, by forget set."""
     rows = [row for path in paths for row in read_rows(path)]
     known = {row.key: row for row in rows}
     experiments = list(dict.fromkeys(row.experiment for row in rows))
@@ -188,18 +210,17 @@ def draw(paths: list[Path], place: Path = PICTURE) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = Flags(__doc__).out().table()
+    parser = Flags(__doc__).out()
     parser.add_argument("margins", type=Path, nargs="*", help="files of margins")
     parser.add_argument("--title", default="CIFAR-10")
     parser.add_argument("--least", type=int, default=3, help="networks that a method must have served")
-    parser.add_argument("--figure", type=Path, nargs="+", metavar="ROWS", help="draw these rows instead")
+    parser.add_argument("--page", action="store_true", help="write the page and its figure from rows that are there")
     options = parser.parse_args(arguments)
-    if options.figure:
-        draw(options.figure)
-        return
-    if not options.table:
+    if options.page:
+        write_page()
+    else:
         save(options.out, list(rows_of(read(options.margins), options.title, options.least)))
-    print(table(read_rows(options.out)))
+        print(table(read_rows(options.out)))
 
 
 if __name__ == "__main__":

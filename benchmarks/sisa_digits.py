@@ -3,10 +3,10 @@
     python benchmarks/sisa_digits.py --out results/sisa-digits.jsonl
     python benchmarks/sisa_digits.py --out results/sisa-digits.jsonl --table
 
-The problem is that of `benchmarks/klom_digits.py`. The epochs of a shard's training are chosen for each number of shards
-on other rows and seeds (draw 61), by held-out rows; errors are those of draw 62 and its judging rows, five seeds. Cost:
-FLOPs of the request beside those of training all shards anew on what is left, by count of rows. That unlearned networks
-are those that sharded training gives without the rows is checked on the first seed's requests.
+The problem is that of `benchmarks/klom_digits.py`. The epochs of a shard's training are chosen for each number of
+shards on other rows and seeds (draw 61), by held-out rows; errors are those of draw 62 and its judging rows, five
+seeds. Cost: FLOPs of the request beside those of training all shards anew on what is left, by count of rows. That
+unlearned networks are those that sharded training gives without the rows is checked on the first seed's requests.
 """
 
 import argparse
