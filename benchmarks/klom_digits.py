@@ -45,8 +45,8 @@ from benchmarks.frontier_second import FOLDS, PROBLEMS, rows_of
 
 PROBLEM = PROBLEMS["digits"]
 SETS = ("some", "wrong")
-LEFT_OUT = ("retrain", "within-budget", "mixed-linear", "hiding", "sisa")
-"""The reference, a wrapper, one for another kind of network, one for classes, and one that is trained otherwise."""
+LEFT_OUT = ("retrain", "within-budget", "mixed-linear", "hiding", "sisa", "fisher", "variational")
+"""The reference, a wrapper, for another network, for classes, trained otherwise; the last two add noise alone."""
 
 DEAREST = 0.25
 TOLERANCE = 0.01
