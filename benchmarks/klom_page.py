@@ -182,7 +182,7 @@ def draw(paths: list[Path], place: Path = PICTURE) -> None:
     experiments = list(dict.fromkeys(row.experiment for row in rows))
     names = sorted({row.method.rpartition(", ")[0] or row.method for row in rows if row.readout == SHARE})
     with mpl.rc_context(grey_style()):
-        figure = Figure(figsize=(3.2 * len(experiments), 6.5), layout="constrained")
+        figure = Figure(figsize=(max(9.0, 3.2 * len(experiments)), 7), layout="constrained")
         for column, experiment in enumerate(experiments):
             for line, (readout, said) in enumerate((("P95 on forget", "KLoM, P95"), (AUC, "attacker's AUC"))):
                 axes = figure.add_subplot(2, len(experiments), line * len(experiments) + column + 1)
@@ -199,6 +199,8 @@ def draw(paths: list[Path], place: Path = PICTURE) -> None:
                 last = known.get((experiment, ORIGINAL, CHANCE, 0)) if line == 0 else None
                 axes.axhline(0.5 if line else last.value if last else 0.0, lw=1, color=PALETTE[2])
                 axes.set(xscale="log", xlabel="share of training FLOPs", title=experiment if line == 0 else "")
+                axes.set_xticks([0.01, 0.03, 0.1, 0.3], ["1 %", "3 %", "10 %", "30 %"])
+                axes.minorticks_off()
                 axes.set_ylim(bottom=0 if line == 0 else 0.45)
                 if column == 0:
                     axes.set_ylabel(said)
