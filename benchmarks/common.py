@@ -13,8 +13,11 @@ from typing import Any
 import torch
 
 from spotlessnet.auditing.rows import Row, read_rows
+from spotlessnet.core.data import Data
 from spotlessnet.core.files import write_whole
 from spotlessnet.core.intervals import t_interval
+from spotlessnet.datasets import load
+from spotlessnet.datasets.cifar import NORMALISE
 from spotlessnet.report.exports import as_json_lines
 from spotlessnet.report.figures import STYLE
 
@@ -122,6 +125,16 @@ def device_of(given: argparse.Namespace) -> torch.device:
 def accelerator(device: torch.device) -> str:
     """What the machine calls it."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
+
+
+def cifar10(folder: Path) -> tuple[Data, Data]:
+    """Training and test rows: from `cifar10.pt`, bytes `[N, 3, 32, 32]` and labels, or from what `load` reads."""
+    if not (folder / "cifar10.pt").exists():
+        pair = load("cifar10", folder)
+        return pair.train, pair.test
+    found = torch.load(folder / "cifar10.pt", map_location="cpu", weights_only=True)
+    train, test = (Data.of((NORMALISE(found[f"x{part}"]), found[f"y{part}"].long())) for part in ("", "_test"))
+    return train, test
 
 
 def machine() -> str:

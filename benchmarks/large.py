@@ -38,9 +38,8 @@ from spotlessnet.core.scrub import Scrub
 from spotlessnet.core.split import Split
 from spotlessnet.core.split import rows as by_number
 from spotlessnet.core.trained import Trained
-from spotlessnet.datasets import load
 from spotlessnet.experiments.few import some
-from spotlessnet.experiments.setting import on_device
+from spotlessnet.experiments.setting import find_weights, on_device
 from spotlessnet.methods import NTK, Finetune, NegGradPlus, OutOfFoldDistillation, ShortRetrain
 from spotlessnet.methods.out_of_fold.lesson import NEVER
 from spotlessnet.models.all_cnn import AllCNN
@@ -56,7 +55,7 @@ from spotlessnet.training.fit import fit
 
 # Started as a script, its own folder comes first, not the one that holds it.
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from benchmarks.common import Flags, accelerator, device_of
+from benchmarks.common import Flags, accelerator, cifar10, device_of
 
 COHORTS = ("some", "wrong", "class")
 WEIGHTS = {"all-cnn": "allcnn-cifar100.safetensors", "resnet": "resnet18w04-cifar100.safetensors"}
@@ -80,8 +79,7 @@ Made = TypeVar("Made")
 
 def requests(options: argparse.Namespace, device: torch.device) -> dict[str, Split]:
     """All rows, a hundred of them mislabelled, and what must go."""
-    pair = load("cifar10", options.data)
-    train, test = (some(data, options.rows) for data in (pair.train, pair.test))
+    train, test = (some(data, options.rows) for data in cifar10(options.data))
     labels = train.labels()
     of_class, others = ((labels == c % 10).nonzero().squeeze(1) for c in (options.label, options.label + 1))
     ordinary, wrong = (
@@ -107,7 +105,8 @@ def begin(options: argparse.Namespace, seed: int, device: torch.device) -> Train
     """All-CNN or ResNet-18 ×0.4 under a head of the seed, before training."""
     network: torch.nn.Module = AllCNN(10, seed=seed) if options.model == "all-cnn" else ResNet(10, width=0.4, seed=seed)
     rename = RESNET_NAMES if options.model == "resnet" else None
-    network = load_pretrained(network, options.data / WEIGHTS[options.model], rename=rename).to(device)
+    path = find_weights(WEIGHTS[options.model], options.data) or options.data / WEIGHTS[options.model]
+    network = load_pretrained(network, path, rename=rename).to(device)
     recipe = RECIPE.but(weight_decay=options.weight_decay, epochs=options.epochs)
     return Trained.of(network, init=network, recipe=recipe)
 

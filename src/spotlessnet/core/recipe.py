@@ -1,9 +1,12 @@
 """`Recipe`: how a network was trained, as a value, so that retraining and relearning can repeat it."""
 
+import inspect
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
 from numbers import Real
 from typing import Any, Literal
+
+from torch import nn
 
 from spotlessnet.core.deprecated import AcceptsOldNames, OldName
 from spotlessnet.core.errors import SettingError, check_choice, check_not_negative, check_positive, shown
@@ -137,6 +140,18 @@ class Recipe(metaclass=AcceptsOldNames):
         first = [f.name for f in fields(self)][: [f.name for f in fields(self)].index("optimizer")]
         usual = {f.name: f.default for f in fields(self)}
         return {name: value for name, value in values.items() if name in first or value != usual[name]}
+
+
+def takes_generator(transform: Callable[..., Any]) -> bool:
+    """Whether a transform of inputs asks for a generator as its second argument."""
+    if isinstance(transform, nn.Module):  # torchvision's are modules with `forward(*inputs)`
+        transform = transform.forward
+    try:
+        parameters = list(inspect.signature(transform).parameters.values())
+    except (TypeError, ValueError):  # written in C, without a signature
+        return False
+    named = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return len(named) > 1 and (named[1].name == "generator" or named[1].default is inspect.Parameter.empty)
 
 
 def _told(augment: Callable[..., Any] | None) -> str | None:

@@ -3,7 +3,6 @@
 The order does not depend on what the network answers: runs can be repeated, and a retraining coupled to its original.
 """
 
-import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,11 +11,12 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Int64
-from torch import Tensor, nn
+from torch import Tensor
 
 from spotlessnet.core.adapters import Arrays
 from spotlessnet.core.data import Batch, Data
 from spotlessnet.core.errors import DataError, MismatchError, SettingError
+from spotlessnet.core.recipe import takes_generator
 from spotlessnet.core.source import Inputs, Source
 from spotlessnet.core.trained import Trained
 
@@ -192,15 +192,3 @@ def augmented(transform: Callable[..., Any] | None, x: Inputs, seed: int, step: 
             f"{f' of {len(first)}' if isinstance(first, Tensor) else ''}. It is called with a whole batch, not one row."
         )
     return made
-
-
-def takes_generator(transform: Callable[..., Any]) -> bool:
-    """Whether the transform asks for a generator as its second argument."""
-    if isinstance(transform, nn.Module):  # torchvision's are modules with `forward(*inputs)`
-        transform = transform.forward
-    try:
-        parameters = list(inspect.signature(transform).parameters.values())
-    except (TypeError, ValueError):  # written in C, without a signature
-        return False
-    named = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    return len(named) > 1 and (named[1].name == "generator" or named[1].default is inspect.Parameter.empty)

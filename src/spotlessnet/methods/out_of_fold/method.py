@@ -147,7 +147,9 @@ class OutOfFoldDistillation(Tuning):
 
     def recipe(self, trained: Trained, notes: Notes) -> Recipe:
         known = super().recipe(replace(trained, weight_decay=0.0), notes)
-        return known.but(lr=self.lr_scale * known.lr if self.lr is None else self.lr, schedule="cosine")
+        lr = self.lr_scale * known.lr if self.lr is None else self.lr
+        # Answers are read for rows as they are; an augmented row would be taught another row's answer.
+        return known.but(lr=lr, schedule="cosine", augment=None)
 
     def cost(self, trained: Trained, split: Split) -> Work:
         count = self.price(split).of(self.rows_in_a_round(trained, split)) / THERE_AND_BACK

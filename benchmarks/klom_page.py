@@ -1,0 +1,229 @@
+"""KLoM, an attacker and prices out of the margins that `benchmarks/klom.py` and `benchmarks/klom_digits.py` keep.
+
+    python benchmarks/klom_page.py klom-0.pt klom-160.pt --out results/klom.jsonl          # rows, and the table
+    python benchmarks/klom_page.py --page       # docs/quality_and_cost.md and its figure, from rows under results/
+
+For each forget set the networks that saw it are originals, the others retrained networks. KLoM (`readouts/klom.py`) for
+each row between unlearned and all retrained networks; shown is the 95th percentile over rows. *Chance*: the same for
+as many draws from one Gaussian, what even equal networks read. *Halves*: between two halves of the retrained networks,
+beside the chance of so few. Attacker: for each unlearned network and each retrained one the likelihood ratio of a row's
+margin under Gaussians with the row's means over all other networks of either kind; AUC over rows and networks, 0.5 is
+as retrained, with a 95 % interval over unlearned networks.
+"""
+
+import statistics
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from spotlessnet.auditing.rows import Row, read_rows
+from spotlessnet.core.intervals import t_interval
+from spotlessnet.core.registry import markdown_table
+from spotlessnet.readouts.klom import klom
+from spotlessnet.report.figures import MARKS, PALETTE
+
+# Started as a script, its own folder comes first, not the one that holds it.
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from benchmarks.common import GREY, Flags, Place, grey_style, save
+from benchmarks.large_second import table as full_size_table
+from benchmarks.sisa_digits import table as shards_table
+
+PARTS = ("forget", "retain", "validation")
+ORIGINAL, RETRAINED = "original", "retrained"
+AUC, SHARE, COUNT = "AUC of a row", "share of training FLOPs", "networks"
+CHANCE, HALVES = "chance alone", "retrained against retrained, halves"
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "results"
+PICTURE = ROOT / "docs" / "pictures" / "quality_and_cost.svg"
+PAGE = ROOT / "docs" / "quality_and_cost.md"
+
+
+def read(paths: list[Path]) -> dict[str, Any]:
+    """All networks of several processes."""
+    found = [torch.load(path, weights_only=True) for path in paths]
+    joined = {key: [one for each in found for one in each[key]] for key in ("networks", "unlearned")}
+    return joined | {"about": found[0]["about"]}
+
+
+def stacked(networks: list[dict[str, Any]], name: str) -> dict[str, Tensor]:
+    """Margins by part, a row for each network; the forget set's own are called so."""
+    names = {"forget": name, "retain": "retain", "validation": "validation"}
+    return {part: torch.stack([one["margins"][key] for one in networks]).double() for part, key in names.items()}
+
+
+def chance(ours: int, theirs: int, rows: int = 1000) -> float:
+    """The 95th percentile of KLoM between so many and so many draws of one Gaussian."""
+    draw = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(n, rows, generator=draw, dtype=torch.float64) for n in (ours, theirs))
+    return float(klom(a, b).quantile(0.95))
+
+
+def attacked(ours: Tensor, theirs: Tensor) -> list[float]:
+    """An AUC for each of our networks, against all of theirs; every network is judged by means over the others."""
+    groups = ours, theirs
+    means = [group.mean(dim=0) for group in groups]
+    spread = torch.cat([group - mean for group, mean in zip(groups, means, strict=True)]).std()
+    scores = []
+    for k, group in enumerate(groups):
+        n = len(group)
+        own = (n * means[k] - group) / (n - 1)  # without the network itself
+        both = (own, means[1].expand_as(own)) if k == 0 else (means[0].expand_as(own), own)
+        scores.append((both[0] - both[1]) * (group - (both[0] + both[1]) / 2) / spread**2)
+    theirs_sorted = scores[1].flatten().sort().values
+    below = torch.searchsorted(theirs_sorted, scores[0], right=False)
+    upto = torch.searchsorted(theirs_sorted, scores[0], right=True)
+    return ((below + upto).double().mean(dim=1) / 2 / len(theirs_sorted)).tolist()
+
+
+def rows_of(found: dict[str, Any], title: str, least: int) -> Iterator[Row]:
+    """Everything that is known of every forget set and method that served so many networks at least."""
+    sets = [n for n in found["networks"][0]["margins"] if n not in ("retain", "validation")]
+    for name in sets:
+        seen = [one for one in found["networks"] if name not in one["missed"]]
+        unseen = [one for one in found["networks"] if name in one["missed"]]
+        groups = {ORIGINAL: seen, RETRAINED: unseen}
+        for one in found["unlearned"]:
+            if one["set"] == name:
+                groups.setdefault(one["method"], []).append(one)
+        theirs = stacked(unseen, name)
+        experiment = f"{title}, {name}"
+        for method, networks in groups.items():
+            if len(networks) >= least:
+                yield from method_rows(experiment, method, networks, theirs, name, found["about"])
+        half = len(unseen) // 2
+        if half >= least:
+            for part in PARTS:
+                value = float(klom(theirs[part][:half], theirs[part][half:]).quantile(0.95))
+                yield Row(experiment, HALVES, f"P95 on {part}", 0, value, unit="nats", note=found["about"])
+            value = chance(half, len(unseen) - half)
+            yield Row(experiment, HALVES, CHANCE, 0, value, unit="nats", note=found["about"])
+            yield Row(experiment, HALVES, COUNT, 0, half, note=found["about"])
+
+
+def method_rows(
+    experiment: str, method: str, networks: list[dict[str, Any]], theirs: dict[str, Tensor], name: str, about: str
+) -> Iterator[Row]:
+    """Of one method; retrained networks have errors and a price, and no distance to themselves."""
+    took = statistics.mean(one["seconds"] for one in networks)
+
+    def row(readout: str, value: float, low: float = float("nan"), high: float = float("nan"), unit: str = "") -> Row:
+        return Row(experiment, method, readout, 0, value, low, high, unit=unit, seconds=took, note=about)
+
+    yield row("error on test", statistics.mean(one["error"] for one in networks), unit="share")
+    yield row(COUNT, len(networks))
+    if method == RETRAINED:
+        return
+    ours = stacked(networks, name)
+    for part in PARTS:
+        each = klom(ours[part], theirs[part])
+        yield row(f"P95 on {part}", float(each.quantile(0.95)), unit="nats")
+        yield row(f"mean on {part}", float(each.mean()), unit="nats")
+    yield row(CHANCE, chance(len(networks), len(theirs["forget"])), unit="nats")
+    yield row(AUC, *t_interval(attacked(ours["forget"], theirs["forget"])), unit="AUC")
+    if method != ORIGINAL:
+        yield row(SHARE, statistics.mean(one["share"] for one in networks), unit="share")
+
+
+def ranked(rows: list[Row], experiment: str) -> list[str]:
+    """Methods of a forget set: the original first, then by how well the attacker does."""
+    auc = {row.method: row.value for row in rows if row.experiment == experiment and row.readout == AUC}
+    methods = dict.fromkeys(row.method for row in rows if row.experiment == experiment)
+    first = {ORIGINAL: -2.0, RETRAINED: -1.0, HALVES: 0.0}
+    return sorted(methods, key=lambda method: (first.get(method, 1.0), auc.get(method, 0.0)))
+
+
+def table(rows: list[Row]) -> str:
+    """P95 on forgotten, retained and new rows, the attacker, errors and price."""
+    known = {row.key: row for row in rows}
+
+    def cell(experiment: str, method: str, readout: str, shape: str) -> str:
+        found = known.get((experiment, method, readout, 0))
+        return "" if found is None else format(found.value, shape)
+
+    made = []
+    for experiment in dict.fromkeys(row.experiment for row in rows):
+        for method in ranked(rows, experiment):
+            auc = known.get((experiment, method, AUC, 0))
+            attack = "" if auc is None else f"{auc.value:.2f} [{auc.low:.2f}, {auc.high:.2f}]"
+            here = experiment, method
+            made.append(
+                [*here, cell(*here, COUNT, ".0f"), *(cell(*here, f"P95 on {part}", ".2f") for part in PARTS),
+                 cell(*here, CHANCE, ".2f"), attack, cell(*here, "error on test", ".1%"), cell(*here, SHARE, ".1%")]
+            )  # fmt: skip
+    head = ("forget set", "method", "networks", *(f"P95, {part}" for part in PARTS), "P95 by chance", "attacker's AUC",
+            "test error", "FLOPs")  # fmt: skip
+    return markdown_table(head, made)
+
+
+def write_page(page: Path = PAGE) -> None:
+    """All tables of the page from the rows under `results/`, and the figure."""
+    digits, cifar = (read_rows(RESULTS / name) for name in ("klom-digits.jsonl", "klom.jsonl"))
+    made = {
+        "digits": table(digits),
+        "CIFAR-10": table([row for row in cifar if row.method != HALVES]),
+        "full size": full_size_table([RESULTS / "large-second.jsonl"]),
+        "shards": shards_table(read_rows(RESULTS / "sisa-digits.jsonl")),
+    }
+    for name, text in made.items():
+        Place(f"<!-- {name}: written by benchmarks/klom_page.py -->", f"<!-- end of {name} -->").write(page, text)
+    draw([RESULTS / "klom-digits.jsonl"])
+
+
+def draw(paths: list[Path], place: Path = PICTURE) -> None:
+    """KLoM P95 on the forget set, and the attacker's AUC, against the share of training FLOPs, by forget set."""
+    rows = [row for path in paths for row in read_rows(path)]
+    known = {row.key: row for row in rows}
+    experiments = list(dict.fromkeys(row.experiment for row in rows))
+    names = sorted({row.method.rpartition(", ")[0] or row.method for row in rows if row.readout == SHARE})
+    with mpl.rc_context(grey_style()):
+        figure = Figure(figsize=(max(9.0, 3.2 * len(experiments)), 7), layout="constrained")
+        for column, experiment in enumerate(experiments):
+            for line, (readout, said) in enumerate((("P95 on forget", "KLoM, P95"), (AUC, "attacker's AUC"))):
+                axes = figure.add_subplot(2, len(experiments), line * len(experiments) + column + 1)
+                for row in (row for row in rows if row.experiment == experiment and row.readout == SHARE):
+                    found = known[experiment, row.method, readout, 0]
+                    j = names.index(row.method.rpartition(", ")[0] or row.method)
+                    colour, mark = PALETTE[(j + j // 7) % 7], MARKS[j % 7]
+                    if found.low == found.low:
+                        axes.plot([row.value] * 2, [found.low, found.high], lw=1, color=colour, alpha=0.6)
+                    axes.plot(row.value, found.value, mark, ms=7, color=colour, label=names[j])
+                first = known.get((experiment, ORIGINAL, readout, 0))
+                if first is not None:
+                    axes.axhline(first.value, lw=1, ls="--", color=GREY)
+                last = known.get((experiment, ORIGINAL, CHANCE, 0)) if line == 0 else None
+                axes.axhline(0.5 if line else last.value if last else 0.0, lw=1, color=PALETTE[2])
+                axes.set(xscale="log", xlabel="share of training FLOPs", title=experiment if line == 0 else "")
+                axes.set_xticks([0.01, 0.03, 0.1, 0.3], ["1 %", "3 %", "10 %", "30 %"])
+                axes.minorticks_off()
+                axes.set_ylim(bottom=0 if line == 0 else 0.45)
+                if column == 0:
+                    axes.set_ylabel(said)
+        legend: dict[str, Any] = {}
+        for axes in figure.axes:
+            legend |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
+        figure.legend(legend.values(), legend.keys(), loc="outside lower center", ncols=4, fontsize=9)
+        figure.savefig(place, metadata={"Date": None})
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = Flags(__doc__).out()
+    parser.add_argument("margins", type=Path, nargs="*", help="files of margins")
+    parser.add_argument("--title", default="CIFAR-10")
+    parser.add_argument("--least", type=int, default=3, help="networks that a method must have served")
+    parser.add_argument("--page", action="store_true", help="write the page and its figure from rows that are there")
+    options = parser.parse_args(arguments)
+    if options.page:
+        write_page()
+    else:
+        save(options.out, list(rows_of(read(options.margins), options.title, options.least)))
+        print(table(read_rows(options.out)))
+
+
+if __name__ == "__main__":
+    main()
