@@ -83,7 +83,7 @@ class BankTest(EquivalenceTest):
             self._in_turn(group, references) if self.looks > 1 else self._beside(group, [references])
             for group in (original, candidate)
         )
-        beside = self._without_own_class(beside, known, candidate)
+        beside = self._unless_small(beside, known, candidate)
         if beside.found is None or known.found is None:
             raise NeedError(NEEDS_CONTROLS)
         share = self._share_beside_controls(beside, known)

@@ -71,7 +71,7 @@ def replay(desk: Desk, job: dict[str, Any], work: Work) -> None:
         found = desk.engine.replay(work, Path(work.out + REPLAY))
         reason = found.get("reason")
         outcome = UNTOLD if reason else (SAME if found["network"] == job["network"] else OTHER)
-        told = {"network": found.get("network"), "reason": reason}
+        told: dict[str, Any] = {"network": found.get("network"), "reason": reason}
     except SpotlessError as error:
         if getattr(error, "may_pass", False):
             raise  # the step is tried again
