@@ -116,8 +116,17 @@ def read_list(path: Path, column: str = "id") -> Listing:
     return replace(listing, ids=found, may_have_header=listing.may_have_header and found[0] == listing.ids[0])
 
 
+def _lines(text: str) -> list[str]:
+    """As editors and other programs count them; Python also ends one at characters that an id may hold (U+2028)."""
+    return text.removesuffix("\n").split("\n") if text else []
+
+
 def _read_text(text: str, path: Path, column: str) -> Listing:
-    lines = [line.strip() for line in text.splitlines()]
+    lines = [line.strip() for line in _lines(text)]
+    if any("\r" in line for line in lines):
+        raise DataError(
+            f"Lines of the forget list {path} must end in \\n or \\r\\n, but some end in \\r alone. Save it anew."
+        )
     names = [line for line in lines if not line.startswith("#")]
     return Listing(names, comments=len(lines) - len(names))
 
@@ -199,7 +208,7 @@ def _read_json(text: str, path: Path, column: str) -> Listing:
 
 def _read_json_lines(text: str, path: Path, column: str) -> Listing:
     entries = []
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(_lines(text), start=1):
         if line.strip():
             try:
                 entries.append(json.loads(line, object_pairs_hook=_each_once))
