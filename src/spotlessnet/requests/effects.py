@@ -34,6 +34,9 @@ FIRST, UNKNOWN = "", "?"
 MOST = 1000
 """Requests that are followed back: each is looked at anew by every later one."""
 
+ROOM = 2**26
+"""Bytes of their receipts together, of which a usual one has some ten thousand: folders may have been made to cost."""
+
 
 def keep_effect(private: Private, opened: "LoadedRequest", after: Trained, left: Statistics | None) -> None:
     """Keep what a request did to its rows, and where it is told what the one before did.
@@ -82,11 +85,16 @@ def effects_beside(file: Path | None) -> tuple[Effect, ...] | None:
     seen: set[Path] = set()
     beside = file.resolve()
     at = Private(beside.parent)
+    room = ROOM
     # A folder that names one already seen was not written by a request.
     while at.out not in seen and len(seen) < MOST:
         seen.add(at.out)
         try:
             told = from_text(at.sealed(EFFECT, LONGEST), datetime.now(UTC))
+            room -= os.stat(at.out / RECEIPT).st_size
+            # An earlier network is as large as this one.
+            if room < 0 or (beside.exists() and beside.stat().st_size > 2 * file.stat().st_size + ROOM):
+                return None
             check_network(at, beside)
         except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError, SpotlessError):
             return None
