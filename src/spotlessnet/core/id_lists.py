@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -162,7 +163,7 @@ def _check_header(header: list[str], path: Path) -> None:
             f"The first line of the forget list {path} must be one line, but a quote in it is closed on a later one: "
             "ids would be taken for a column's name. Close it."
         )
-    twice = [name for name in header if name and header.count(name) > 1]
+    twice = [name for name, count in Counter(header).items() if name and count > 1]
     if twice:
         raise DataError(
             f"Each column of the forget list {path} must have a name of its own, but {twice[0][:40]!r} stands twice. "
