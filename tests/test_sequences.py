@@ -70,8 +70,13 @@ def test_shares_are_of_all_looks_and_their_intervals_of_whole_sequences():
 
 
 def test_what_was_measured_is_not_measured_again(monkeypatch):
-    asked = []
-    monkeypatch.setattr(sequences, "one", lambda *job: asked.append(job) or [])
+    asked: list[tuple[int, int, tuple[str, ...]]] = []
+
+    def one(*job):
+        asked.append(job)
+        return []
+
+    monkeypatch.setattr(sequences, "one", one)
     known = [Row(SETTINGS[0].name, AT_HAND, SERVED, 5, 10.0)]
     list(every([5, 6], (AT_HAND, SAMPLE), known, 1, float("inf")))
     assert asked[0] == (0, 5, (SAMPLE,))

@@ -301,7 +301,8 @@ class GoneRows:
 
 def count_left(data: Data, gone: Sequence[GoneRows]) -> list[int]:
     """For each request, how many of the rows that it forgot are among these; copies that had stayed do not count."""
-    own, order = format_of(data), list(FORMATS)
+    own = format_of(data)
+    order = list(FORMATS)
     known: dict[str, list[bytes]] = {}
     found = []
     for request in gone:

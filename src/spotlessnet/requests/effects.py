@@ -177,7 +177,8 @@ def _rows_beside(weights: Path) -> list[tuple[str, GoneRows]]:
             "from a backup; once it is due, `spotless purge` destroys it."
         ) from e
     found = [(f"the request that wrote {weights}", gone)]
-    seen, room = {private.out}, LONGEST_REQUEST
+    seen = {private.out}
+    room = LONGEST_REQUEST
     while before and len(seen) < MOST and room > 0:
         private = Private(Path(os.path.normpath(private.out / before)))
         if private.out in seen:  # no request follows itself

@@ -154,7 +154,9 @@ class Private:
           told in its own folder.
         """
         digests = {name: sorted(one.hex() for one in listed) for name, listed in gone.digests.items()}
-        before = os.path.relpath(weights.resolve().parent, self.out.resolve()) if follows_request(weights) else ""
+        before = ""
+        if weights is not None and follows_request(weights):
+            before = os.path.relpath(weights.resolve().parent, self.out.resolve())
         told = {"format": gone.called, "digests": digests, "copies": gone.copies, "before": before}
         self.keep_sealed(ROWS, json.dumps(told))
 
