@@ -2,6 +2,9 @@
 
     python benchmarks/sequences.py --out results/sequences.jsonl --docs results/requests.md
 
+`--workers 16` shares the sequences out among processes of one thread each; `--stop-after 500` begins none after so many
+seconds, and with `--add` the same command goes on where it stopped.
+
 Small networks on scikit-learn's digits, seven settings, twenty seeds each; a request removes one to twenty rows, in the
 sixth setting one. After every request all cohorts that went before are looked at: their mean loss, and a U-LiRA score
 (how much likelier their margins are among networks that were trained on the rows than among networks that were not).
@@ -14,10 +17,11 @@ the same two networks. Where the tool says *retrain now* a sequence ends, as the
 """
 
 import argparse
-import os
 import platform
 import sys
+import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -49,6 +53,7 @@ from spotlessnet.training.fit_many import fit_many
 # Started as a script, its own folder comes first, not the one that holds it.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.labels import in_the_fields_words
+from benchmarks.sequence_shares import shares
 
 ROWS, STRANGERS, REQUESTS, SHADOWS, RANK, LARGEST, GROUPS, SOME = 500, 150, 10, 16, 40, 20, 100, 150
 NOISE = 0.05
@@ -64,6 +69,7 @@ METHODS = (AT_HAND, SAMPLE, PURGED, FOLD_MODELS, RETRAINED)
 LOSS, SCORE, SERVED = "loss taken back", "score taken back", "requests served"
 LOOKED, BEYOND = {LOSS: "losses looked at again", SCORE: "scores looked at again"}, ", beyond unseen examples"
 FURTHEST = "largest share of the loss taken back"
+AS_FAR = ", by retraining as far as this one was served"
 BEGIN, END = "<!-- written by benchmarks/sequences.py -->", "<!-- end of sequences -->"
 
 
@@ -222,16 +228,24 @@ def measure(setting: Setting, seed: int, methods: Sequence[str] = METHODS) -> It
             found = {LOSS: torch.cat([network.losses(b.x, b.y) for b in network.batches(everything)])}
         return found if shadows is None else found | {SCORE: -shadows.scores(network, everything)}
 
+    def path_of(method: str) -> list[dict[str, Tensor]]:
+        return [look(network) for network in (original, *networks(method, original, data, cohorts))]
+
+    retrained = path_of(RETRAINED)
     for method in methods:
         if method == FOLD_MODELS and setting.squared:
             continue
-        path = [look(network) for network in (original, *networks(method, original, data, cohorts))]
+        path = retrained if method == RETRAINED else path_of(method)
         yield Row(setting.name, method, SERVED, seed, float(len(path) - 1))
         for name in path[0]:
             counts = taken_back([seen[name] for seen in path], cohorts, groups)
             readouts = (LOOKED[name], name, name + BEYOND, *([FURTHEST] if name == LOSS else []))
             for readout, count in zip(readouts, counts, strict=False):
                 yield Row(setting.name, method, readout, seed, count)
+            # Where the tool refused, nothing can be taken back any more: retraining is counted up to there too.
+            beside = taken_back([seen[name] for seen in retrained[: len(path)]], cohorts, groups)
+            for readout, count in zip((LOOKED[name], name), beside, strict=False):
+                yield Row(setting.name, method, readout + AS_FAR, seed, count)
 
 
 def taken_back(path: Sequence[Tensor], cohorts: list[list[int]], groups: Tensor) -> tuple[float, float, float, float]:
@@ -278,30 +292,67 @@ def table(all_rows: Sequence[Row]) -> str:
     return in_the_fields_words("\n".join(lines) + "\n")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, nargs="+", default=list(range(20)))
-    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
-    parser.add_argument("--add", action="store_true", help="keep the rows in --out of other seeds and methods")
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--table", action="store_true", help="measure nothing: the table of the rows in --out")
-    parser.add_argument("--docs", type=Path, help="the page whose table is renewed")
-    given = parser.parse_args()
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+def one(setting: int, seed: int, methods: tuple[str, ...]) -> list[Row]:
+    """One sequence, in a process of its own."""
+    torch.set_num_threads(1)
     note = (
         f"python benchmarks/sequences.py {platform.system()} {platform.machine()}, "
         f"{torch.get_num_threads()} threads, torch {torch.__version__}"
     )
-    all_rows: list[Row] = read_rows(given.out) if given.table else []
-    if given.add and not given.table:
-        asked = {(seed, method) for seed in given.seeds for method in given.methods}
-        all_rows = [row for row in read_rows(given.out) if (row.seed, row.method) not in asked]
-    for seed in () if given.table else track(given.seeds, "sequences"):
-        for setting in SETTINGS:
-            all_rows += (replace(row, note=note) for row in measure(setting, seed, given.methods))
-            if given.out:  # after each sequence: what was measured is not lost to one interruption
-                write_whole(given.out, as_json_lines(all_rows).encode(), replace=True)
-    made = table(all_rows)
+    return [replace(row, note=note) for row in measure(SETTINGS[setting], seed, methods)]
+
+
+def every(
+    seeds: Sequence[int], methods: Sequence[str], known: list[Row], workers: int, stop_after: float
+) -> Iterator[list[Row]]:
+    """All sequences that are not known yet, as they come; none is begun after so many seconds."""
+    began = time.monotonic()
+    have = {(row.experiment, row.seed, row.method) for row in known}
+    left = [
+        (i, seed, tuple(m for m in methods if (setting.name, seed, m) not in have))
+        for seed in seeds
+        for i, setting in enumerate(SETTINGS)
+    ]
+    left = [asked for asked in left if asked[2]]
+    if workers == 1:
+        for asked in track(left, "sequences"):
+            if time.monotonic() - began > stop_after:
+                return
+            yield one(*asked)
+        return
+    with ProcessPoolExecutor(workers) as pool:
+        begun = [pool.submit(one, *asked) for asked in left]
+        for done in as_completed(begun):
+            if not done.cancelled():
+                yield done.result()
+            if time.monotonic() - began > stop_after:
+                pool.shutdown(wait=False, cancel_futures=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(range(20)))
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    parser.add_argument("--add", action="store_true", help="keep the rows in --out, and measure what is not among them")
+    parser.add_argument("--workers", type=int, default=1, help="processes")
+    parser.add_argument("--stop-after", type=float, default=float("inf"), help="seconds after which none is begun")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--table", action="store_true", help="measure nothing: the table of the rows in --out")
+    parser.add_argument("--docs", type=Path, help="the page whose table is renewed")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    all_rows: list[Row] = read_rows(given.out) if given.table or (given.add and given.out.is_file()) else []
+    seeds = () if given.table else given.seeds
+    for rows_of_one in every(seeds, given.methods, all_rows, given.workers, given.stop_after):
+        all_rows += rows_of_one
+        if given.out:  # after each sequence: what was measured is not lost to one interruption
+            write_whole(given.out, as_json_lines(all_rows).encode(), replace=True)
+    # Processes end in any order.
+    order = [setting.name for setting in SETTINGS]
+    all_rows.sort(key=lambda row: (row.seed, order.index(row.experiment), METHODS.index(row.method)))
+    if given.out and not given.table:
+        write_whole(given.out, as_json_lines(all_rows).encode(), replace=True)
+    made = table(all_rows) + "\n" + shares(all_rows, METHODS[:-1], LOOKED, AS_FAR)
     print(made)
     if given.docs:
         page = given.docs.read_text(encoding="utf-8")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.mutants import ALL, Planted
+from tests.mutants.planting import is_noticed, plant, tried
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "spotlessnet"
@@ -40,6 +41,17 @@ def run(source: Path, tests: list[str]) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "pytest", *options, *(f"tests/{test}" for test in tests)]
     environment = {**os.environ, "PYTHONPATH": str(source), "OMP_NUM_THREADS": "1"}
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=1200)
+
+
+@pytest.mark.slow
+def test_forks_of_one_process_tell_a_planted_error_from_none(tmp_path: Path):
+    """`python -m tests.mutants.planting` does what the tests below do, in a third of the time."""
+    planted = ALL[0]
+    for wrong, noticed in ((planted.right, False), (planted.wrong, True)):
+        place = tmp_path / str(noticed)
+        code, said = tried(plant(planted.file, planted.right, wrong, place), planted.test)
+        assert code == int(noticed), said[-1500:]
+        assert is_noticed(code, said) == noticed
 
 
 @pytest.mark.slow

@@ -2,8 +2,11 @@
 
 import pytest
 import torch
+from benchmarks.sequence_shares import shares
 from benchmarks.sequences import (
+    AS_FAR,
     AT_HAND,
+    FOLD_MODELS,
     JOINT,
     LOOKED,
     LOSS,
@@ -13,6 +16,7 @@ from benchmarks.sequences import (
     SCORE,
     SERVED,
     SETTINGS,
+    every,
     measure,
     networks,
     problem,
@@ -20,7 +24,10 @@ from benchmarks.sequences import (
     taken_back,
 )
 
+from benchmarks import sequences
+from spotlessnet.auditing.rows import Row
 from spotlessnet.core.split import rows
+from spotlessnet.methods.out_of_fold import drift
 from spotlessnet.training.fit import fit
 
 MEMORIES = (AT_HAND, SAMPLE)
@@ -37,6 +44,44 @@ def test_no_request_from_a_memory_takes_back_what_an_earlier_one_did(setting, se
     assert seen[AT_HAND, SERVED] == 10
     assert seen[AT_HAND, LOOKED[LOSS]] > 25
     assert seen[AT_HAND, LOSS] == seen[AT_HAND, SCORE] == 0
+
+
+def test_fold_models_refuse_before_wrong_labels_come_back(monkeypatch):
+    """As it was judged once, by rows with their own labels alone, 8 of 28 looks had come back here."""
+    seen = found(4, 307, FOLD_MODELS)
+    assert seen[FOLD_MODELS, SERVED] >= 1
+    assert seen[FOLD_MODELS, LOSS] == 0
+    monkeypatch.setattr(drift, "_taken_back", lambda alone, step, effects: alone.taken_back(step, effects))
+    before = found(4, 307, FOLD_MODELS)
+    assert before[FOLD_MODELS, LOSS] > 3
+    # Where a sequence ends, retraining is counted no further.
+    looked = LOOKED[LOSS] + AS_FAR
+    assert seen[FOLD_MODELS, looked] < before[FOLD_MODELS, looked]
+
+
+def test_shares_are_of_all_looks_and_their_intervals_of_whole_sequences():
+    def rows_of(seed, taken, looked, theirs):
+        values = {LOSS: taken, LOOKED[LOSS]: looked, LOSS + AS_FAR: theirs, LOOKED[LOSS] + AS_FAR: looked}
+        return [Row("one", FOLD_MODELS, name, seed, float(value)) for name, value in values.items()]
+
+    text = shares([*rows_of(0, 10, 10, 0), *rows_of(1, 0, 10, 0)], (FOLD_MODELS, AT_HAND), LOOKED, AS_FAR)
+    assert "| 10 of 20 | 50.0% (0.0 to 100.0) | 0.0% (0.0 to 0.0) | +50.0 points (0.0 to 100.0) |" in text
+    assert len(text.splitlines()) == 3  # of what was not measured nothing is said
+
+
+def test_what_was_measured_is_not_measured_again(monkeypatch):
+    asked: list[tuple[int, int, tuple[str, ...]]] = []
+
+    def one(*job):
+        asked.append(job)
+        return []
+
+    monkeypatch.setattr(sequences, "one", one)
+    known = [Row(SETTINGS[0].name, AT_HAND, SERVED, 5, 10.0)]
+    list(every([5, 6], (AT_HAND, SAMPLE), known, 1, float("inf")))
+    assert asked[0] == (0, 5, (SAMPLE,))
+    assert len(asked) == 14
+    assert not list(every([5, 6], (AT_HAND,), known, 1, -1.0))
 
 
 def test_a_cohort_is_taken_back_if_it_returns_by_half_and_beyond_strangers_if_none_of_them_does():

@@ -76,7 +76,7 @@ def test_the_module_of_a_result_says_it_wherever_it_is_written(served):
 
 
 def test_beside_its_receipt_a_file_of_an_earlier_version_is_known_by_its_digest(here, monkeypatch):
-    monkeypatch.setattr(serving, "following", lambda model: model)
+    monkeypatch.setattr(serving, "following", lambda model, gone: model)
     assert spotless("scrub", *BASE, *QUICK, "--out", "first").code == 0
     assert follows_request(here / SCRUBBED)
     (here / SCRUBBED).rename(here / "first/model.safetensors")

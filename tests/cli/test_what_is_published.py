@@ -51,7 +51,7 @@ def relabel(folder: Path, label: int | None) -> None:
 def blank(told: object, name: str = "") -> object:
     """What a file says, without keyed digests, times and the words of the audit."""
     if isinstance(told, dict):
-        return {key: blank(value, key) for key, value in told.items() if key not in (*TIMES, *WORDS, "seconds")}
+        return {key: blank(value, key) for key, value in told.items() if key not in (*TIMES, *WORDS)}
     if isinstance(told, list):
         return [blank(one, name) for one in told]
     return re.sub(r"[0-9a-f]{64}", "#", told) if isinstance(told, str) else told

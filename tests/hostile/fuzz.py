@@ -3,7 +3,7 @@
 `python -m tests.hostile.fuzz --count 2000` runs the first two thousand; `--first 1000` begins later. `make fuzz`, for
 every night, runs a hundred thousand with `--log`, to which finished pieces are added, so that a run which was stopped
 goes on where it was, and with `--out results/fuzz.json` for the summary. The damage of input n depends on the seed and
-n alone.
+n alone. `--workers 8` shares the pieces out among processes; `--stop-after 500` begins none after so many seconds.
 
 The package is imported once. Workers are forks of that process and serve a piece each; one that is killed, by its own
 alarm or by a crash, is charged to the input it was at, and the next goes on behind it. Prints one JSON line for each
@@ -181,11 +181,24 @@ def pieces(first: int, count: int, done: set[int]) -> list[range]:
     return [range(a, b) for a, b in zip(begins, [*begins[1:], ends], strict=True) if a not in done]
 
 
-def fuzzed(seed: int, first: int, count: int, log: Path | None) -> Tally:
-    """Run all inputs that the log does not hold yet, and give the tally of all."""
-    done = (
-        [] if log is None or not log.is_file() else [Tally(**json.loads(line)) for line in log.read_text().splitlines()]
-    )
+def logged(log: Path | None) -> list[Tally]:
+    """The pieces of which a log tells; a last line that a killed process cut short tells of none."""
+    if log is None or not log.is_file():
+        return []
+    return [Tally(**json.loads(line)) for line in log.read_text().split("\n")[:-1]]
+
+
+def note(log: Path, tally: Tally) -> None:
+    """Add a piece to a log to which others may add theirs at the same time: one call, so that no two lines mix."""
+    handle = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    os.write(handle, json.dumps(asdict(tally)).encode() + b"\n")
+    os.close(handle)
+
+
+def fuzzed(asked: argparse.Namespace) -> Tally:
+    """Run all inputs of a share that the log does not hold yet, and give the tally of all that it holds then."""
+    began, log = time.monotonic(), asked.log
+    done = logged(log)
     torch.set_num_threads(1)
     sys.dont_write_bytecode = True
     home = Path.cwd()
@@ -202,26 +215,42 @@ def fuzzed(seed: int, first: int, count: int, log: Path | None) -> Tally:
         for target in chosen:  # what is not read while it is sound tests nothing; and all is imported by this
             ended = sound(target)
             assert ended.code == target.code, (target.kind, ended.err)
-        for numbers in pieces(first, count, {tally.first for tally in done}):
+        left = pieces(asked.first, asked.count, {tally.first for tally in done})
+        for numbers in left[asked.share :: asked.workers]:
+            if time.monotonic() - began > asked.stop_after:
+                break
             tally = Tally(numbers.start)
             while tally.count < len(numbers):
-                for seen in worked(numbers[tally.count :], chosen, seed, place):
+                for seen in worked(numbers[tally.count :], chosen, asked.seed, place):
                     tally.add(seen)
             for broken in tally.broken:
                 print(json.dumps(broken), flush=True)
             done.append(tally)
             if log is not None:
-                with (home / log).open("a") as stream:
-                    stream.write(json.dumps(asdict(tally)) + "\n")
+                note(home / log, tally)
         os.chdir(home)
     return joined(done)
 
 
-def summary(whole: Tally, seed: int) -> dict[str, Any]:
+def shared_out(asked: argparse.Namespace) -> Tally:
+    """As `fuzzed`, in several processes; what one of them says is said here."""
+    if asked.log is None:
+        raise SystemExit("--workers needs --log, by which they tell what they did.")
+    command = [sys.executable, "-m", "tests.hostile.fuzz"]
+    for name in ("seed", "first", "count", "workers", "stop_after", "log"):
+        command += [f"--{name.replace('_', '-')}", str(getattr(asked, name))]
+    begun = [subprocess.Popen([*command, "--share", str(i)]) for i in range(asked.workers)]
+    ended = [process.wait() for process in begun]
+    if any(ended):
+        raise SystemExit(f"Of {asked.workers} processes these ended otherwise than with 0: {ended}.")
+    return joined(logged(asked.log))
+
+
+def summary(whole: Tally, seed: int, workers: int) -> dict[str, Any]:
     """What results/fuzz.json says."""
     asked = ("git", "describe", "--always", "--abbrev=40", "--dirty= with changes", "--exclude=*")
     commit = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
-    parts = (f"{platform.system()} {platform.machine()}", f"{os.cpu_count()} cores, one used")
+    parts = (f"{platform.system()} {platform.machine()}", f"{os.cpu_count()} cores, {workers} used")
     versions = (f"Python {platform.python_version()}", f"torch {torch.__version__}")
     totals = sum((Counter(codes) for codes in whole.codes.values()), Counter())
     return {
@@ -241,13 +270,22 @@ def summary(whole: Tally, seed: int) -> dict[str, Any]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    for name, default in (("seed", 0), ("first", 0), ("count", 2000)):
+    for name, default in (("seed", 0), ("first", 0), ("count", 2000), ("workers", 1)):
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--stop-after", type=float, default=float("inf"))
+    parser.add_argument("--share", type=int, help="which of the --workers this process is")
     for name in ("log", "out"):
         parser.add_argument(f"--{name}", type=Path)
     given = parser.parse_args()
-    whole = fuzzed(given.seed, given.first, given.count, given.log)
-    told = summary(whole, given.seed)
+    is_one_of_many = given.share is not None
+    if given.workers > 1 and not is_one_of_many:
+        whole = shared_out(given)
+    else:
+        given.share = given.share or 0
+        whole = fuzzed(given)
+    if is_one_of_many:
+        return 0
+    told = summary(whole, given.seed, given.workers)
     if given.out is not None:
         given.out.write_text(json.dumps(told, indent=2) + "\n")
     print(json.dumps(told))

@@ -17,7 +17,7 @@ from spotlessnet.operators.gradient import gradient
 from spotlessnet.precomputed.step import BENEATH, WIDEST, own_root
 from spotlessnet.requests.verifying import verify_request
 from spotlessnet.store import receipts
-from spotlessnet.store.receipts import COUNTED, PROMISED, TIMED, coarse, public, without_figures
+from spotlessnet.store.receipts import COUNTED, PROMISED, coarse, public, without_figures
 
 TRAIN, OTHERS = 300, 40
 
@@ -96,7 +96,7 @@ def test_no_number_is_told_that_was_measured(method, tmp_path):
     done = sn.unlearn(trained, (x, y), forget=[3], method=method, out=out, accept_damage=True, progress=False)
     about = json.loads((out / "receipt.json").read_text())["predicate"]["about"]
     numbers = [(name, value) for name, value in every_number(about) if name not in COUNTED]
-    assert {name for name, _ in numbers} <= PROMISED | TIMED
+    assert {name for name, _ in numbers} <= PROMISED
     assert all(value == float(f"{value:.2g}") for _, value in numbers)
     exact = json.loads((out / "private/receipt-diagnostics.json").read_text())
     assert exact == done.diagnostics

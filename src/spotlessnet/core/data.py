@@ -3,11 +3,11 @@
 Digests of rows are equal where two rows hold the same numbers, wherever they stand. Two kinds, for two readers:
 `content_digests` are plain SHA-256, inputs apart from the label: they find copies of a row and never leave the process.
 `keyed_digests` are BLAKE2b under a salt, inputs and label together: they are written to files, where a plain digest
-would let anyone test a guess at a row.
+would let anyone test a guess at a row. `GoneRows` knows rows again in other number formats and shapes too.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -22,6 +22,9 @@ from spotlessnet.core.source import HasLabels, Inputs, Source
 
 WIDTH = 16
 """Bytes of a keyed digest: among 2^32 rows two share one by chance with a probability below 1e-19."""
+
+FORMATS = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+"""Number formats in which rows are compared, from fine to coarse. Networks read no finer one, as a rule."""
 
 
 class Batch(NamedTuple):
@@ -234,6 +237,85 @@ def as_bytes(value: Tensor) -> UInt8[Tensor, "n b"]:
     if told.is_floating_point() or told.is_complex():
         told = torch.where(told == 0, torch.zeros_like(told), told)
     return told.contiguous().reshape(len(value), -1).view(torch.uint8)
+
+
+def value_digests(data: Data, called: str) -> list[bytes]:
+    """A digest of each row's numbers, rounded to one of `FORMATS`, whatever format and shape they come in.
+
+    Plain, so it never leaves the process.
+    """
+    found: list[bytes] = []
+    for batch in data.batches():
+        inputs = _by_name(batch)
+        # A tensor, and a dictionary of this one tensor, hold the same row.
+        names = [name for name, _ in inputs] if len(inputs) > 1 else [""]
+        head = repr(names).encode()
+        columns = [_bytes_of_rows(_as_numbers(value, FORMATS[called])) for value in (*(v for _, v in inputs), batch.y)]
+        for parts in zip(*columns, strict=True):
+            sized = (len(part).to_bytes(8, "big") + part for part in parts)
+            found.append(hashlib.sha256(head + b"".join(sized)).digest())
+    return found
+
+
+def _as_numbers(value: Tensor, kind: torch.dtype) -> Tensor:
+    real = torch.view_as_real(value) if value.is_complex() else value
+    return real.detach().to(torch.float32).to(kind).to(torch.float32)
+
+
+def format_of(data: Data) -> str:
+    """In which of `FORMATS` rows come; whole numbers and finer ones are compared in the finest."""
+    if not len(data):
+        return next(iter(FORMATS))
+    batch = next(iter(data.batches(1)))
+    kinds = {value.dtype for value in (*(v for _, v in _by_name(batch)), batch.y)}
+    return next((name for name in reversed(FORMATS) if FORMATS[name] in kinds), next(iter(FORMATS)))
+
+
+@dataclass(frozen=True, eq=False)
+class GoneRows:
+    """Keyed digests of rows that a request forgot, by which they are known again among others.
+
+    Rows that came in half precision are looked for in that, and so is every row among rows in half precision.
+
+    **Arguments:**
+
+    - `salt`: without it nobody can test a guess.
+    - `called`: which of `FORMATS` the rows came in.
+    - `digests`: one for every row, for each of `FORMATS`.
+    - `copies`: of these rows, among those that stayed.
+    """
+
+    salt: bytes = field(repr=False)
+    called: str
+    digests: Mapping[str, Collection[bytes]] = field(repr=False)
+    copies: int = 0
+
+    @staticmethod
+    def of(forget: Data, retain: Data, salt: bytes) -> "GoneRows":
+        """Those that go, told apart from those that stay."""
+        digests = {name: frozenset(_keyed(value_digests(forget, name), salt)) for name in FORMATS}
+        called = format_of(forget)
+        copies = sum(one in digests[called] for one in _keyed(value_digests(retain, called), salt))
+        return GoneRows(salt, called, digests, copies)
+
+
+def count_left(data: Data, gone: Sequence[GoneRows]) -> list[int]:
+    """For each request, how many of the rows that it forgot are among these; copies that had stayed do not count."""
+    own = format_of(data)
+    order = list(FORMATS)
+    known: dict[str, list[bytes]] = {}
+    found = []
+    for request in gone:
+        called = max(own, request.called, key=order.index)
+        if called not in known:
+            known[called] = value_digests(data, called)
+        left = sum(one in request.digests[called] for one in _keyed(known[called], request.salt))
+        found.append(max(0, left - request.copies))
+    return found
+
+
+def _keyed(digests: Iterable[bytes], salt: bytes) -> Iterator[bytes]:
+    return (hashlib.blake2b(one, digest_size=WIDTH, key=salt).digest() for one in digests)
 
 
 @dataclass(frozen=True)

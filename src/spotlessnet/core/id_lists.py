@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -116,8 +117,17 @@ def read_list(path: Path, column: str = "id") -> Listing:
     return replace(listing, ids=found, may_have_header=listing.may_have_header and found[0] == listing.ids[0])
 
 
+def _lines(text: str) -> list[str]:
+    """As editors and other programs count them; Python also ends one at characters that an id may hold (U+2028)."""
+    return text.removesuffix("\n").split("\n") if text else []
+
+
 def _read_text(text: str, path: Path, column: str) -> Listing:
-    lines = [line.strip() for line in text.splitlines()]
+    lines = [line.strip() for line in _lines(text)]
+    if any("\r" in line for line in lines):
+        raise DataError(
+            f"Lines of the forget list {path} must end in \\n or \\r\\n, but some end in \\r alone. Save it anew."
+        )
     names = [line for line in lines if not line.startswith("#")]
     return Listing(names, comments=len(lines) - len(names))
 
@@ -153,7 +163,7 @@ def _check_header(header: list[str], path: Path) -> None:
             f"The first line of the forget list {path} must be one line, but a quote in it is closed on a later one: "
             "ids would be taken for a column's name. Close it."
         )
-    twice = [name for name in header if name and header.count(name) > 1]
+    twice = [name for name, count in Counter(header).items() if name and count > 1]
     if twice:
         raise DataError(
             f"Each column of the forget list {path} must have a name of its own, but {twice[0][:40]!r} stands twice. "
@@ -199,7 +209,7 @@ def _read_json(text: str, path: Path, column: str) -> Listing:
 
 def _read_json_lines(text: str, path: Path, column: str) -> Listing:
     entries = []
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(_lines(text), start=1):
         if line.strip():
             try:
                 entries.append(json.loads(line, object_pairs_hook=_each_once))

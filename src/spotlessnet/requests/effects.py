@@ -1,7 +1,6 @@
 """What requests did to their rows, and which these were, each told in its own `private` for the requests after it."""
 
 import hmac
-import json
 import os
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -10,14 +9,14 @@ from typing import TYPE_CHECKING, TypeVar
 
 from torch import nn
 
-from spotlessnet.core.data import Data, keyed_digests
+from spotlessnet.core.data import Data, GoneRows, count_left
 from spotlessnet.core.errors import DataError, IntegrityError, SpotlessError
 from spotlessnet.core.trained import Trained
 from spotlessnet.precomputed.effect import Effect, as_text, from_text
 from spotlessnet.precomputed.fold_models import FoldModels
 from spotlessnet.precomputed.statistics import Statistics
 from spotlessnet.requests.folder import LONGEST_REQUEST, RECEIPT, ROWS, SCRUBBED, Private, follows_request
-from spotlessnet.store.checkpoints import is_following
+from spotlessnet.store.checkpoints import forgotten_by, is_following
 from spotlessnet.store.receipts import digest_of, read_receipt, seals
 
 if TYPE_CHECKING:
@@ -34,6 +33,9 @@ FIRST, UNKNOWN = "", "?"
 
 MOST = 1000
 """Requests that are followed back: each is looked at anew by every later one."""
+
+ROOM = 2**26
+"""Bytes of their receipts together, of which a usual one has some ten thousand: folders may have been made to cost."""
 
 
 def keep_effect(private: Private, opened: "LoadedRequest", after: Trained, left: Statistics | None) -> None:
@@ -83,11 +85,16 @@ def effects_beside(file: Path | None) -> tuple[Effect, ...] | None:
     seen: set[Path] = set()
     beside = file.resolve()
     at = Private(beside.parent)
+    room = ROOM
     # A folder that names one already seen was not written by a request.
     while at.out not in seen and len(seen) < MOST:
         seen.add(at.out)
         try:
             told = from_text(at.sealed(EFFECT, LONGEST), datetime.now(UTC))
+            room -= os.stat(at.out / RECEIPT).st_size
+            # An earlier network is as large as this one.
+            if room < 0 or (beside.exists() and beside.stat().st_size > 2 * file.stat().st_size + ROOM):
+                return None
             check_network(at, beside)
         except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError, SpotlessError):
             return None
@@ -129,33 +136,58 @@ def check_network(private: Private, beside: Path) -> None:
         )
 
 
-def check_rows_left(weights: Path | None, retain: Data) -> None:
-    """Raise where retained rows are those that the request which left these weights forgot: they would be learnt again.
+def check_rows_left(weights: Path | None, retain: Data, model: nn.Module | None = None) -> None:
+    """Raise where retained rows are those that a request which led to this network forgot: they would be learnt again.
 
-    Told by the folder `private` of that request, as long as it is there. Requests before it are not looked at.
+    A module that a request of this process gave knows them. Of weights, the folder `private` of each request tells, as
+    long as it is there: where one was purged, those before it are not found any more.
     """
-    if weights is None or not follows_request(weights):
-        return
+    known = () if model is None else forgotten_by(model)
+    told = [("a request that led to this network", gone) for gone in known]
+    told += [] if weights is None or not follows_request(weights) else _rows_beside(weights)
+    for (who, _), left in zip(told, count_left(retain, [gone for _, gone in told]), strict=True):
+        if left:
+            raise DataError(
+                f"The data must no longer hold what an earlier request forgot, but {left} rows of {who} are still "
+                "there and would be learnt again. Take them out, or ask for them too."
+            )
+
+
+def _rows_beside(weights: Path) -> list[tuple[str, GoneRows]]:
+    """The rows that the request which wrote these weights forgot, and those of the requests before it."""
     private = Private(weights.resolve().parent)
     path = private.path / ROWS
     if private.has_salt:
         check_network(private, weights.resolve())
+    elif private.path.is_dir() or ((private.out / RECEIPT).is_file() and not private.is_purged):
+        raise IntegrityError(
+            f"{private.path} must hold what the request that wrote {weights.name} kept, but the salt is gone and no "
+            "purge is noted, so nobody can tell which rows were forgotten. Bring it back, or move the network to a "
+            "folder of its own, once the rows are out of the data."
+        )
     # Beside the salt it can only have been removed, where the request is one that keeps it; a purge takes both.
     if not path.exists() and not (private.has_salt and (private.out / SCRUBBED).is_file()):
-        return
+        return []
     try:
-        told = json.loads(private.sealed(ROWS, LONGEST_REQUEST))
+        gone, before = private.rows()
     except (OSError, ValueError, RecursionError) as e:
-        how = "was damaged, or another request wrote it" if path.exists() else "is gone"
+        how = "was damaged, or another request or version wrote it" if path.exists() else "is gone"
         raise DataError(
             f"{path} must say which rows the request that wrote {weights} forgot, but {how}. Bring it back "
             "from a backup; once it is due, `spotless purge` destroys it."
         ) from e
-    gone = {bytes.fromhex(digest) for digest in told["digests"]}
-    left = sum(digest in gone for digest in keyed_digests(retain, private.salt))
-    if left > told["copies"]:
-        raise DataError(
-            f"The data must no longer hold what an earlier request forgot, but {left - told['copies']} rows of the "
-            f"request that wrote {weights} are still there and would be learnt again. Take them out, or ask for them "
-            "too."
-        )
+    found = [(f"the request that wrote {weights}", gone)]
+    seen = {private.out}
+    room = LONGEST_REQUEST
+    while before and len(seen) < MOST and room > 0:
+        private = Private(Path(os.path.normpath(private.out / before)))
+        if private.out in seen:  # no request follows itself
+            break
+        seen.add(private.out)
+        try:
+            room -= os.stat(private.path / ROWS).st_size
+            gone, before = private.rows()
+        except (OSError, ValueError, RecursionError, SpotlessError):
+            break
+        found.append((f"the request in {private.out}", gone))
+    return found

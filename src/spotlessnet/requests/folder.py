@@ -14,12 +14,22 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from spotlessnet.core.data import Data, keyed_digests
+from spotlessnet.core.data import FORMATS, GoneRows
 from spotlessnet.core.errors import DataError, IntegrityError, ResourceError, count_of
 from spotlessnet.core.files import opened, overwrite, overwrite_leftovers, read_whole, sha256, sweep, write_whole
 from spotlessnet.requests.leaving import clear
 from spotlessnet.store.checkpoints import AFTER, SINGLE, read_metadata
-from spotlessnet.store.receipts import as_json, digest_of, identity_of, keyed, loads_once, plain, read_receipt, verify
+from spotlessnet.store.receipts import (
+    as_json,
+    digest_of,
+    full_hour,
+    identity_of,
+    keyed,
+    loads_once,
+    plain,
+    read_receipt,
+    verify,
+)
 
 RECEIPT = "receipt.json"
 BUNDLE = "receipt.bundle.json"
@@ -108,7 +118,7 @@ class Private:
         if not self.has_salt:
             write_whole(self.path / SALT, secrets.token_bytes(SALT_BYTES))
         if not (self.path / DUE).is_file():
-            due = datetime.now(UTC) + timedelta(days=days)
+            due = full_hour(datetime.now(UTC)) + timedelta(days=days)
             write_whole(self.path / DUE, due.isoformat(timespec="seconds").encode() + b"\n")
 
     def keep_request(self, request: Mapping[str, Any]) -> None:
@@ -135,13 +145,32 @@ class Private:
             return None
         return found if isinstance(found, dict) else None
 
-    def keep_rows(self, forget: Data, retain: Data) -> None:
-        """Keep keyed digests of the rows that went, by which the next request sees that they are still in its data."""
-        gone = keyed_digests(forget, self.salt)
-        known = set(gone)
-        copies = sum(digest in known for digest in keyed_digests(retain, self.salt))
-        told = {"digests": sorted(digest.hex() for digest in gone), "copies": copies}
+    def keep_rows(self, gone: GoneRows, weights: Path | None) -> None:
+        """Keep keyed digests of the rows that went, by which later requests see that they are still in their data.
+
+        **Arguments:**
+
+        - `weights`: the network that the request was given; where it follows another request, that one's rows are
+          told in its own folder.
+        """
+        digests = {name: sorted(one.hex() for one in listed) for name, listed in gone.digests.items()}
+        before = ""
+        if weights is not None and follows_request(weights):
+            before = os.path.relpath(weights.resolve().parent, self.out.resolve())
+        told = {"format": gone.called, "digests": digests, "copies": gone.copies, "before": before}
         self.keep_sealed(ROWS, json.dumps(told))
+
+    def rows(self) -> tuple[GoneRows, str]:
+        """What `keep_rows` kept: the rows, and the folder of the request before, if any; else a `ValueError`."""
+        told = json.loads(self.sealed(ROWS, LONGEST_REQUEST))
+        try:
+            digests = {name: frozenset(map(bytes.fromhex, told["digests"][name])) for name in FORMATS}
+            called, copies, before = told["format"], told["copies"], told["before"]
+        except (KeyError, TypeError, AttributeError) as e:
+            raise ValueError("the rows are told in another way") from e
+        if called not in digests or type(copies) is not int or type(before) is not str or "\0" in before:
+            raise ValueError("the rows are told in another way")
+        return GoneRows(self.salt, called, digests, copies), before
 
     def keep_trainings(self, folder: Path) -> None:
         """Note where an audit keeps its networks, which know the rows: whoever purges this is told of them."""

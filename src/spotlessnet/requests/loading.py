@@ -1,7 +1,7 @@
 """Load a request: the network, its weights and the rows, from files or from memory, seen to fit before any work."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from spotlessnet.requests.case import Case, as_flag, called, made, resolve
 from spotlessnet.requests.effects import check_rows_left, effects_beside, held_later
 from spotlessnet.requests.folder import follows_request
 from spotlessnet.requests.recorded import check_rows
-from spotlessnet.store.checkpoints import fit_names, load_into, read_weights
+from spotlessnet.store.checkpoints import fit_names, forgotten_by, load_into, read_weights
 from spotlessnet.store.pretrained import is_pretrained, load_pretrained
 from spotlessnet.store.receipts import keyed
 
@@ -141,7 +141,7 @@ def load_rows(case: Case, network: LoadedNetwork, *, needs_forget: bool = True) 
     if network.fold_models is not None:
         network.fold_models.check_serve(network.trained, train)
     if cohort is None:
-        check_rows_left(case.weights, train)
+        check_rows_left(case.weights, train, network.trained.model)
         # A split must name what goes; here nothing does.
         split = Split(forget=train.select([]), kept=train, test=test, request=Request("nothing"), **others)
         return LoadedRequest(**vars(network), case=case, split=split, ids=frozenset())
@@ -150,8 +150,8 @@ def load_rows(case: Case, network: LoadedNetwork, *, needs_forget: bool = True) 
         raise DataError("`forget` must name rows, but names none, so there is nothing to forget.")
     contents = {n: contents_of(data) for n, data in (("test", test), *others.items()) if data is not None}
     contents["data"] = contents_of(train, split.forget)
-    if case.weights is not None and follows_request(case.weights):
-        check_rows_left(case.weights, split.retain)
+    if forgotten_by(network.trained.model) or (case.weights is not None and follows_request(case.weights)):
+        check_rows_left(case.weights, split.retain, network.trained.model)
     found = replace(split.request, copies=contents["data"].copies)
     if isinstance(case.forget, Path) and isinstance(cohort, rows):
         # Row numbers come from a file as any other names do, and its comments count.
@@ -364,8 +364,9 @@ def _check_inputs(data: Data, flag: str) -> None:
 
 def described_inputs(opened: LoadedRequest, looks: Mapping[str, Look], salt: bytes) -> dict[str, dict[str, Any]]:
     """What the receipt says of everything that was read: files by their digests, rows by what the loader gave."""
-    # A digest of the list itself would let anyone test a guess; the commitment to its ids is salted.
-    found = {name: _described(name, look, salt) for name, look in looks.items() if name != "forget"}
+    # A plain digest of the list, of rows, or of a module that holds some would let anyone test a guess.
+    of_rows = {look.sha256 for name, look in looks.items() if name in (*DATA, *KNOW_THE_ROWS)}
+    found = {name: _described(name, look, salt, of_rows) for name, look in looks.items() if name != "forget"}
     if "model" in opened.case.objects:
         # Weights know the rows: whoever can make them anew with a guess could confirm it by a plain digest.
         found["weights"] = {"commitment": keyed(salt, "weights", sha256_of(opened.trained.weights))}
@@ -375,10 +376,10 @@ def described_inputs(opened: LoadedRequest, looks: Mapping[str, Look], salt: byt
     return found
 
 
-def _described(name: str, look: Look, salt: bytes) -> dict[str, Any]:
+def _described(name: str, look: Look, salt: bytes, of_rows: Collection[str]) -> dict[str, Any]:
     """What a receipt says of a file: no name that a person gave, no digest that could confirm a guess."""
     named = {} if name in OF_ONE_REQUEST else {"name": neutral(name, look.path)}
-    if name in KNOW_THE_ROWS or (name in DATA and look.path.suffix == ".npz"):
+    if look.sha256 in of_rows:
         return {**named, "commitment": keyed(salt, "file", look.sha256)}
     return {**named, "digest": {"sha256": look.sha256}}
 

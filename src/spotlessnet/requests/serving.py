@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from spotlessnet.auditing.audit_report import AuditReport
 from spotlessnet.core.answers import MOST, check_damage, utility_of
+from spotlessnet.core.data import GoneRows
 from spotlessnet.core.errors import DamageError, NumericsError, WornError, count_of
 from spotlessnet.core.files import Look
 from spotlessnet.core.gaussian import Gaussian
@@ -38,7 +39,16 @@ from spotlessnet.requests.planning import Plan, check_words, limits_of, plan_of
 from spotlessnet.requests.recorded import keep_record, lineages_of
 from spotlessnet.store.checkpoints import following, load_into, read_weights, weights_as_bytes, write_weights
 from spotlessnet.store.pretrained import is_pretrained, save_anew, save_pretrained
-from spotlessnet.store.receipts import COMMITMENT, NoiseSeed, commit_to, identity_of, plain, statement, write_receipt
+from spotlessnet.store.receipts import (
+    COMMITMENT,
+    NoiseSeed,
+    commit_to,
+    full_hour,
+    identity_of,
+    plain,
+    statement,
+    write_receipt,
+)
 
 STATISTICS, REFUSAL = "statistics.safetensors", "refusal.json"
 FOLD_MODELS = "fold-models.safetensors"
@@ -108,7 +118,7 @@ class Unwritten:
     @staticmethod
     def new(days: int) -> "Unwritten":
         """With a salt of its own."""
-        return Unwritten(secrets.token_bytes(32), datetime.now(UTC) + timedelta(days=days))
+        return Unwritten(secrets.token_bytes(32), full_hour(datetime.now(UTC)) + timedelta(days=days))
 
     def identity(self, request: Mapping[str, Any]) -> str:
         """As a folder's."""
@@ -243,7 +253,8 @@ def _forget(
     _check_changed(opened, weights, gaussian)
     after = opened.trained.at(weights, gaussian.buffers)
     utility = measured_utility(opened, after, plan.scrub)
-    model = following(after.module())
+    gone = GoneRows.of(opened.split.forget, opened.split.retain, place.salt)
+    model = following(after.module(), gone)
     subjects = {SCRUBBED: _keep_network(folder, model)}
     if folder is not None and case.weights is not None and case.weights.is_dir() and is_pretrained(case.weights, model):
         subjects[PRETRAINED] = save_anew(model, folder.path / PRETRAINED)
@@ -275,7 +286,7 @@ def _forget(
     )
     if folder is not None:
         folder.private.keep_diagnostics(exact)
-        folder.private.keep_rows(opened.split.forget, opened.split.retain)
+        folder.private.keep_rows(gone, case.weights)
         write_receipt(folder.receipt, receipt, replace=folder.again)
     out = None if folder is None else folder.path
     return Unlearned(receipt, lambda: model, plan, report, statistics, out, place.salt, exact=exact)

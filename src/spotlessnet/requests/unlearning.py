@@ -1,5 +1,6 @@
 """`unlearn`: one call from a trained network to one that forgot, with its receipt."""
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -358,7 +359,7 @@ def check_rows(listed: list[int]) -> None:
             f"`forget` must hold each row number once, but holds {len(listed)} zeros and ones. A mask must be of truth "
             "values: give `mask.bool()` of a tensor, `mask.astype(bool)` of an array."
         )
-    twice = next(one for i, one in enumerate(listed) if one in listed[:i])
+    twice = next(one for one, count in Counter(listed).items() if count > 1)
     raise SettingError(f"`forget` must hold each row number once, but holds {twice} more than once.")
 
 

@@ -13,6 +13,7 @@ from spotlessnet.proof.keys import SigningKey
 from spotlessnet.serve.database import ID_COPIES, JOBS, MODELS, REQUESTS, TARGETS, VERSIONS, in_state, rows_of
 from spotlessnet.serve.row_digests import digest_of_ended
 from spotlessnet.serve.trail import REPLAYED, STEPS, events_of, note, now
+from spotlessnet.store.receipts import full_hour
 
 AT_ONCE = 10
 """Requests that one transaction closes: each is signed and proven, which takes milliseconds."""
@@ -116,7 +117,8 @@ def statement(
                 for one in served
             ],
             "steps": [
-                {"what": one["what"], "at": one["at"].isoformat(timespec="seconds")}
+                # To the hour: how long the work took can tell of the rows.
+                {"what": one["what"], "at": full_hour(one["at"]).isoformat(timespec="seconds")}
                 for one in events
                 if one["what"] in TOLD
             ],

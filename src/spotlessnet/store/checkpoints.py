@@ -5,7 +5,7 @@ Safetensors files are read and never mapped: one that is cut short meanwhile is 
 
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from spotlessnet.core.data import GoneRows
 from spotlessnet.core.errors import DataError, MismatchError, NumericsError, ResourceError
 from spotlessnet.core.files import opened, read_rest, read_whole, write_whole
 from spotlessnet.store.pickled import LARGEST, read_state
@@ -305,15 +306,41 @@ def weights_as_bytes(model: nn.Module, text: Mapping[str, str] | None = None) ->
     return to_bytes(_untied(state), dict(text or usual))
 
 
-def following(model: nn.Module) -> nn.Module:
+class Follows:
+    """A module's mark that a request gave it, with the rows that this request and those before it forgot.
+
+    Copies of the module share it. In a pickle it is `True` and nothing else: digests, with the salt beside them, would
+    let whoever gets the file test a guess at a row.
+    """
+
+    def __init__(self, gone: Sequence[GoneRows] = ()) -> None:
+        self.gone = tuple(gone)
+
+    def __copy__(self) -> "Follows":
+        return self
+
+    def __deepcopy__(self, memo: object) -> "Follows":
+        return self
+
+    def __reduce__(self) -> tuple[type, tuple[int]]:
+        return bool, (1,)
+
+
+def following(model: nn.Module, gone: GoneRows | None = None) -> nn.Module:
     """The module, of which `write_weights` says that it follows a request: that there was one, and nothing else."""
-    vars(model)[AFTER] = True
+    vars(model)[AFTER] = Follows([*forgotten_by(model), *([] if gone is None else [gone])])
     return model
 
 
 def is_following(model: nn.Module) -> bool:
     """Whether a request gave the module, or the one that it is a copy of."""
     return bool(vars(model).get(AFTER))
+
+
+def forgotten_by(model: nn.Module) -> tuple[GoneRows, ...]:
+    """The rows that requests of this process forgot, which led to the module."""
+    mark = vars(model).get(AFTER)
+    return mark.gone if isinstance(mark, Follows) else ()
 
 
 def _untied(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

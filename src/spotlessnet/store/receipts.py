@@ -14,7 +14,7 @@ import platform
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -60,9 +60,6 @@ stops where it is as good as the network that knew the rows."""
 
 PROMISED = frozenset(["distance_bound", "distance_bound_relative", "nats", "nats_range"])
 """What a request promises: the next power of ten."""
-
-TIMED = frozenset(["seconds"])
-"""What a request took: two digits, as far as the machine repeats them."""
 
 TOLD_IN_WORDS = frozenset(["audit", "limits"])
 """Parts with sections of their own in a receipt, there without figures."""
@@ -151,13 +148,19 @@ def statement(
             "limits": [*(without_figures(one) if one.startswith(ASSUMED) else one for one in limits), *LIMITS],
             "private": plain(private),
             "environment": environment(),
-            "began": (began or datetime.now(UTC)).isoformat(timespec="seconds"),
-            "ended": datetime.now(UTC).isoformat(timespec="seconds"),
+            # How long a short retraining went on names the label of a row: seconds are for `private` alone.
+            "began": full_hour(began or datetime.now(UTC)).isoformat(timespec="seconds"),
+            "ended": (full_hour(datetime.now(UTC)) + timedelta(hours=1)).isoformat(timespec="seconds"),
         },
     }
     # Last, over everything else; `seals` leaves this field out, so that checking can repeat it.
     receipt["predicate"]["integrity"] = seals(receipt, salt)  # type: ignore[index]  # the dictionary above
     return receipt
+
+
+def full_hour(time: datetime) -> datetime:
+    """The hour in which a time lies: as finely as a receipt tells when something was."""
+    return time.replace(minute=0, second=0, microsecond=0)
 
 
 def seals(receipt: Mapping[str, Any], salt: bytes | None) -> dict[str, str]:
@@ -293,7 +296,7 @@ def _public(values: Mapping[str, Any], place: str, held: list[str], *, is_one_of
             found |= {name: words} if any(words) else {}
         elif not _numbers(value):
             found[name] = _in_words(value)
-        elif is_one_of_many or name not in COUNTED | PROMISED | TIMED:
+        elif is_one_of_many or name not in COUNTED | PROMISED:
             held += [] if path in held else [path]
         elif name in COUNTED:
             found[name] = value
