@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -83,11 +84,12 @@ PROBLEMS = {
 def variants() -> dict[str, tuple[str, OutOfFoldDistillation]]:
     """Whose fold models, and the settings."""
     ours = OutOfFoldDistillation
-    new, old = "in minus out", "out of fold"
+    new: Literal["in minus out"] = "in minus out"
+    old: Literal["out of fold"] = "out of fold"
     made: dict[str, tuple[str, OutOfFoldDistillation]] = {}
-    shrunk = "in minus out, shrunk"
-    as_long = {"max_step_scale": 1.0}  # no search for the length
-    sharp = {"temperature": inf, "retain_temperature": 1.0}
+    shrunk: Literal["in minus out, shrunk"] = "in minus out, shrunk"
+    as_long: dict[str, Any] = {"max_step_scale": 1.0}  # no search for the length
+    sharp: dict[str, Any] = {"temperature": inf, "retain_temperature": 1.0}
     for budget in (0.3,):
         told = {
             f"{old}, random, T=3, as long as it is": ("random", ours(targets=old, temperature=3.0, **as_long)),
@@ -110,8 +112,8 @@ def rows_of(problem: Problem, folder: Path | None, seed: int) -> tuple[Data, Dat
     drawn = []
     for part, count in ((pair.train, problem.rows), (pair.test, 500)):
         mine = (part.labels() < problem.classes).nonzero().squeeze(1)
-        some = part.select(mine[torch.randperm(len(mine), generator=draw)[:count]])
-        x, y = next(iter(some.batches(len(some))))[:2]
+        taken = part.select(mine[torch.randperm(len(mine), generator=draw)[:count]])
+        x, y = next(iter(taken.batches(len(taken))))[:2]
         assert isinstance(x, Tensor)
         drawn.append((x, y.clone()))
     (x, y), test = drawn
