@@ -219,7 +219,7 @@ def test_a_data_module_binds_its_rows_and_not_only_its_code(here):
         told[name] = json.loads((here / name / "receipt.json").read_text())["predicate"]["inputs"]["data"]
     assert told["a"]["rows"]["count"] == 60
     assert told["a"] == told["b"]
-    assert told["a"]["digest"] == told["c"]["digest"]
+    assert told["a"]["commitment"] == told["c"]["commitment"]
     assert told["a"]["rows"]["commitment"] != told["c"]["rows"]["commitment"]
 
 

@@ -3,6 +3,7 @@
 import platform
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from spotlessnet import __version__
 from spotlessnet.core.data import Data
-from spotlessnet.core.errors import DataError, MismatchError, SettingError
+from spotlessnet.core.errors import DataError, IntegrityError, MismatchError, SettingError
 from spotlessnet.core.files import read_whole, write_whole
 from spotlessnet.core.recorded_rows import RecordedRows
 from spotlessnet.core.row_keys import next_salt
@@ -158,7 +159,8 @@ def check_rows(case: Case, data: Data) -> None:
         read_rows(case.training).check(data, column, called(case, "data"))
     except MismatchError:
         # As long as the request before tells which rows it forgot, the reason is known.
-        check_rows_left(case.weights, data)
+        with suppress(IntegrityError):
+            check_rows_left(case.weights, data)
         raise
 
 
