@@ -70,7 +70,8 @@ def replay(desk: Desk, job: dict[str, Any], work: Work) -> None:
     try:
         found = desk.engine.replay(work, Path(work.out + REPLAY))
         reason = found.get("reason")
-        outcome = UNTOLD if reason else (SAME if found["network"] == job["network"] else OTHER)
+        outcome = SAME if found.get("network") == job["network"] else OTHER
+        outcome = UNTOLD if reason else outcome
         told = {"network": found.get("network"), "reason": reason}
     except SpotlessError as error:
         if getattr(error, "may_pass", False):
