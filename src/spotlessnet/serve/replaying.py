@@ -67,6 +67,7 @@ def replay(desk: Desk, job: dict[str, Any], work: Work) -> None:
     with reading(desk.database) as connection:
         if job["state"] != "scrubbed" or not is_due(desk, connection, job):
             return
+    told: dict[str, Any]
     try:
         found = desk.engine.replay(work, Path(work.out + REPLAY))
         reason = found.get("reason")
