@@ -1,7 +1,6 @@
 """MLflow itself, on a local store without a server: the desk publishes, the alias follows, what was replaced goes."""
 
 from functools import partial
-from typing import Any
 
 import pytest
 
@@ -20,9 +19,8 @@ from tests.serve.test_registry import Weights
 pytestmark = pytest.mark.filterwarnings("ignore")  # MLflow uses what newer versions of others have deprecated
 
 
-def is_closed(client: TestClient, at: str, headers: Any) -> bool:
-    """Whether the desk has done all that a request asks."""
-    return client.get(at, headers=headers).json()["state"] == "closed"
+def is_closed(client, tenant, at) -> bool:
+    return client.get(at, headers=tenant.headers()).json()["state"] == "closed"
 
 
 @pytest.fixture
@@ -41,7 +39,7 @@ def test_each_published_version_has_the_alias_and_the_one_before_is_deleted(tmp_
         for key, ids in {"1": ["ann"], "2": ["bob"]}.items():
             asked = client.post("/api/v1/requests", json={"key": key, "ids": ids}, headers=tenant.headers()).json()
             at = f"/api/v1/requests/{asked['id']}"
-            until(partial(is_closed, client, at, tenant.headers()), 120)
+            until(partial(is_closed, client, tenant, at), 120)
             current = registry.client.get_model_version_by_alias(name, ALIAS)
             networks.append(current.tags[NETWORK_TAG])
             files = registry.client.list_artifacts(current.run_id, "model")

@@ -67,11 +67,13 @@ def replay(desk: Desk, job: dict[str, Any], work: Work) -> None:
     with reading(desk.database) as connection:
         if job["state"] != "scrubbed" or not is_due(desk, connection, job):
             return
+    told: dict[str, Any]
     try:
         found = desk.engine.replay(work, Path(work.out + REPLAY))
         reason = found.get("reason")
-        outcome = UNTOLD if reason else (SAME if found["network"] == job["network"] else OTHER)
-        told: dict[str, Any] = {"network": found.get("network"), "reason": reason}
+        outcome = SAME if found.get("network") == job["network"] else OTHER
+        outcome = UNTOLD if reason else outcome
+        told = {"network": found.get("network"), "reason": reason}
     except SpotlessError as error:
         if getattr(error, "may_pass", False):
             raise  # the step is tried again

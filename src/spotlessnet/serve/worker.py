@@ -163,20 +163,26 @@ def replay(told: Mapping[str, Any]) -> dict[str, Any]:
     from spotlessnet.requests.folder import RECEIPT
     from spotlessnet.requests.lineage import SUFFIX
     from spotlessnet.serve.destroying import destroy_folder
+    from spotlessnet.serve.engine import REPLAY
     from spotlessnet.store.receipts import read_receipt
 
     noise = read_receipt(Path(told["out"]) / RECEIPT)["predicate"].get("noise", {})
     if str(noise.get("kind", "")).startswith("secret"):
         return {"reason": "secret noise was added, whose key was not kept: nobody can draw it again"}
+    if told["kind"] == "forgettable":
+        return {"reason": "no two files of a downdate are alike; its certificate bounds the distance to solving anew"}
     scratch = Path(told["scratch"])
-    destroy_folder(scratch)  # of one that was killed
+    # Beside the base, for a record names its code from there.
+    copy = Path(told["base"] + REPLAY)
+    for folder in (scratch, copy):  # of one that was killed
+        destroy_folder(folder)
     try:
         # Without the note of whom the base has served: the copy serves nobody.
-        shutil.copytree(told["base"], scratch / "base", ignore=shutil.ignore_patterns(f"*{SUFFIX}"))
-        again = {**told, "base": str(scratch / "base"), "out": str(scratch / "out"), "seeds": 0}
-        return {"network": forget(again)["network"]}
+        shutil.copytree(told["base"], copy, ignore=shutil.ignore_patterns(f"*{SUFFIX}"))
+        return {"network": forget({**told, "base": str(copy), "out": str(scratch), "seeds": 0})["network"]}
     finally:
-        destroy_folder(scratch)
+        for folder in (scratch, copy):
+            destroy_folder(folder)
 
 
 def destroy(told: Mapping[str, Any]) -> dict[str, Any]:
@@ -184,7 +190,8 @@ def destroy(told: Mapping[str, Any]) -> dict[str, Any]:
     from spotlessnet.serve.destroying import destroy_folder, destroy_private, destroy_version
     from spotlessnet.serve.engine import REPLAY
 
-    destroy_folder(Path(told["out"] + REPLAY))  # of a replay that was killed
+    for one in ("out", "base"):
+        destroy_folder(Path(told[one] + REPLAY))  # of a replay that was killed
     files = destroy_version(Path(told["base"]))
     if told["private"]:
         files += destroy_private(Path(told["out"]))
@@ -196,7 +203,8 @@ def withdraw(told: Mapping[str, Any]) -> dict[str, Any]:
     from spotlessnet.serve.destroying import destroy_folder, withdraw_result
     from spotlessnet.serve.engine import REPLAY
 
-    destroy_folder(Path(told["out"] + REPLAY))
+    for one in ("out", "base"):
+        destroy_folder(Path(told[one] + REPLAY))
     withdraw_result(Path(told["base"]), Path(told["out"]))
     return {}
 
