@@ -165,7 +165,7 @@ def test_ids_from_files(tmp_path, data, name, content):
         ("a.json", b"[true]", "but holds 'True'"),
         ("a.json", b"[null]", "but holds 'None'"),
         ("a.json", b"[[1]]", "must name ids as text or whole numbers"),
-        ("a.json", b'[{"name": 3}]', "must name ids as text or whole numbers"),
+        ("a.json", b'[{"name": 3}]', "has an object with 'name', but without 'id'"),
         ("a.json", b"[" + b"1" * 10_000 + b"]", "is not valid JSON"),
         ("a.jsonl", b'"a"\n{"id": \n', "Line 2 of the forget list .* is not valid JSON"),
         ("a.jsonl", b"1\n2\n" + b"[" * 200_000, "Line 3 of the forget list .* is not valid JSON"),

@@ -306,7 +306,7 @@ def resolve(spec: str, what: str) -> Any:
     try:
         return getattr(module, name)
     except AttributeError as e:
-        near = difflib.get_close_matches(name, vars(module), n=1)
+        near = difflib.get_close_matches(name, vars(module), n=1, cutoff=0.75)
         hint = f"Did you mean {near[0]!r}?" if near else "Check the name after the colon."
         raise DataError(f"{place} has no {name!r} for {as_flag(what)}. {hint}") from e
 
