@@ -193,6 +193,20 @@ PLANTED = (
         "methods/test_mixed_linear.py::test_the_certificate_holds",
     ),
     Planted(
+        "shards are trained from a seed that all share",
+        "methods/sisa.py",
+        "network.shards[k] = trainer.train_one(start.shards[k], rows, self.seed + k)",
+        "network.shards[k] = trainer.train_one(start.shards[k], rows, self.seed)",
+        "methods/test_sisa.py::test_equals_sharded_training_without_the_rows",
+    ),
+    Planted(
+        "half the distance is certified",
+        "methods/noisy_finetune.py",
+        "return 2 * self.radius * faded + 2 * self.clip * (1 - faded) / self.pull",
+        "return self.radius * faded + self.clip * (1 - faded) / self.pull",
+        "methods/test_noisy_finetune.py::test_no_two_beginnings_end_further_apart_than_certified",
+    ),
+    Planted(
         "fine-tuning on all rows",
         "methods/finetune.py",
         "return fit(trained, split.retain,",

@@ -29,7 +29,7 @@ def wealth(candidates: Float[Tensor, " S"], references: Float[Tensor, " n"]) -> 
 
     >>> apart = wealth(torch.arange(8.0), torch.tensor([-1.0, -2.0, -3.0]))
     >>> [round(e, 1) for e in apart]
-    [2.8, 10.7, 33.5]
+    [2.8, 10.6, 33.1]
     """
     ways = [_bet(side * candidates, side * references, slack) for side in (1, -1) for slack in SLACKS]
     return [sum(each) / len(each) for each in zip(*ways, strict=True)]

@@ -47,6 +47,8 @@ ENOUGH = {"cpu": 2.0**30, "cuda": 2.0**34}
 MOST = 0.8
 """The part of the free memory that something may take which cannot be split."""
 
+GIB = 2**30
+
 LEFT = 0.125
 """The part of a limit that a piece may always take, however much is in use: nothing could be done with less."""
 

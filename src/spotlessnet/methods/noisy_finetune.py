@@ -41,7 +41,7 @@ class NoisyFinetuneFacts(Measured):
     paper="Koloskova, Allouah, Jha, Guerraoui and Koyejo (2025), Certified Unlearning for Neural Networks",
     needs=("retained data",),
     reads=("init", "recipe"),
-    guarantee="(epsilon, delta) beside the same steps from a network that never saw the examples",
+    guarantee="an (epsilon, delta) certificate beside the same steps from a network that never saw the examples",
 )
 @dataclass(frozen=True)
 class NoisyFinetune(Scrub):

@@ -17,19 +17,10 @@ from typing import Any
 from spotlessnet.core.data import FORMATS, GoneRows
 from spotlessnet.core.errors import DataError, IntegrityError, ResourceError, count_of
 from spotlessnet.core.files import opened, overwrite, overwrite_leftovers, read_whole, sha256, sweep, write_whole
+from spotlessnet.core.times import full_hour
 from spotlessnet.requests.leaving import clear
 from spotlessnet.store.checkpoints import AFTER, SINGLE, read_metadata
-from spotlessnet.store.receipts import (
-    as_json,
-    digest_of,
-    full_hour,
-    identity_of,
-    keyed,
-    loads_once,
-    plain,
-    read_receipt,
-    verify,
-)
+from spotlessnet.store.receipts import as_json, digest_of, identity_of, keyed, loads_once, plain, read_receipt, verify
 
 RECEIPT = "receipt.json"
 BUNDLE = "receipt.bundle.json"

@@ -12,7 +12,7 @@ from spotlessnet.auditing.audit_report import AuditReport
 from spotlessnet.core.answers import CHECKED
 from spotlessnet.core.errors import ResourceError, count_of
 from spotlessnet.core.gaussian import Gaussian
-from spotlessnet.core.progress import LEFT, available, memory_limit, seconds_in_words, size_in_words, working
+from spotlessnet.core.progress import GIB, LEFT, available, memory_limit, seconds_in_words, size_in_words, working
 from spotlessnet.core.scrub import Scrub, Sizes, Work, declared_by
 from spotlessnet.core.split import Request, Split
 from spotlessnet.core.trained import Trained
@@ -52,8 +52,6 @@ REORDERED = 4.0
 
 MOVED = 2**26
 """Bytes that are moved to see how long that takes: more than allocators keep at hand."""
-
-GIB = 2**30
 
 BESIDE = ", beside Python, torch, the network and the data, and without an audit"
 """What the memory of a plan leaves out."""
@@ -350,8 +348,7 @@ def seconds_per_row(trained: Trained, split: Split, clock: Callable[[], float] =
 def seconds_per_byte(device: torch.device, clock: Callable[[], float] = time.perf_counter) -> float:
     """Wall time of one byte that is read and written, where that is all that is done to it.
 
-    What is written out goes into memory that was used before or into new pages, as the allocator sees fit, and new
-    ones take three times as long: the middle of both.
+    It is written to used memory or to new pages, which take three times as long: the middle of both.
     """
     block = torch.ones(MOVED // 4, device=device)
     used = torch.empty_like(block)

@@ -23,6 +23,7 @@ from spotlessnet.core.gaussian import Gaussian
 from spotlessnet.core.progress import Meter
 from spotlessnet.core.row_keys import next_salt
 from spotlessnet.core.scrub import Scrub
+from spotlessnet.core.times import full_hour
 from spotlessnet.core.trained import Trained, same_statistics
 from spotlessnet.core.trainer import name_of
 from spotlessnet.precomputed.after_request import after_request
@@ -39,16 +40,7 @@ from spotlessnet.requests.planning import Plan, check_words, limits_of, plan_of
 from spotlessnet.requests.recorded import keep_record, lineages_of
 from spotlessnet.store.checkpoints import following, load_into, read_weights, weights_as_bytes, write_weights
 from spotlessnet.store.pretrained import is_pretrained, save_anew, save_pretrained
-from spotlessnet.store.receipts import (
-    COMMITMENT,
-    NoiseSeed,
-    commit_to,
-    full_hour,
-    identity_of,
-    plain,
-    statement,
-    write_receipt,
-)
+from spotlessnet.store.receipts import COMMITMENT, NoiseSeed, commit_to, identity_of, plain, statement, write_receipt
 
 STATISTICS, REFUSAL = "statistics.safetensors", "refusal.json"
 FOLD_MODELS = "fold-models.safetensors"
@@ -246,10 +238,7 @@ def _forget(
         gaussian = plan.scrub(opened.trained, opened.split)
     if gaussian.diagnostics.retrain_now:
         _refuse(place, plan, known, gaussian)
-    noise = _noise_seed(case, gaussian)
-    weights = gaussian.mean if noise is None else gaussian.draw(noise.generator())
-    if not bool(weights.isfinite().all()):
-        raise NumericsError("The scrubbed weights are not finite, so nothing was written. Lower the noise or the step.")
+    noise, weights = _drawn(case, gaussian)
     _check_changed(opened, weights, gaussian)
     after = opened.trained.at(weights, gaussian.buffers)
     utility = measured_utility(opened, after, plan.scrub)
@@ -294,6 +283,15 @@ def _forget(
 
 NO_NOISE = {"kind": "none", "consequence": "the method adds no noise, so no bound in nats holds"}
 """What the receipt says of a method without noise: no seed is made, for nothing is drawn."""
+
+
+def _drawn(case: Case, gaussian: Gaussian) -> tuple[NoiseSeed | None, Float[Tensor, " P"]]:
+    """The weights to hand out, and the seed of their noise where there is any."""
+    noise = _noise_seed(case, gaussian)
+    weights = gaussian.mean if noise is None else gaussian.draw(noise.generator())
+    if not bool(weights.isfinite().all()):
+        raise NumericsError("The scrubbed weights are not finite, so nothing was written. Lower the noise or the step.")
+    return noise, weights
 
 
 def _noise_seed(case: Case, gaussian: Gaussian) -> NoiseSeed | None:

@@ -6,6 +6,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from spotlessnet import __version__
+from spotlessnet.core.times import full_hour
 from spotlessnet.proof import ledger
 from spotlessnet.proof.deletions import DELETION
 from spotlessnet.proof.dsse import sign
@@ -13,7 +14,6 @@ from spotlessnet.proof.keys import SigningKey
 from spotlessnet.serve.database import ID_COPIES, JOBS, MODELS, REQUESTS, TARGETS, VERSIONS, in_state, rows_of
 from spotlessnet.serve.row_digests import digest_of_ended
 from spotlessnet.serve.trail import REPLAYED, STEPS, events_of, note, now
-from spotlessnet.store.receipts import full_hour
 
 AT_ONCE = 10
 """Requests that one transaction closes: each is signed and proven, which takes milliseconds."""

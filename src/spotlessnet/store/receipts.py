@@ -24,6 +24,7 @@ import torch
 from spotlessnet.core.data import spelled
 from spotlessnet.core.errors import DataError, IntegrityError
 from spotlessnet.core.files import folder_sha256, read_whole, sha256, write_whole
+from spotlessnet.core.times import full_hour
 from spotlessnet.store.noise_seed import NoiseSeed as NoiseSeed
 from spotlessnet.store.schema import mistakes
 from spotlessnet.store.strict_json import loads_once as loads_once
@@ -156,11 +157,6 @@ def statement(
     # Last, over everything else; `seals` leaves this field out, so that checking can repeat it.
     receipt["predicate"]["integrity"] = seals(receipt, salt)  # type: ignore[index]  # the dictionary above
     return receipt
-
-
-def full_hour(time: datetime) -> datetime:
-    """The hour in which a time lies: as finely as a receipt tells when something was."""
-    return time.replace(minute=0, second=0, microsecond=0)
 
 
 def seals(receipt: Mapping[str, Any], salt: bytes | None) -> dict[str, str]:
