@@ -11,12 +11,11 @@ import pytest
 
 from spotlessnet.core.errors import DataError, SettingError
 from spotlessnet.core.id_lists import read_ids, read_list
-from spotlessnet.core.times import full_hour
 from spotlessnet.precomputed.effect import as_text
 from spotlessnet.requests.effects import EFFECT, effects_beside
 from spotlessnet.requests.folder import Private
 from spotlessnet.requests.unlearning import check_rows
-from spotlessnet.store.receipts import seals
+from spotlessnet.store.receipts import full_hour, seals
 from tests.cli.test_memories import ROWS, STATISTICS
 from tests.cli.workshop import BASE, QUICK, RECIPE, spotless
 

@@ -10,17 +10,26 @@ import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from spotlessnet.core.data import FORMATS, GoneRows
 from spotlessnet.core.errors import DataError, IntegrityError, ResourceError, count_of
 from spotlessnet.core.files import opened, overwrite, overwrite_leftovers, read_whole, sha256, sweep, write_whole
-from spotlessnet.core.times import full_hour
 from spotlessnet.requests.leaving import clear
 from spotlessnet.store.checkpoints import AFTER, SINGLE, read_metadata
-from spotlessnet.store.receipts import as_json, digest_of, identity_of, keyed, loads_once, plain, read_receipt, verify
+from spotlessnet.store.receipts import (
+    as_json,
+    digest_of,
+    due_in,
+    identity_of,
+    keyed,
+    loads_once,
+    plain,
+    read_receipt,
+    verify,
+)
 
 RECEIPT = "receipt.json"
 BUNDLE = "receipt.bundle.json"
@@ -109,8 +118,7 @@ class Private:
         if not self.has_salt:
             write_whole(self.path / SALT, secrets.token_bytes(SALT_BYTES))
         if not (self.path / DUE).is_file():
-            due = full_hour(datetime.now(UTC)) + timedelta(days=days)
-            write_whole(self.path / DUE, due.isoformat(timespec="seconds").encode() + b"\n")
+            write_whole(self.path / DUE, due_in(days).isoformat(timespec="seconds").encode() + b"\n")
 
     def keep_request(self, request: Mapping[str, Any]) -> None:
         """Keep what the receipt's identity was made from; it names files, so it stays in here."""

@@ -5,7 +5,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
@@ -23,7 +23,6 @@ from spotlessnet.core.gaussian import Gaussian
 from spotlessnet.core.progress import Meter
 from spotlessnet.core.row_keys import next_salt
 from spotlessnet.core.scrub import Scrub
-from spotlessnet.core.times import full_hour
 from spotlessnet.core.trained import Trained, same_statistics
 from spotlessnet.core.trainer import name_of
 from spotlessnet.precomputed.after_request import after_request
@@ -40,7 +39,7 @@ from spotlessnet.requests.planning import Plan, check_words, limits_of, plan_of
 from spotlessnet.requests.recorded import keep_record, lineages_of
 from spotlessnet.store.checkpoints import following, load_into, read_weights, weights_as_bytes, write_weights
 from spotlessnet.store.pretrained import is_pretrained, save_anew, save_pretrained
-from spotlessnet.store.receipts import COMMITMENT, NoiseSeed, commit_to, identity_of, plain, statement, write_receipt
+from spotlessnet.store.receipts import NoiseSeed, committed, due_in, identity_of, plain, statement, write_receipt
 
 STATISTICS, REFUSAL = "statistics.safetensors", "refusal.json"
 FOLD_MODELS = "fold-models.safetensors"
@@ -110,7 +109,7 @@ class Unwritten:
     @staticmethod
     def new(days: int) -> "Unwritten":
         """With a salt of its own."""
-        return Unwritten(secrets.token_bytes(32), full_hour(datetime.now(UTC)) + timedelta(days=days))
+        return Unwritten(secrets.token_bytes(32), due_in(days))
 
     def identity(self, request: Mapping[str, Any]) -> str:
         """As a folder's."""
@@ -335,7 +334,7 @@ def _receipt(place: Folder | Unwritten, plan: Plan, known: Mapping[str, Any], **
         inputs=known["inputs"],
         request={
             "identity": known["identity"],
-            "cohort": {"commitment": commit_to(opened.ids, place.salt), "algorithm": COMMITMENT},
+            "cohort": committed(opened.ids, place.salt),
             "matched": split.request.matched,
             "missing": split.request.missing,
             "duplicates": split.request.duplicates,

@@ -1,12 +1,12 @@
 """The end of a request: its copy of ids is destroyed, its receipt signed and appended to the ledger, all at once."""
 
 import json
+from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
 
 from spotlessnet import __version__
-from spotlessnet.core.times import full_hour
 from spotlessnet.proof import ledger
 from spotlessnet.proof.deletions import DELETION
 from spotlessnet.proof.dsse import sign
@@ -28,6 +28,11 @@ LIMITS = (
     "among them, are not covered.",
     "A receipt says what was run, signed by whoever ran it; it does not prove that nothing else was kept.",
 )
+
+
+def _full_hour(at: datetime) -> datetime:
+    # As finely as `store.receipts` tells it, which imports torch: the desk does without.
+    return at.replace(minute=0, second=0, microsecond=0)
 
 
 def is_ready_to_close() -> sa.ColumnElement[bool]:
@@ -118,7 +123,7 @@ def statement(
             ],
             "steps": [
                 # To the hour: how long the work took can tell of the rows.
-                {"what": one["what"], "at": full_hour(one["at"]).isoformat(timespec="seconds")}
+                {"what": one["what"], "at": _full_hour(one["at"]).isoformat(timespec="seconds")}
                 for one in events
                 if one["what"] in TOLD
             ],

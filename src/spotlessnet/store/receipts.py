@@ -24,7 +24,6 @@ import torch
 from spotlessnet.core.data import spelled
 from spotlessnet.core.errors import DataError, IntegrityError
 from spotlessnet.core.files import folder_sha256, read_whole, sha256, write_whole
-from spotlessnet.core.times import full_hour
 from spotlessnet.store.noise_seed import NoiseSeed as NoiseSeed
 from spotlessnet.store.schema import mistakes
 from spotlessnet.store.strict_json import loads_once as loads_once
@@ -98,6 +97,11 @@ def commit_to(names: Iterable[Any], salt: bytes) -> str:
     return hmac.new(salt, listed, hashlib.sha256).hexdigest()
 
 
+def committed(names: Iterable[Any], salt: bytes) -> dict[str, str]:
+    """The commitment as a receipt writes it."""
+    return {"commitment": commit_to(names, salt), "algorithm": COMMITMENT}
+
+
 def keyed(salt: bytes, what: str, text: str) -> str:
     """A commitment to a text, told apart by what it is of; the salt opens it."""
     return hmac.new(salt, f"spotlessnet {what}\0{text}".encode(), hashlib.sha256).hexdigest()
@@ -157,6 +161,16 @@ def statement(
     # Last, over everything else; `seals` leaves this field out, so that checking can repeat it.
     receipt["predicate"]["integrity"] = seals(receipt, salt)  # type: ignore[index]  # the dictionary above
     return receipt
+
+
+def full_hour(time: datetime) -> datetime:
+    """The hour in which a time lies: as finely as a receipt tells when something was."""
+    return time.replace(minute=0, second=0, microsecond=0)
+
+
+def due_in(days: int) -> datetime:
+    """When what is private shall be destroyed."""
+    return full_hour(datetime.now(UTC)) + timedelta(days=days)
 
 
 def seals(receipt: Mapping[str, Any], salt: bytes | None) -> dict[str, str]:
