@@ -190,3 +190,11 @@ def test_an_interrupt_that_left_something_does_not_say_that_nothing_is_left(caps
     leaving.LEFT.append((Path("run"), leaving.RESUME))
     assert entry._told(130) == 130
     assert capsys.readouterr().err == "interrupted\nrun holds what was begun: give --resume to go on there\n"
+
+
+def test_times_that_nobody_knows_are_null(here):
+    """They were the text "nan" beside a null."""
+    (here / "own.py").write_text("def train(model, examples, seed):\n    return model\n")
+    ended = spotless("scrub", *BASE, "--init", "start.safetensors", "--train", "own.py:train", "--dry-run", "--json")
+    told = json.loads(ended.out)
+    assert {told[name] for name in ("seconds", "at_most", "retraining")} == {None}
