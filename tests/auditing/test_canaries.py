@@ -100,3 +100,10 @@ def test_what_cannot_tell_is_refused():
             sn.canaries(data, count, classes=classes)
     with pytest.raises(SettingError, match="guesses"):
         birds.audit(made(3)[0], guesses=61)
+
+
+def test_a_plain_module_is_audited_as_its_trained_network_is():
+    """It ended in an AttributeError."""
+    start, data, birds = made(5)
+    network = fit(start, data)
+    assert birds.audit(network.module()) == birds.audit(network)

@@ -3,10 +3,15 @@
 import json
 import re
 from importlib import import_module
+from pathlib import Path
 
 import pytest
+from torch import nn
 
+import spotlessnet as sn
 from spotlessnet.auditing.wording import NEXT
+from spotlessnet.cli import entry
+from spotlessnet.requests import leaving
 from tests.cli.test_commands import report
 from tests.cli.workshop import BASE, QUICK, RECIPE, spotless
 
@@ -64,7 +69,11 @@ def test_a_data_set_may_give_input_label_and_an_address(here, name, text):
     [
         ("nets.py:build", "nets.py:biuld", "nets.py has no 'biuld' for --model. Did you mean 'build'?"),
         ("forget.csv", "person-1", "no file person-1 for --forget. Check the path. It is a file that lists ids"),
-        ("--weights", "--wieghts", "No such option: --wieghts"),
+        (
+            "--weights",
+            "--wieghts",
+            "--weights). `spotless scrub --help` shows how.",
+        ),
     ],
 )
 def test_a_slip_is_told_with_what_was_meant(here, word, other, told):
@@ -162,3 +171,30 @@ def test_the_plan_tells_the_time_of_the_audit_too(here):
     assert "total " not in alone
     unknown = spotless("scrub", *BASE, "--method", "fisher", "--dry-run", "--audit").out
     assert "no verdict" in unknown
+
+
+def test_the_trained_network_is_no_start_and_a_start_of_another_network_is_named(here):
+    """The first was taken, with a receipt and exit code 0; the second was told without its flag."""
+    weights = BASE[BASE.index("--weights") + 1]
+    how = ("--epochs", "2", "--lr", "0.1", "--dry-run")
+    ended = spotless("scrub", *BASE, "--init", weights, *how)
+    assert ended.code == 3
+    assert f"--init {weights} holds the weights of the trained network itself" in ended.err
+    sn.write_weights(here / "other.safetensors", nn.Linear(2, 2))
+    ended = spotless("scrub", *BASE, "--init", "other.safetensors", *how)
+    assert ended.code == 3
+    assert "--init other.safetensors: Weights are missing" in ended.err
+
+
+def test_an_interrupt_that_left_something_does_not_say_that_nothing_is_left(capsys):
+    leaving.LEFT.append((Path("run"), leaving.RESUME))
+    assert entry._told(130) == 130
+    assert capsys.readouterr().err == "interrupted\nrun holds what was begun: give --resume to go on there\n"
+
+
+def test_times_that_nobody_knows_are_null(here):
+    """They were the text "nan" beside a null."""
+    (here / "own.py").write_text("def train(model, examples, seed):\n    return model\n")
+    ended = spotless("scrub", *BASE, "--init", "start.safetensors", "--train", "own.py:train", "--dry-run", "--json")
+    told = json.loads(ended.out)
+    assert {told[name] for name in ("seconds", "at_most", "retraining")} == {None}

@@ -78,7 +78,7 @@ def test_five_lines_of_python_give_the_same_bytes(here):
 
 
 def test_the_default_method_is_a_short_retraining_where_start_and_recipe_are_known(here):
-    known = ("--init", "model.safetensors", "--epochs", "10", "--lr", "0.1")
+    known = ("--init", "start.safetensors", "--epochs", "60", "--lr", "0.1")
     ended = spotless("scrub", *BASE, *known, "--out", "run")
     assert ended.code == 0, ended.err
     assert json.loads((here / "run/receipt.json").read_text())["predicate"]["method"] == "short-retrain"
@@ -88,7 +88,7 @@ def test_the_default_method_is_a_step_and_finetuning_otherwise(here):
     ended = spotless("scrub", *BASE, "--dry-run")
     assert "method  ntk+finetune" in ended.out
     assert "finetune: epochs=3" in ended.out
-    assert "method  ntk+finetune" in spotless("scrub", *BASE, "--init", "model.safetensors", "--dry-run").out
+    assert "method  ntk+finetune" in spotless("scrub", *BASE, "--init", "start.safetensors", "--dry-run").out
 
 
 def test_a_case_file_is_the_same_as_its_flags_and_flags_go_before_it(here):
@@ -321,7 +321,7 @@ def test_a_dry_run_prints_plan_cost_and_memory_and_writes_nothing(here):
     before = sorted(here.rglob("*"))
     ended = spotless("scrub", *BASE, *RECIPE, "--method", "ntk", "--dry-run", "--out", "run")
     assert ended.code == 0, ended.err
-    assert "one retraining takes" in ended.out
+    assert "; one retraining takes " in ended.out
     assert "GiB available" in ended.out
     told = json.loads(spotless("scrub", *BASE, *RECIPE, "--method", "ntk", "--dry-run", "--json").out)
     assert told["status"] == "planned"

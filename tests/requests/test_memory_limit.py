@@ -84,7 +84,7 @@ def test_pieces_are_planned_as_they_will_be_cut():
 def test_lines_for_people():
     time, memory = Estimate(0.5, 1.0, 2.0, 24_576, 3 * 2**30, epoch=0.1).lines()
     assert memory == f"memory  about 24 KiB of 3.0 GiB available{BESIDE}"
-    assert time.endswith("one retraining takes 2 s, one epoch 0.1 s")
+    assert time.endswith("; one retraining takes 2 s, one epoch 0.1 s")
     words = {0: "0 B", 1023: "1023 B", 1024: "1.0 KiB", 20 * 2**20: "20 MiB", 2**60: "1048576 TiB", math.inf: "unknown"}
     assert {size: size_in_words(size) for size in words} == words
 

@@ -10,6 +10,7 @@ from torch import nn
 import spotlessnet as sn
 from spotlessnet.core.errors import DamageError, MismatchError, NeedError
 from spotlessnet.core.scrub import METHODS, Notes, Scrub
+from spotlessnet.requests.audits import audit_plan
 from spotlessnet.requests.case import Case
 from spotlessnet.requests.planning import plan_of
 from tests.cli.workshop import BASE, QUICK, spotless
@@ -83,7 +84,7 @@ def test_an_audit_of_regression_says_before_the_work_what_it_compares():
         (x, y),
         forget=[1, 2],
         loss=sn.SquaredError(),
-        init=model,
+        init=nn.Linear(4, 1),
         recipe=RECIPE,
         audit=sn.Audit(seeds=5),
         accept_damage=True,
@@ -182,3 +183,12 @@ def test_with_no_recipe_no_default_takes_longer_than_training(monkeypatch):
     assert "ntk+finetune would take as much as" in str(plan)
     asked = Case.of({**vars(case), "method": "ntk+finetune"})
     assert plan_of(asked).method == "ntk+finetune", "whoever names it gets it"
+
+
+def test_a_dry_run_of_an_audit_from_a_bank_asks_for_test_rows():
+    """The plan was printed, and the run then refused."""
+    model, x, y = regression()
+    case = {"forget": [1, 2], "loss": sn.SquaredError(), "init": nn.Linear(4, 1), "recipe": RECIPE}
+    plan = sn.unlearn(model, (x, y), **case, accept_damage=True, progress=False).plan
+    with pytest.raises(NeedError, match="An audit from a bank needs test rows"):
+        audit_plan(plan, sn.Audit(bank="bank"))

@@ -411,3 +411,25 @@ def _stop_at(word: str, said: list[str]) -> Any:
             raise KeyboardInterrupt
 
     return say
+
+
+@pytest.mark.parametrize("kind", ["module", "state dict", "vector", "file"])
+def test_a_start_that_is_the_trained_network_itself_is_refused(kind, tmp_path):
+    """It retrained from weights that know the rows, and the audit said that it never saw them."""
+    model, _, x, y = problem()
+    sn.write_weights(tmp_path / "model.safetensors", model)
+    starts = {"module": model, "state dict": model.state_dict(), "vector": weights(model)}
+    start = starts.get(kind, tmp_path / "model.safetensors")
+    with pytest.raises(DataError, match="`init` holds the weights of the trained network itself"):
+        sn.unlearn(model, (x, y), forget=FORGET, init=start, recipe=RECIPE)
+
+
+@pytest.mark.parametrize("as_given", [torch.Tensor.clone, torch.Tensor.numpy, torch.Tensor.tolist])
+def test_a_mask_is_one_beside_ids_too(as_given):
+    """Its truth values were looked for among the ids."""
+    model, start, x, y = problem()
+    mask = torch.zeros(len(x), dtype=torch.bool)
+    mask[FORGET] = True
+    people = [f"person-{i}" for i in range(len(x))]
+    done = sn.unlearn(model, (x, y), forget=as_given(mask), ids=people, init=start, recipe=RECIPE, accept_damage=True)
+    assert done.plan.opened.split.request.matched == len(FORGET)

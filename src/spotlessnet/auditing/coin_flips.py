@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from jaxtyping import Bool
 from scipy import optimize, stats
-from torch import Tensor
+from torch import Tensor, nn
 
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import DataError, SettingError
@@ -83,11 +83,14 @@ class Canaries:
         """Those that belong in the training, and later in the request to forget."""
         return self.rows.select(self.coins.nonzero().flatten())
 
-    def audit(self, network: Trained, *, guesses: int | None = None, confidence: float = 0.95) -> CanaryAudit:
+    def audit(
+        self, network: Trained | nn.Module, *, guesses: int | None = None, confidence: float = 0.95
+    ) -> CanaryAudit:
         """Guess the coins from one network: the highest scores were trained on, the lowest were not.
 
         **Arguments:**
 
+        - `network`: a module with a cross-entropy loss, or a `Trained`.
         - `guesses`: how many coins are guessed; all unless said. Fewer, of the surest alone, give a larger epsilon
           where little is remembered well. It must be fixed before looking.
         """
@@ -96,7 +99,8 @@ class Canaries:
             raise SettingError(f"`guesses` must lie between {FEWEST} and {len(self)}, but got {k}.")
         if not 0 < confidence < 1:
             raise SettingError(f"`confidence` must lie between 0 and 1, but got {confidence}. Usual is 0.95.")
-        seen = scores(network, self.rows).double().cpu()
+        known = Trained.of(network) if isinstance(network, nn.Module) else network
+        seen = scores(known, self.rows).double().cpu()
         if not bool(seen.isfinite().all()):
             raise DataError("The network's answers to the canaries are not finite. It has diverged.")
         # Ties in the order of the rows, which knows nothing of the coins.

@@ -18,6 +18,7 @@ from spotlessnet.cli.console import Quiet as Quiet
 from spotlessnet.cli.console import results_alone as results_alone
 from spotlessnet.cli.entry import printable as printable
 from spotlessnet.core.errors import SettingError
+from spotlessnet.core.recipe import Recipe
 from spotlessnet.requests.case import Case, as_flag, kinds
 
 PAIRS = ("settings", "recipe")
@@ -64,8 +65,8 @@ GROUPS = {
         "train": "Your own training: `file.py:train`, a function `train(model, examples, seed) -> model`.",
         "epochs": "Passes over the data.",
         "lr": "Learning rate.",
-        "momentum": "Momentum.",
-        "batch_size": "Rows in a batch.",
+        "momentum": f"Momentum. Unless said: {Recipe.momentum}.",
+        "batch_size": f"Rows in a batch. Unless said: {Recipe.batch_size}.",
         "schedule": "How the rate fell: constant, linear, cosine, one-cycle or step.",
         "patience": "Epochs after the first without a mistake.",
         "recipe": "Any other setting of `sn.Recipe`, such as optimizer=adamw or warmup_ratio=0.1; may be repeated.",

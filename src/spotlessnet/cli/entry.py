@@ -221,7 +221,8 @@ def _meaning(error: Exception) -> tuple[int, str]:
         return 2, "no command was given. `spotless --help` shows them."
     if "ClickException" in kinds:
         told = error.format_message().rstrip()  # type: ignore[attr-defined]  # click's own
-        return 2, f"{told}{'' if told.endswith(('.', '?', '!')) else '.'} `spotless --help` shows how."
+        where = getattr(getattr(error, "ctx", None), "command_path", "spotless")
+        return 2, f"{told}{'' if told.endswith(('.', '?', '!')) else '.'} `{where} --help` shows how."
     if "Exit" in kinds:
         return int(getattr(error, "exit_code", 0)), ""
     if "Abort" in kinds:
@@ -262,10 +263,12 @@ def _hush() -> None:
 
 def _told(code: int) -> int:
     _hush()
+    leaving = sys.modules.get("spotlessnet.requests.leaving") if code else None
+    left = leaving.told() if leaving is not None else ""
     # Typer turns an interrupt into a mere code, so this is said in one place for all the ways it comes.
     if code == 130:
-        print("interrupted: nothing half-written was left; run it again", file=sys.stderr)
-    if code and (leaving := sys.modules.get("spotlessnet.requests.leaving")) is not None and (left := leaving.told()):
+        print("interrupted" if left else "interrupted: nothing half-written was left; run it again", file=sys.stderr)
+    if left:
         print(printable(left), file=sys.stderr)
     return code
 

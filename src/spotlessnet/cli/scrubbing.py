@@ -115,13 +115,13 @@ def scrub(
 
 def planned(plan: Plan, console: Console, *, audit: Audit | None = None) -> int:
     """Print a plan, and what an audit would compare where one is asked for; nothing was written."""
-    retraining = plan.cost.retraining if isfinite(plan.cost.retraining) else None
-    cost = {"seconds": plan.cost.seconds, "at_most": plan.cost.at_most, "retraining": retraining}
+    times = {"seconds": plan.cost.seconds, "at_most": plan.cost.at_most, "retraining": plan.cost.retraining}
     bytes_ = {"memory": plan.cost.memory, "available": plan.cost.available}
     lines = [*plan.lines(), *([] if audit is None else audit_plan(plan, audit))]
     if audit is not None:
         usual, most = audit_seconds(plan, audit)
-        cost |= {"audit_seconds": usual if isfinite(usual) else None, "audit_at_most": most if isfinite(most) else None}
+        times |= {"audit_seconds": usual, "audit_at_most": most}
+    cost = {name: value if isfinite(value) else None for name, value in times.items()}
     console.give({"status": "planned", "plan": lines, **cost, **bytes_}, lines)
     return 0
 

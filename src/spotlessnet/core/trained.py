@@ -226,6 +226,21 @@ class Trained(metaclass=AcceptsOldNames):
             raise MismatchError(f"The network has {self.size} weights, but got {flat.numel()}.")
         return flat.detach().to(self.weights)
 
+    def check_start(self, start: Mapping[str, Tensor] | nn.Module | Tensor, called: str) -> None:
+        """Raise for weights, by what a person calls them, at which training of this network cannot have begun."""
+        try:
+            began = self.vector(start)
+        except MismatchError as e:
+            raise MismatchError(f"{called}: {e} Give the checkpoint that training of this network began at.") from e
+        if not bool(began.isfinite().all()):
+            raise DataError(f"The weights of {called} must be finite. Give the checkpoint that training began at.")
+        # A retraining from there would keep what they know, and a receipt would say that it never saw the rows.
+        if began.equal(self.weights):
+            raise DataError(
+                f"{called} holds the weights of the trained network itself, which know the rows to forget: a "
+                "retraining from there forgets nothing. Give the checkpoint that training began at, or none."
+            )
+
     def unflatten(self, weights: Float[Tensor, " P"]) -> dict[str, Tensor]:
         """Named parameters as views of a flat vector; differentiable."""
         pieces = weights.split([shape.numel() for shape in self.shapes])

@@ -13,9 +13,10 @@ from typing import Any
 from spotlessnet.auditing.asking import EPOCHS, RETAINED
 from spotlessnet.auditing.audit_report import AuditReport
 from spotlessnet.auditing.bank import Bank
+from spotlessnet.auditing.bank_test import NEEDS_CONTROLS
 from spotlessnet.auditing.battery import EXPERIMENT, RELEARN_CAP, left_out
 from spotlessnet.auditing.wording import PASSED
-from spotlessnet.core.errors import SettingError, shown
+from spotlessnet.core.errors import NeedError, SettingError, shown
 from spotlessnet.core.progress import seconds_in_words, working
 from spotlessnet.core.trained import Trained
 from spotlessnet.readouts.scores import IN_WORDS, kind_of, scores
@@ -106,6 +107,8 @@ def audit_plan(plan: Plan, settings: Audit | None = None) -> list[str]:
     executor.check(trained)
     alone = "" if trained.trainer is None and trained.recipe is not None else ", one by one"
     over = " over Ray" if executor.workers == "ray" else ""
+    if settings is not None and settings.bank is not None and split.test is None:
+        raise NeedError(NEEDS_CONTROLS)
     with_rows, without = _trainings(plan, settings or Audit())
     lines.append(f"        {with_rows + without} trainings{alone}{over}: {with_rows} with the rows, {without} without")
     if settings is not None and settings.bank is not None:
@@ -135,7 +138,8 @@ def _of_bank(settings: Audit, trained: int) -> str:
     where = f"the bank in {settings.bank}"
     more = "; up to 16 without them where it is not clear" if settings.sequential else ""
     if trained:
-        return f"        {where} has no networks of these rows: {trained} are trained, and serve later requests{more}"
+        none = "has no networks of these rows, recipe and code"
+        return f"        {where} {none}: {trained} are trained, and serve later requests{more}"
     return f"        {where} has the networks with the rows{more}"
 
 

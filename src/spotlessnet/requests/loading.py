@@ -271,8 +271,7 @@ def _trained(case: Case, network: nn.Module) -> Trained:
     if case.init is None:
         return trained
     start = named_weights(trained.module(), case.init)  # with its buffers, where they lie in the file
-    if not bool(trained.vector(start).isfinite().all()):
-        raise DataError(f"The start weights {case.init} are not finite. Give the checkpoint that training began at.")
+    trained.check_start(start, f"--init {case.init}")
     return Trained.of(network, trained.loss, **how, init=start)
 
 

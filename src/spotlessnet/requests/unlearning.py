@@ -222,8 +222,7 @@ def _network_fields(
             return {"model": trained}
         if isinstance(init, (str, Path)):
             init = named_weights(trained.module(), Path(init))
-        if not bool(trained.vector(init).isfinite().all()):
-            raise DataError("The weights at which training began, `init`, must be finite. Give those it began at.")
+        trained.check_start(init, "`init`")
         return {"model": Trained.of(model, loss, weight_decay=weight_decay, recipe=recipe, trainer=trainer, init=init)}
     if not isinstance(model, str):
         raise SettingError(f"`model` must be a torch module, a `Trained` or text, but got {type(model).__name__}.")
@@ -274,10 +273,11 @@ def _forget(given: Any, ids: Sequence[Any] | str | None, column: str | None, *, 
     if not isinstance(given, (Tensor, np.ndarray, Iterable)) or isinstance(given, (bytes, bytearray, memoryview)):
         raise SettingError(f"`forget` must be row numbers, a mask, ids or a list file, but got {type(given).__name__}.")
     listed = given.reshape(-1).tolist() if isinstance(given, (Tensor, np.ndarray)) else list(given)
-    if ids is not None:
-        return by_id(listed, column=column or "id", mislabelled=mislabelled)
+    # Truth values are nobody's ids, so a mask is one whether ids are given or not.
     if listed and all(isinstance(one, (bool, np.bool_)) for one in listed):
         return Mask(torch.tensor(listed), mislabelled)
+    if ids is not None:
+        return by_id(listed, column=column or "id", mislabelled=mislabelled)
     wrong = [one for one in listed if isinstance(one, (bool, np.bool_)) or not hasattr(one, "__index__")]
     if wrong:
         raise SettingError(
