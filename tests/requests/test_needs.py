@@ -188,7 +188,8 @@ def test_with_no_recipe_no_default_takes_longer_than_training(monkeypatch):
 def test_a_dry_run_of_an_audit_from_a_bank_asks_for_test_rows():
     """The plan was printed, and the run then refused."""
     model, x, y = regression()
-    case = {"forget": [1, 2], "loss": sn.SquaredError(), "init": nn.Linear(4, 1), "recipe": RECIPE}
+    case: dict[str, Any] = {"forget": [1, 2], "loss": sn.SquaredError(), "init": nn.Linear(4, 1), "recipe": RECIPE}
     plan = sn.unlearn(model, (x, y), **case, accept_damage=True, progress=False).plan
+    assert plan is not None
     with pytest.raises(NeedError, match="An audit from a bank needs test rows"):
         audit_plan(plan, sn.Audit(bank="bank"))

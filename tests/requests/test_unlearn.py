@@ -418,7 +418,7 @@ def test_a_start_that_is_the_trained_network_itself_is_refused(kind, tmp_path):
     """It retrained from weights that know the rows, and the audit said that it never saw them."""
     model, _, x, y = problem()
     sn.write_weights(tmp_path / "model.safetensors", model)
-    starts = {"module": model, "state dict": model.state_dict(), "vector": weights(model)}
+    starts: dict[str, Any] = {"module": model, "state dict": model.state_dict(), "vector": weights(model)}
     start = starts.get(kind, tmp_path / "model.safetensors")
     with pytest.raises(DataError, match="`init` holds the weights of the trained network itself"):
         sn.unlearn(model, (x, y), forget=FORGET, init=start, recipe=RECIPE)
@@ -432,4 +432,5 @@ def test_a_mask_is_one_beside_ids_too(as_given):
     mask[FORGET] = True
     people = [f"person-{i}" for i in range(len(x))]
     done = sn.unlearn(model, (x, y), forget=as_given(mask), ids=people, init=start, recipe=RECIPE, accept_damage=True)
+    assert done.plan is not None
     assert done.plan.opened.split.request.matched == len(FORGET)
