@@ -116,3 +116,16 @@ def test_a_person_asks_for_it_and_it_comes_back_to_be_approved(at_work, client, 
 def test_the_share_is_a_share():
     with pytest.raises(SettingError, match="replay_share must be 0"):
         Policy(replay_share=1.5)
+
+
+def test_one_that_came_out_otherwise_once_is_approved_by_no_rule_however_often_it_is_asked_for(
+    at_work, tmp_path, monkeypatch
+):
+    tenant = new_tenant(at_work, "always", ALWAYS)
+    model_of(at_work, tenant, tmp_path / "run")
+    with monkeypatch.context() as patch:
+        patch.setattr(at_work.engine, "replay", lambda *_: {"network": "0" * 64})
+        job = made(at_work, tenant)
+    replaying.ask(at_work, tenant.id, job, "test")
+    workflow.judge(job)
+    assert state_of(at_work, job) == ("audited", "the same")

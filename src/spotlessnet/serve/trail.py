@@ -9,7 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from spotlessnet.core.errors import DataError
+from spotlessnet.core.errors import DataError, SettingError
 from spotlessnet.serve.database import EVENTS, REQUESTS, TARGETS, in_parts, rows_of
 from spotlessnet.serve.outbox import put_out, webhooks_of
 from spotlessnet.serve.row_digests import spelled
@@ -44,6 +44,16 @@ class StateError(DataError):
 def now() -> datetime:
     """The time, in UTC."""
     return datetime.now(UTC)
+
+
+def in_utc(at: datetime, name: str) -> datetime:
+    """A time that somebody sent; refused where it has no zone, or is none that UTC has."""
+    if at.tzinfo is None:
+        raise SettingError(f"`{name}` must be a time with its zone, such as 2026-12-31T12:00Z.")
+    try:
+        return at.astimezone(UTC)
+    except OverflowError as e:
+        raise SettingError(f"`{name}` must be a time between the years 1 and 9999 in UTC.") from e
 
 
 def coded(connection: sa.Connection, event: dict[str, Any]) -> dict[str, Any]:
