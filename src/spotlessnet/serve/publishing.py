@@ -70,9 +70,10 @@ def point_again(connection: sa.Connection, desk_folder: Path) -> None:
 
     The models are locked meanwhile, so that whatever another worker publishes is pointed to after this.
     """
-    models = rows_of(connection, sa.select(MODELS).where(MODELS.c.version > 0).with_for_update())
-    for model in models:
-        folder = desk_folder / version_of(connection, model["id"], model["version"])["folder"]
+    current = sa.and_(VERSIONS.c.model == MODELS.c.id, VERSIONS.c.number == MODELS.c.version)
+    query = sa.select(MODELS.c.tenant, MODELS.c.name, VERSIONS.c.folder).join(VERSIONS, current)
+    for model in rows_of(connection, query.where(MODELS.c.version > 0).with_for_update(of=MODELS)):
+        folder = desk_folder / model["folder"]
         link = desk_folder / PUBLISHED / model["tenant"] / model["name"]
         if not link.is_symlink() or os.readlink(link) != str(folder):
             point(desk_folder, model["tenant"], model["name"], folder)
