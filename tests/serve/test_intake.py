@@ -108,3 +108,11 @@ def test_a_held_request_waits_and_a_closed_one_cannot_be_held(desk, tenant):
 def state_of(desk, request):
     with reading(desk.database) as connection:
         return connection.execute(sa.select(REQUESTS.c.state).where(REQUESTS.c.id == request)).scalar_one()
+
+
+@pytest.mark.parametrize("at", ["0001-01-01T00:00:00+14:00", "2030-01-01T00:00:00"])
+def test_a_time_that_utc_does_not_have_is_refused_before_it_meets_other_requests(client, tenant, at):
+    asked = {"key": "1", "ids": ["ann"], "due": at}
+    assert client.post("/api/v1/requests", json=asked, headers=tenant.headers()).status_code == 422
+    made = {"name": "new", "scopes": ["read"], "expires": at}
+    assert client.post("/api/v1/tokens", json=made, headers=tenant.headers()).status_code == 422

@@ -9,7 +9,8 @@ from datetime import timedelta
 import pytest
 from fastapi.testclient import TestClient
 
-from spotlessnet.serve.access import caller_of, revoke_token
+from spotlessnet.serve import workflow
+from spotlessnet.serve.access import add_token, caller_of, revoke_token
 from spotlessnet.serve.app import make_app
 from spotlessnet.serve.database import REQUESTS
 from spotlessnet.serve.demo import demo_app
@@ -245,3 +246,30 @@ def test_the_inbox_marks_what_is_late_due_soon_or_failed(inside, desk, tenant, t
     assert "\nspotless_requests_late 1\n" in metrics
     assert "\nspotless_requests_due_soon 1\n" in metrics
     assert "\nspotless_jobs_failed 1\n" in metrics
+
+
+@pytest.mark.parametrize(("site", "status"), [("cross-site", 403), ("same-site", 403), ("same-origin", 303)])
+def test_another_site_cannot_let_a_person_in_as_somebody_else(client, tenant, site, status):
+    """They would write the next ids into the desk of whoever's token that was."""
+    told = {"data": {"token": tenant.tokens["all"]}, "headers": {"Sec-Fetch-Site": site}}
+    answer = client.post("/login", **told, follow_redirects=False)
+    assert answer.status_code == status
+    assert ("set-cookie" in answer.headers) == (status == 303)
+
+
+def test_whoever_may_operate_but_not_approve_is_offered_the_replay_alone(client, desk, tmp_path):
+    tenant = new_tenant(desk, "two", BY_PERSON)
+    model_of(desk, tenant, tmp_path / "run")
+    with desk.database.begin() as connection:
+        token = add_token(connection, tenant.id, "operator", ["operate", "read"])
+    asked = client.post("/api/v1/requests", json={"key": "1", "ids": ["ann"]}, headers=tenant.headers()).json()
+    [(_, job, _)] = desk.round()
+    workflow._AT_WORK[:] = [desk]
+    for step in (workflow.plan, workflow.scrub, workflow.judge):
+        step(job)
+    workflow._AT_WORK.clear()
+    enter(client, token)
+    page = client.get(f"/requests/{asked['id']}").text
+    assert f"/jobs/{job}/replay" in page
+    assert f"/jobs/{job}/approve" not in page
+    assert f"/jobs/{job}/send-back" not in page

@@ -6,6 +6,7 @@ import pytest
 import sqlalchemy as sa
 
 from spotlessnet.core.errors import SettingError
+from spotlessnet.proof.dsse import taken_apart
 from spotlessnet.serve import replaying, workflow
 from spotlessnet.serve.database import EVENTS, JOBS, reading
 from spotlessnet.serve.engine import WorkError
@@ -116,3 +117,42 @@ def test_a_person_asks_for_it_and_it_comes_back_to_be_approved(at_work, client, 
 def test_the_share_is_a_share():
     with pytest.raises(SettingError, match="replay_share must be 0"):
         Policy(replay_share=1.5)
+
+
+def test_one_that_came_out_otherwise_once_is_approved_by_no_rule_however_often_it_is_asked_for(
+    at_work, tmp_path, monkeypatch
+):
+    tenant = new_tenant(at_work, "always", ALWAYS)
+    model_of(at_work, tenant, tmp_path / "run")
+    with monkeypatch.context() as patch:
+        patch.setattr(at_work.engine, "replay", lambda *_: {"network": "0" * 64})
+        job = made(at_work, tenant)
+    replaying.ask(at_work, tenant.id, job, "test")
+    workflow.judge(job)
+    assert state_of(at_work, job) == ("audited", "the same")
+
+
+def test_a_result_that_was_sent_back_stays_in_the_timeline_and_in_the_receipt(at_work, client, tmp_path):
+    tenant = new_tenant(at_work, "strict", Policy(audit_seeds=5))
+    model_of(at_work, tenant, tmp_path / "run")
+    first = made(at_work, tenant)
+    workflow.decide(at_work, tenant.id, first, "test", approve=False, why="too far")
+    workflow.take_back(first)
+    [(_, second, _)] = at_work.round()
+    for step in MAKE:
+        step(second)
+    workflow.decide(at_work, tenant.id, second, "test", approve=True)
+    for step in (workflow.put_out, workflow.clear_away, workflow.close):
+        step(second)
+    [request] = client.get("/api/v1/requests?kind=all", headers=tenant.headers()).json()["requests"]
+    shown = client.get(f"/api/v1/requests/{request['id']}", headers=tenant.headers()).json()["events"]
+    assert [one["detail"]["why"] for one in shown if one["what"] == "sent back"] == ["too far"]
+    assert [one["job"] for one in shown if one["what"] == "audited"] == [first, second]
+    with reading(at_work.database) as connection:
+        payload = taken_apart(bundle_of(connection, request["entry"])["receipt"]).payload
+        steps = [one["what"] for one in json.loads(payload)["predicate"]["steps"]]
+    assert steps.count("audited") == 2
+    assert steps.index("sent back") < steps.index("approved")
+    at_work.check_in()
+    with reading(at_work.database) as connection:
+        assert seal_of(connection, at_work.signer).is_whole

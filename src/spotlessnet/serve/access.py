@@ -19,7 +19,7 @@ from spotlessnet.serve.database import TENANTS, TOKENS, rows_of
 from spotlessnet.serve.policy import Policy
 from spotlessnet.serve.row_digests import OF_TENANT, OF_TOKEN, digest_of, spelled
 from spotlessnet.serve.sealing import Keys
-from spotlessnet.serve.trail import note, now
+from spotlessnet.serve.trail import in_utc, note, now
 
 SCOPES = ("submit", "operate", "approve", "read")
 PREFIX = "spotless_"
@@ -88,6 +88,7 @@ def add_token(
         raise SettingError(f"A token's scopes must be some of {', '.join(SCOPES)}, but got {', '.join(scopes)[:80]!r}.")
     if not 1 <= len(name) <= 80 or not name.isprintable():
         raise SettingError("A token's name must have 1 to 80 printable characters.")
+    expires = None if expires is None else in_utc(expires, "expires")
     told = PREFIX + secrets.token_urlsafe(32)
     values = {"id": str(uuid.uuid4()), "tenant": tenant, "name": name, "digest": _digest(told), "created": now()}
     values |= {"scopes": " ".join(sorted(set(scopes))), "expires": expires}

@@ -163,8 +163,6 @@ async def receive(
     request: Request, desk: Desk, caller: Caller, key: str, ids: list[str], due: datetime | None
 ) -> Submitted:
     """Receive a request, and wake the desk; waits in the loop, for a thread that waits keeps others from working."""
-    if due is not None and due.tzinfo is None:
-        raise SettingError("`due` must be a time with its zone, such as 2026-12-31T12:00Z.")
     read = partial(asking, desk.keys, caller.tenant, key=key, ids=ids, submitter=caller.token, due=due)
     asked = read() if len(ids) <= FEW else await to_thread.run_sync(read)
     found: Submitted = await asyncio.wrap_future(request.app.state.together.put(asked))

@@ -9,10 +9,10 @@ import sqlalchemy as sa
 
 from spotlessnet.core.errors import SettingError
 from spotlessnet.proof import ledger
-from spotlessnet.proof.dsse import taken_apart
 from spotlessnet.proof.keys import SigningKey
 from spotlessnet.serve.access import SCOPES, add_tenant, add_token, policy_of
 from spotlessnet.serve.addresses import PUBLIC, Allowed
+from spotlessnet.serve.belonging import check_own_database, check_own_ledger
 from spotlessnet.serve.checkpoints import add_checkpoint, code_older
 from spotlessnet.serve.closing import close_ready, is_ready_to_close
 from spotlessnet.serve.database import (
@@ -31,6 +31,7 @@ from spotlessnet.serve.engine import Engine, Workers, check_folder
 from spotlessnet.serve.matching import check_name, match, register
 from spotlessnet.serve.migrating import migrate
 from spotlessnet.serve.planning import start_job
+from spotlessnet.serve.publishing import point_again
 from spotlessnet.serve.registry import Registry
 from spotlessnet.serve.sealing import FILE, Keys
 from spotlessnet.serve.trail import OPEN, TRAIL_KEY, note, now
@@ -87,15 +88,25 @@ class Desk:
         """Open a desk, and make what is missing: folder, keys, tables."""
         folder.mkdir(parents=True, exist_ok=True)
         folder = folder.resolve()
-        keys = Keys.at(key or folder / FILE)
-        signer = SigningKey.at(signing_key or folder / SIGNING)
+        files = (key or folder / FILE, signing_key or folder / SIGNING)
+        made = [file for file in files if not file.exists()]
+        keys = Keys.at(files[0])
+        signer = SigningKey.at(files[1])
         found = opened(address_of(folder, database))
         found.update_execution_options(**{TRAIL_KEY: keys.trail_key})
         migrate(found)
-        with found.begin() as connection:
-            ledger.begin(connection)
-            check_own_ledger(connection, signer)
-            code_older(connection, keys.trail_key)
+        try:
+            with found.begin() as connection:
+                ledger.begin(connection)
+                check_own_ledger(connection, signer)
+                check_own_database(connection, keys)
+                code_older(connection, keys.trail_key)
+                point_again(connection, folder)
+        except SettingError:
+            for file in made:
+                file.unlink(missing_ok=True)  # a key that fits nothing must not lie where the lost one belongs
+            found.dispose()
+            raise
         below = tuple(root.resolve() for root in roots)
         return Desk(folder, found, keys, signer, engine or Workers(), below, webhooks_to, registry)
 
@@ -199,18 +210,6 @@ class Desk:
             chosen = sa.select(JOBS.c.id, JOBS.c.state, JOBS.c.attempt).where(JOBS.c.state.in_(WORKFLOWS))
             rows = connection.execute(chosen).all()
         return [(WORKFLOWS[state], job, attempt) for job, state, attempt in rows]
-
-
-def check_own_ledger(connection: sa.Connection, signer: SigningKey) -> None:
-    """Raise where another key signed last: no request could be closed, and that should not show up days later."""
-    if not ledger.size_of(connection):
-        return
-    signers = [one.key_id for one in taken_apart(ledger.tree_head(connection)).signatures]
-    if signer.id not in signers:
-        raise SettingError(
-            f"The ledger in the database was last signed with key {signers[0][:16]}, but this desk's key is "
-            f"{signer.id[:16]}. Give the file of that key with --key."
-        )
 
 
 def _tenants(connection: sa.Connection) -> list[str]:

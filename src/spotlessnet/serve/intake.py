@@ -17,7 +17,7 @@ from spotlessnet.serve.matching import release
 from spotlessnet.serve.policy import Policy
 from spotlessnet.serve.row_digests import OF_REQUEST, digest_of, digest_of_ended
 from spotlessnet.serve.sealing import Keys
-from spotlessnet.serve.trail import ENDED, STEPS, StateError, note, note_all, now
+from spotlessnet.serve.trail import ENDED, STEPS, StateError, in_utc, note, note_all, now
 
 LONGEST_KEY, LONGEST_ID, MOST_IDS = 200, 500, 100_000
 
@@ -87,6 +87,7 @@ def asking(
     """Read a request, and refuse it where it is not well formed."""
     if not isinstance(key, str) or not 1 <= len(key) <= LONGEST_KEY or not key.isprintable():
         raise SettingError(f"`key` must be 1 to {LONGEST_KEY} printable characters. Give each request one of its own.")
+    due = None if due is None else in_utc(due, "due")
     listed = checked_ids(ids)
     digests = tuple(sorted(keys.id_digest(tenant, one) for one in listed))
     content = hashlib.sha256(b"".join(digests)).digest()

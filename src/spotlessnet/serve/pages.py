@@ -131,6 +131,8 @@ def door() -> HTMLResponse:
 @router.post("/login")
 def enter(request: Request, desk: Annotated[Desk, Depends(desk_of)], form: Form) -> Response:
     """Enter with a token; the browser keeps a signed cookie instead of it."""
+    if request.headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
+        raise HTTPException(403, "Enter on the desk's own page: another site sent this form.")
     host = request.client.host if request.client else "?"
     with reading(desk.database) as connection:
         caller = caller_of(connection, form.get("token", "").strip())

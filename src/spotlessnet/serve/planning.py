@@ -23,6 +23,9 @@ from spotlessnet.serve.policy import Policy
 from spotlessnet.serve.row_digests import OF_JOB, digest_of
 from spotlessnet.serve.trail import advance, note, note_all, now
 
+WAITS_AGAIN = "waits again"
+"""The event of a request whose job ended without a result."""
+
 MOST = 1000
 """Requests in one job at most."""
 
@@ -122,6 +125,8 @@ def hand_back(connection: sa.Connection, job: Mapping[str, Any], state: str) -> 
     connection.execute(MODELS.update().where(MODELS.c.job == job["id"]).values(job=None))
     advance(connection, requests)
     note(connection, job["tenant"], state, job=job["id"], row=ended_row(connection, job["id"]))
+    # Of request and job: they part here, and the timeline and the receipt must still tell of the job.
+    note_all(connection, job["tenant"], WAITS_AGAIN, {one: {} for one in requests}, job=job["id"])
 
 
 def ended_row(connection: sa.Connection, job: str) -> str:

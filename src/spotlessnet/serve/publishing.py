@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from spotlessnet.core.errors import DataError
-from spotlessnet.serve.database import JOBS, MODELS, VERSIONS, row_of
+from spotlessnet.serve.database import JOBS, MODELS, VERSIONS, row_of, rows_of
 from spotlessnet.serve.matching import forget_ids, held_of
 from spotlessnet.serve.planning import ended_row, reach
 from spotlessnet.serve.row_digests import OF_VERSION, digest_of, digest_of_people, spelled
@@ -63,6 +63,20 @@ def point(desk_folder: Path, tenant: str, name: str, folder: Path) -> Path:
     os.symlink(folder, new)
     os.replace(new, link)
     return link
+
+
+def point_again(connection: sa.Connection, desk_folder: Path) -> None:
+    """Let links lead to the versions that the database has published: a restored folder has none, or later ones.
+
+    The models are locked meanwhile, so that whatever another worker publishes is pointed to after this.
+    """
+    current = sa.and_(VERSIONS.c.model == MODELS.c.id, VERSIONS.c.number == MODELS.c.version)
+    query = sa.select(MODELS.c.tenant, MODELS.c.name, VERSIONS.c.folder).join(VERSIONS, current)
+    for model in rows_of(connection, query.where(MODELS.c.version > 0).with_for_update(of=MODELS)):
+        folder = desk_folder / model["folder"]
+        link = desk_folder / PUBLISHED / model["tenant"] / model["name"]
+        if not link.is_symlink() or os.readlink(link) != str(folder):
+            point(desk_folder, model["tenant"], model["name"], folder)
 
 
 def finished(connection: sa.Connection, job: str) -> None:

@@ -39,6 +39,12 @@ def replay_of(connection: sa.Connection, job: str) -> dict[str, Any] | None:
     return None if found is None else {"outcome": OUTCOMES[found["what"]], "at": found["at"], **found["detail"]}
 
 
+def came_out_otherwise(connection: sa.Connection, job: str) -> bool:
+    """Whether any replay of a job gave another network: one that fits later, asked for again, takes no doubt away."""
+    chosen = sa.and_(EVENTS.c.job == job, EVENTS.c.what == REPLAYED[1])
+    return connection.execute(sa.select(EVENTS.c.number).where(chosen).limit(1)).first() is not None
+
+
 def ask(desk: Desk, tenant: str, job: str, actor: str) -> None:
     """Let a job that waits for approval be done again; it comes back to whoever approves with the outcome."""
     with desk.database.begin() as connection:

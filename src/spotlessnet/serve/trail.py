@@ -9,7 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from spotlessnet.core.errors import DataError
+from spotlessnet.core.errors import DataError, SettingError
 from spotlessnet.serve.database import EVENTS, REQUESTS, TARGETS, in_parts, rows_of
 from spotlessnet.serve.outbox import put_out, webhooks_of
 from spotlessnet.serve.row_digests import spelled
@@ -46,6 +46,16 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
+def in_utc(at: datetime, name: str) -> datetime:
+    """A time that somebody sent; refused where it has no zone, or is none that UTC has."""
+    if at.tzinfo is None:
+        raise SettingError(f"`{name}` must be a time with its zone, such as 2026-12-31T12:00Z.")
+    try:
+        return at.astimezone(UTC)
+    except OverflowError as e:
+        raise SettingError(f"`{name}` must be a time between the years 1 and 9999 in UTC.") from e
+
+
 def coded(connection: sa.Connection, event: dict[str, Any]) -> dict[str, Any]:
     """An event with its code, which only a desk with its key can make."""
     key = connection.get_execution_options().get(TRAIL_KEY)
@@ -78,14 +88,20 @@ def note(
 
 
 def note_all(
-    connection: sa.Connection, tenant: str, what: str, details: Mapping[str, Mapping[str, Any]], actor: str = DESK
+    connection: sa.Connection,
+    tenant: str,
+    what: str,
+    details: Mapping[str, Mapping[str, Any]],
+    actor: str = DESK,
+    *,
+    job: str | None = None,
 ) -> None:
     """Write one event for each of many requests, in one statement where no webhook asks for its number."""
     if what in TOLD and webhooks_of(connection, tenant):
         for request, detail in details.items():
-            note(connection, tenant, what, request=request, actor=actor, **detail)
+            note(connection, tenant, what, request=request, job=job, actor=actor, **detail)
         return
-    same = {"tenant": tenant, "job": None, "at": now(), "actor": actor, "what": what}
+    same = {"tenant": tenant, "job": job, "at": now(), "actor": actor, "what": what}
     rows = [
         coded(connection, {**same, "request": request, "detail": dict(detail)}) for request, detail in details.items()
     ]
@@ -94,8 +110,11 @@ def note_all(
 
 
 def events_of(connection: sa.Connection, tenant: str, request: str, after: int = 0) -> list[dict[str, Any]]:
-    """The timeline of a request: its own events, and those of the jobs that served it; those `after` a number alone."""
-    jobs = sa.select(TARGETS.c.job).where(TARGETS.c.request == request, TARGETS.c.job.is_not(None))
+    """The timeline of a request: its own events, and those of its jobs; those `after` a number alone."""
+    now_in = sa.select(TARGETS.c.job).where(TARGETS.c.request == request, TARGETS.c.job.is_not(None))
+    # Jobs that were sent back: an event with both tells that the request was in it.
+    was_in = sa.select(EVENTS.c.job).where(EVENTS.c.request == request, EVENTS.c.job.is_not(None))
+    jobs = now_in.union(was_in)
     about = sa.or_(EVENTS.c.request == request, sa.and_(EVENTS.c.request.is_(None), EVENTS.c.job.in_(jobs)))
     chosen = sa.and_(EVENTS.c.tenant == tenant, EVENTS.c.number > after, about)
     return rows_of(connection, sa.select(EVENTS).where(chosen).order_by(EVENTS.c.number))

@@ -212,8 +212,7 @@ def judge(job: str) -> None:
         reach(connection, job, "audited")
         told = {"verdict": row["verdict"] or "not audited", "reason": row["reason"]}
         note(connection, row["tenant"], "audited", job=job, **told)
-        again = replaying.replay_of(connection, job)
-        is_doubtful = again is not None and again["outcome"] == replaying.OTHER
+        is_doubtful = replaying.came_out_otherwise(connection, job)
         if policy_of(connection, row["tenant"]).approves(row["verdict"]) and not is_doubtful:
             reach(connection, job, "approved")
             note(connection, row["tenant"], "approved", job=job, by="rule")
