@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
+from safetensors.torch import save as as_bytes
 
 from spotlessnet.core.recipe import Recipe
 from tests.cli.workshop import RECIPE, spotless
@@ -81,6 +82,7 @@ def targets(folder: Path) -> list[Target]:
 
 def _checkpoints(state: dict[str, torch.Tensor]) -> list[Target]:
     plain = Path("model.safetensors").read_bytes()
+    start = as_bytes({name: tensor / 2 for name, tensor in state.items()})  # the trained weights themselves are refused
     saved = torch_saved({"state_dict": state, "epoch": 3})
     stream = io.BytesIO()
     torch.save(state, stream, _use_new_zipfile_serialization=False)
@@ -95,7 +97,7 @@ def _checkpoints(state: dict[str, torch.Tensor]) -> list[Target]:
     return [
         Target("safetensors", "hurt.safetensors", plain, scrub(weights="hurt.safetensors"), tensor_ways),
         Target("safetensors, looked at", "hurt.safetensors", plain, ("inspect", "hurt.safetensors"), tensor_ways),
-        Target("start weights", "hurt.safetensors", plain, scrub(init="hurt.safetensors"), tensor_ways),
+        Target("start weights", "hurt.safetensors", start, scrub(init="hurt.safetensors"), tensor_ways),
         Target("pt", "hurt.pt", saved, scrub(weights="hurt.pt"), pickle_ways),
         Target("pt, looked at", "hurt.pt", saved, ("inspect", "hurt.pt"), pickle_ways),
         Target("pt with code", "hurt.pt", evil, scrub(weights="hurt.pt"), (damaged, repacked(pickled)), 3),
