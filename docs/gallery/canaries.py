@@ -48,4 +48,4 @@ def main(repeats: int = 1, first: int = 1000) -> dict[str, int]:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 1)
+    main(*map(int, sys.argv[1:]))
