@@ -158,7 +158,8 @@ PLANTED = (
         "requests/verifying.py",
         "if not agrees(told, audit) or any(one != word for one in words):",
         "if False:",
-        "cli/test_verify.py::test_a_forged_receipt_is_found",
+        "cli/test_verify.py::"
+        "test_a_verdict_that_is_changed_everywhere_but_on_the_page_is_found_without_the_salt",
     ),
     Planted(
         "13: an input may change while it is read",
@@ -172,7 +173,7 @@ PLANTED = (
         "core/files.py",
         "if not stat.S_ISREG(found.st_mode):",
         "if False:",
-        "cli/test_verify.py::test_pipes_and_gigabytes_in_the_private_folder_are_refused_at_once",
+        "hostile/test_costly.py::test_ends_in_one_line_soon_and_in_little_memory",
     ),
     Planted(
         "14: a tensor may show one number a billion times",
