@@ -53,6 +53,20 @@ PLANTED = (
         "cli/test_fold_models.py::test_fold_models_that_would_take_back_an_earlier_request_are_refused_in_writing",
     ),
     Planted(
+        "3: each later request may take back as much as the first",
+        "methods/out_of_fold/drift.py",
+        "k * each.taken_back(step, [effect])",
+        "each.taken_back(step, [effect])",
+        "methods/out_of_fold/test_drift.py::test_the_kth_later_request_may_take_back_a_kth_part",
+    ),
+    Planted(
+        "3: right labels stand in for wrong ones",
+        "methods/out_of_fold/drift.py",
+        "stand_ins = (alone, others) if effect.loss > math.log(classes) else (alone,)",
+        "stand_ins = (alone,)",
+        "methods/out_of_fold/test_drift.py::test_rows_left_with_less_than_a_guess_are_seen_on_labels_of_others_too",
+    ),
+    Planted(
         "4: a row is known by where it stands",
         "core/data.py",
         'hashlib.blake2b(b"".join((head, *parts)), digest_size=WIDTH, key=salt).digest()\n'
@@ -108,6 +122,13 @@ PLANTED = (
         "methods/within_budget/noise_cost.py",
         "cost = self.confirmed(alpha, attempt)",
         "cost = self.chosen(alpha)",
+        "methods/test_within_budget.py::test_a_level_is_confirmed_on_rows_and_noise_that_did_not_choose_it",
+    ),
+    Planted(
+        "8: an error budget is kept in the mean, and one network is released",
+        "methods/within_budget/noise_cost.py",
+        "return Cost(float(each.mean()), float(each.max()))",
+        "return Cost(float(each.mean()), float(each.mean()))",
         "methods/test_budget_trials.py::test_an_error_budget_is_kept_by_networks_it_was_not_chosen_on",
     ),
     Planted(
