@@ -1,4 +1,4 @@
-"""Each equation's test would fail if the equation were wrong: it is made wrong, and the test is run. So for protection."""
+"""An equation is made wrong, or what protects is taken away, and the test that must notice is run."""
 
 import os
 import re

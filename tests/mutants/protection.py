@@ -55,8 +55,8 @@ PLANTED = (
     Planted(
         "3: each later request may take back as much as the first",
         "methods/out_of_fold/drift.py",
-        "k * each.taken_back(step, [effect])",
-        "each.taken_back(step, [effect])",
+        "k * each.taken_back(step, [effect], quantile=SURE)",
+        "each.taken_back(step, [effect], quantile=SURE)",
         "methods/out_of_fold/test_drift.py::test_the_kth_later_request_may_take_back_a_kth_part",
     ),
     Planted(
@@ -157,8 +157,7 @@ PLANTED = (
         "core/scrub.py",
         "self.reference_spread(retrained, split, Notes())\n        return Gaussian(weights, noise)",
         "scrubbed.covariance\n        return Gaussian(weights, noise)",
-        "auditing/test_one_reference.py::"
-        "test_a_reference_is_the_noise_recipe_at_retrained_weights_written_out_densely",
+        "auditing/test_one_reference.py::test_a_reference_is_the_noise_recipe_at_retrained_weights_written_out_densely",
     ),
     Planted(
         "11: rows that are not sorted are trained on in their own order",
@@ -179,8 +178,7 @@ PLANTED = (
         "requests/verifying.py",
         "if not agrees(told, audit) or any(one != word for one in words):",
         "if False:",
-        "cli/test_verify.py::"
-        "test_a_verdict_that_is_changed_everywhere_but_on_the_page_is_found_without_the_salt",
+        "cli/test_verify.py::test_a_verdict_that_is_changed_everywhere_but_on_the_page_is_found_without_the_salt",
     ),
     Planted(
         "13: an input may change while it is read",

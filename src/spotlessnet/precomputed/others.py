@@ -96,7 +96,9 @@ class Others:
         labels = tuple(told[torch.randperm(len(told), generator=draw)] for _ in range(PAIRINGS))
         return Others(trained, rows, labels, _losses(trained, rows, labels))
 
-    def taken_back(self, step: Float[Tensor, " P"], effects: Sequence[Effect], seed: int = 0) -> float:
+    def taken_back(
+        self, step: Float[Tensor, " P"], effects: Sequence[Effect], seed: int = 0, quantile: float = QUANTILE
+    ) -> float:
         """The largest share of what an earlier request did that the step may take back, in units of `TAKEN`."""
         after = _losses(self.trained.at(self.trained.weights + step), self.rows, self.labels)
         if not bool(after.isfinite().all()):
@@ -106,7 +108,7 @@ class Others:
         for effect in effects:
             falls = self._falls(after, effect.loss)
             groups = torch.randint(len(falls), (GROUPS, min(effect.size, ALIKE)), generator=draw)
-            worst = max(worst, float(falls[groups].mean(dim=1).quantile(QUANTILE)) / effect.raised)
+            worst = max(worst, float(falls[groups].mean(dim=1).quantile(quantile)) / effect.raised)
         return worst / TAKEN
 
     def _falls(self, after: Float[Tensor, " m"], loss: float) -> Float[Tensor, " m"]:

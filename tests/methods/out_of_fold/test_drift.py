@@ -6,12 +6,12 @@ from torch import nn
 
 from spotlessnet.core.data import Data
 from spotlessnet.core.trained import Trained
-from spotlessnet.methods.out_of_fold.drift import _taken_back
+from spotlessnet.methods.out_of_fold.drift import SURE, _taken_back
 from spotlessnet.precomputed.effect import NOISE, Effect
 from spotlessnet.precomputed.others import Others
 
 CLASSES = 3
-SURE, WRONG = 0.2, 3.0
+RIGHT, WRONG = 0.2, 3.0
 """Losses below and above that of a guess among three classes."""
 
 
@@ -25,11 +25,11 @@ def stand_ins() -> tuple[Others, Others, torch.Tensor]:
 
 def test_the_kth_later_request_may_take_back_a_kth_part():
     own, _, step = stand_ins()
-    effect = Effect(5, 1.0, SURE)
-    once = own.taken_back(step, [effect])
+    effect = Effect(5, 1.0, RIGHT)
+    once = own.taken_back(step, [effect], quantile=SURE)
     assert once > 0
     for k in (1, 2, 7):
-        later = [Effect(5, 1e9, SURE)] * (k - 1)  # did so much that nothing of it can be taken back by half
+        later = [Effect(5, 1e9, RIGHT)] * (k - 1)  # did so much that nothing of it can be taken back by half
         assert _taken_back(own, step, [effect, *later]) == pytest.approx(k * once)
     assert _taken_back(own, step, []) == 0
 
@@ -40,9 +40,9 @@ def test_rows_left_with_less_than_a_guess_are_seen_on_labels_of_others_too():
     w = own.trained.weights.clone().requires_grad_()
     # Away from their own labels, so toward those of others.
     (step,) = torch.autograd.grad(nn.functional.cross_entropy(own.trained.outputs(x, w), y), w)
-    for loss, kinds in ((SURE, (own,)), (WRONG, (own, others))):
+    for loss, kinds in ((RIGHT, (own,)), (WRONG, (own, others))):
         effect = Effect(5, 1.0, loss)
-        assert _taken_back(own, step, [effect]) == max(each.taken_back(step, [effect]) for each in kinds)
+        assert _taken_back(own, step, [effect]) == max(each.taken_back(step, [effect], quantile=SURE) for each in kinds)
     wrong = Effect(5, 1.0, WRONG)
     assert others.taken_back(step, [wrong]) > own.taken_back(step, [wrong])  # so that the test can tell
 

@@ -20,6 +20,9 @@ from spotlessnet.precomputed.others import Others
 ASIDE = 64
 """Retained rows that a later request leaves alone, to see how rows move that it does not hold."""
 
+SURE = 0.95
+"""Of groups of stand-ins, so many must keep what an earlier request did: one in twenty is chance."""
+
 UNIT = "L1 distance of probabilities, of at most 2"
 """What the departure of answers is counted in; that of statistics is a share of their linear picture."""
 
@@ -101,5 +104,5 @@ def _taken_back(alone: Others, step: Float[Tensor, " P"], effects: Sequence[Effe
     worst = 0.0
     for k, effect in enumerate(reversed(effects), start=1):
         stand_ins = (alone, others) if effect.loss > math.log(classes) else (alone,)
-        worst = max(worst, *(k * each.taken_back(step, [effect]) for each in stand_ins))
+        worst = max(worst, *(k * each.taken_back(step, [effect], quantile=SURE) for each in stand_ins))
     return worst
