@@ -92,7 +92,7 @@ def behind_a_layer() -> tuple[nn.Module, nn.Module, torch.Tensor, torch.Tensor]:
         with torch.no_grad():
             for p in model.parameters():
                 assert p.grad is not None
-                p -= 0.05 * p.grad
+                p.sub_(0.05 * p.grad)
                 p.grad = None
     return model.eval(), start, x, y
 
