@@ -170,7 +170,7 @@ def _distilled(original: Trained, data: Data, cohorts: list[list[int]]) -> Itera
         if done.diagnostics["retrain_now"]:
             return
         network, before = network.at(done.mean), network
-        effect = Effect.of(before, network, forget)
+        effect = Effect.of_all(before, network, forget)
         effects += [] if effect is None else [effect]
         yield network
 

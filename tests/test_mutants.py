@@ -1,4 +1,4 @@
-"""Each equation's test would fail if the equation were wrong: it is made wrong, and the test is run."""
+"""An equation is made wrong, or what protects is taken away, and the test that must notice is run."""
 
 import os
 import re
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants import ALL, Planted
+from tests.mutants import ALL, EQUATIONS, Planted
 from tests.mutants.planting import is_noticed, plant, tried
 
 ROOT = Path(__file__).parent.parent
@@ -30,8 +30,8 @@ def test_every_error_can_still_be_planted(planted: Planted):
 
 
 def test_every_test_of_the_page_has_an_error_planted_for_it():
-    assert sorted(set(named()) - {planted.test for planted in ALL}) == []
-    assert sorted({planted.test for planted in ALL} - set(named())) == []
+    assert sorted(set(named()) - {planted.test for planted in EQUATIONS}) == []
+    assert sorted({planted.test for planted in EQUATIONS} - set(named())) == []
     assert len({planted.name for planted in ALL}) == len(ALL)
 
 

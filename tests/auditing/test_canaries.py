@@ -107,3 +107,17 @@ def test_a_plain_module_is_audited_as_its_trained_network_is():
     start, data, birds = made(5)
     network = fit(start, data)
     assert birds.audit(network.module()) == birds.audit(network)
+
+
+def test_secret_coins_do_not_come_from_a_generator_that_can_be_gone_through(monkeypatch):
+    """Whoever knows the included rows could have tried all 2^32 seeds of torch, and found the others."""
+
+    def refused(*_: object, **__: object) -> None:
+        raise AssertionError("torch's generator was asked")
+
+    monkeypatch.setattr(torch, "randint", refused)
+    found = [sn.canaries((torch.zeros(60, 2), torch.zeros(60).long()), classes=3) for _ in range(2)]
+    assert not torch.equal(found[0].coins, found[1].coins)
+    for birds in found:
+        assert 10 < int(birds.coins.sum()) < 50
+        assert set(birds.rows.labels().tolist()) == {1, 2}

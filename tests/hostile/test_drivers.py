@@ -27,15 +27,15 @@ def driven(module: str, *arguments: object) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("first", [0, 500, *(pytest.param(first, marks=pytest.mark.slow) for first in (1000, 1500))])
+@pytest.mark.parametrize("first", [0, 1000])
 def test_damaged_files_end_as_documented(first):
     """The first of those that `make fuzz` runs every night, in shares so that cores can divide them."""
-    found = driven("fuzz", "--first", first, "--count", 500)
+    found = driven("fuzz", "--first", first, "--count", 1000)
     codes = found["exit_codes"]
-    assert (found["inputs"], found["broken"]) == (500, 0)
+    assert (found["inputs"], found["broken"]) == (1000, 0)
     assert set(codes) <= {"0", "2", "3", "4", "5", "7"}
     assert len(found["exit_codes_by_kind"]) >= 22
-    assert codes["0"] >= 25  # some damage must go unseen, or the damage is too coarse to test anything
+    assert codes["0"] >= 50  # some damage must go unseen, or the damage is too coarse to test anything
     assert found["slowest_seconds"] <= 5
     assert found["largest_mebibytes_above_baseline"] <= 1024
 

@@ -17,7 +17,7 @@ from spotlessnet.core.trained import Trained
 from spotlessnet.methods.fisher import Fisher
 from spotlessnet.methods.ntk import NTK
 from spotlessnet.methods.within_budget import ESTIMATE_RANGE, LEAST_MISSED, WithinBudget
-from spotlessnet.methods.within_budget.noise_cost import NoiseCost
+from spotlessnet.methods.within_budget.noise_cost import Cost, NoiseCost
 from spotlessnet.operators.solvers import Auto
 from tests.methods.problems import classifier, inputs
 
@@ -193,13 +193,17 @@ def test_without_retrained_weights_no_step_is_trusted_to_have_missed_nothing():
     assert any("in trials they were 0.1 to 250 times as many" in text for text in alone["lost"])
 
 
-def test_a_level_is_confirmed_on_rows_and_noise_that_did_not_choose_it():
+def test_a_level_is_confirmed_on_rows_and_noise_that_did_not_choose_it(monkeypatch):
     trained, split = classes()
     cost = NoiseCost(trained, Diagonal(torch.ones(trained.size, dtype=float64)), split.retain, 5, 0)
     halves = [set(cost._half(which).rows.tolist()) for which in (0, 1)]
     assert not halves[0] & halves[1]
     draws = [torch.randn(3, generator=cost._stream(number)).tolist() for number in range(3)]
     assert draws[0] != draws[1] != draws[2]
+    # What the choice says is not believed: a level that the others do not confirm is none.
+    monkeypatch.setattr(NoiseCost, "confirmed", lambda *_: Cost(1.0, 1.0))
+    with pytest.raises(NumericsError):
+        cost.most_noise(0.5)
 
 
 def test_another_seed_reaches_the_scrub_inside():

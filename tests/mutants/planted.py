@@ -10,7 +10,7 @@ class Planted:
     - `name`: what is wrong.
     - `file`: under `src/spotlessnet/`.
     - `right`, `wrong`: text that stands there exactly once, and what is put in its place.
-    - `test`: under `tests/`, as `docs/papers.md` names it.
+    - `test`: under `tests/`; for an equation, as `docs/papers.md` names it.
     """
 
     name: str

@@ -1,14 +1,19 @@
 """BatchNorm statistics in a request: seen to have moved where `init` has others, and told where nobody can tell."""
 
 import copy
+from unittest.mock import Mock
 
+import pytest
 import torch
 from torch import nn
 
 import spotlessnet as sn
+from spotlessnet.core.buffers import reestimated
+from spotlessnet.methods.within_budget import noise_cost
 
 FORGET = list(range(20))
 RECIPE = sn.Recipe(epochs=15, lr=0.05, batch_size=20)
+FINETUNE, NOISE = sn.Finetune(epochs=1), sn.Fisher(strength=1e-2)
 
 
 def problem() -> tuple[nn.Module, nn.Module, torch.Tensor, torch.Tensor]:
@@ -75,3 +80,41 @@ def test_statistics_that_stood_still_are_no_limit():
     assert torch.equal(mean_of(done.model), mean_of(model))
     assert "BatchNorm" not in str(done.plan)
     assert not any("BatchNorm" in limit for limit in done.receipt["predicate"]["limits"])
+
+
+def behind_a_layer() -> tuple[nn.Module, nn.Module, torch.Tensor, torch.Tensor]:
+    """Statistics behind a linear layer: their means are the layer's weights times the mean row."""
+    _, _, x, y = problem()
+    start = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 3))
+    model = copy.deepcopy(start).train()
+    for batch in torch.randperm(120).split(20) * 3:
+        nn.functional.cross_entropy(model(x[batch]), y[batch]).backward()
+        with torch.no_grad():
+            for p in model.parameters():
+                assert p.grad is not None
+                p.sub_(0.05 * p.grad)
+                p.grad = None
+    return model.eval(), start, x, y
+
+
+@pytest.mark.parametrize("method", [sn.NoisyFinetune(epochs=1), NOISE, sn.chain(FINETUNE, NOISE)])
+def test_beside_noisy_weights_statistics_tell_nothing_of_the_mean(method: sn.Scrub):
+    """Those of the mean, without noise, were handed out beside the noise: so many equations in the hidden weights."""
+    model, start, x, y = behind_a_layer()
+    released = []
+    for _ in range(2):
+        done = sn.unlearn(model, (x, y), forget=FORGET, init=start, recipe=RECIPE, method=method, accept_damage=True)
+        tensors = done.model.state_dict()
+        released.append([tensors[name] for name in ("0.weight", "0.bias", "1.running_mean")])
+    for weight, bias, mean in released:
+        torch.testing.assert_close(mean, x[20:].mean(0) @ weight.T + bias, rtol=1e-4, atol=1e-4)
+    assert not released[0][2].isclose(released[1][2], rtol=1e-3).any()
+
+
+def test_a_budget_judges_noise_under_the_statistics_that_are_released(monkeypatch: pytest.MonkeyPatch):
+    model, start, x, y = behind_a_layer()
+    watched = Mock(side_effect=reestimated)
+    monkeypatch.setattr(noise_cost, "reestimated", watched)
+    method = sn.WithinBudget(sn.Fisher(), max_error_increase=0.2)
+    sn.unlearn(model, (x, y), forget=FORGET, init=start, recipe=RECIPE, method=method, accept_damage=True)
+    assert len(watched.call_args.args[1]) == 100

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Int64
 from scipy import optimize, stats
 from torch import Tensor, nn
 
@@ -157,14 +157,22 @@ def canaries(spare: Any, count: int = 60, *, classes: int, seed: int | None = No
     y = few.labels().long()
     if y.ndim != 1 or int(y.min()) < 0 or int(y.max()) >= classes:
         raise DataError(f"Canaries need one label from 0 to {classes - 1} for each row.")
-    # Mixed: whoever shuffles the rows by the same seed must not make coins that follow the rows.
-    draw = torch.Generator().manual_seed(secrets.randbits(63) if seed is None else mixed(seed, 0, "canaries"))
-    wrong = (y + torch.randint(1, classes, y.shape, generator=draw)) % classes
-    coins = torch.randint(2, (count,), generator=draw).bool()
+    ahead, coins = _drawn(count, classes, seed)
+    wrong = (y + ahead.to(y)) % classes
     batch = few.fetch(few.rows)
     if isinstance(batch.x, dict):
         raise DataError("Canaries need rows of one input.")
     return Canaries(Data.of((batch.x, wrong)), coins)
+
+
+def _drawn(count: int, classes: int, seed: int | None) -> tuple[Int64[Tensor, " n"], Bool[Tensor, " n"]]:
+    """How far each label is moved, and the coins; secret ones from the system, for torch keeps 32 bits of a seed."""
+    if seed is None:
+        moved = [1 + secrets.randbelow(classes - 1) for _ in range(count)]
+        return torch.tensor(moved), torch.tensor([bool(secrets.randbits(1)) for _ in range(count)])
+    # Mixed: whoever shuffles the rows by the same seed must not make coins that follow the rows.
+    draw = torch.Generator().manual_seed(mixed(seed, 0, "canaries"))
+    return torch.randint(1, classes, (count,), generator=draw), torch.randint(2, (count,), generator=draw).bool()
 
 
 def epsilon_from_guesses(correct: int, guesses: int, confidence: float = 0.95) -> float:

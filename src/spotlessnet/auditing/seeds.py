@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
+from spotlessnet.core.buffers import drawn_network
 from spotlessnet.core.errors import MismatchError
 from spotlessnet.core.gaussian import Gaussian
 from spotlessnet.core.progress import Meter, track
@@ -48,7 +49,7 @@ def scrub_seed(scrub: Scrub, network: Trained, split: Split, seed: int) -> Scrub
         gaussian = own(network, split)
     # On the CPU, so that every device draws the same noise.
     drawn = gaussian.draw(torch.Generator().manual_seed(seed))
-    return Scrubbed(seed, own, gaussian, network.at(drawn, gaussian.buffers), meter)
+    return Scrubbed(seed, own, gaussian, drawn_network(network, gaussian, drawn, split.kept), meter)
 
 
 def scrub_every_seed(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from spotlessnet.core.bound import Bound
+from spotlessnet.core.buffers import drawn_network
 from spotlessnet.core.errors import SettingError, check_positive
 from spotlessnet.core.gaussian import Gaussian
 from spotlessnet.core.intervals import t_interval
@@ -70,7 +71,7 @@ def trade_off(
         here, there = scaled(scrubbed, scale), scaled(reference, scale)
         # Anew at every scale: the same unit noise, so that the curve shows the scale and not the draw.
         generator = torch.Generator().manual_seed(seed)
-        networks = [trained.at(here.draw(generator), scrubbed.buffers) for _ in range(draws)]
+        networks = [drawn_network(trained, scrubbed, here.draw(generator), split.kept) for _ in range(draws)]
         for readout in readouts:
             readings[readout.name].append(_mean([readout(network, split) for network in networks]))
         for bound in bounds:

@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 
 import torch
+from jaxtyping import Float64
+from torch import Tensor
 
 from spotlessnet.core.data import Data
 from spotlessnet.core.trained import Trained
@@ -27,17 +29,16 @@ KINDS: dict[str, tuple[type, ...]] = {"size": (int,), "raised": (int, float), "l
 
 @dataclass(frozen=True)
 class Effect:
-    r"""How far a request raised the loss of its rows, each weighted by its own rise $d_i$.
+    r"""How far a request raised the loss of its rows.
 
-    Most of what a request does to ordinary rows it does to a few of them, and their mean hides it. With these numbers
-    the label of a forgotten row can be guessed, even where they are rounded to powers of four. So they are no part of
-    statistics: they lie in the folder `private` of a request, and go when it is due.
+    With these numbers the label of a forgotten row can be guessed, even where they are rounded to powers of four. So
+    they are no part of statistics: they lie in the folder `private` of a request, and go when it is due.
 
     **Arguments:**
 
-    - `size`: how many rows carry it, $(\sum d)^2 / \sum d^2$.
-    - `raised`: by how much their loss rose, $\sum d^2 / \sum d$.
-    - `loss`: what it was afterwards, $\sum d \ell / \sum d$.
+    - `size`: how many rows carry it.
+    - `raised`: by how much their loss rose.
+    - `loss`: what it was afterwards.
     - `due`: when it must be destroyed, as an ISO date with a zone; empty for what is never written.
     """
 
@@ -47,13 +48,13 @@ class Effect:
     due: str = ""
 
     @staticmethod
-    @torch.no_grad()
     def of(before: Trained, after: Trained, rows: Data) -> "Effect | None":
-        """That of a request which led from one network to the other; `None` where it raised nothing."""
-        lost, loss = (
-            torch.cat([network.losses(b.x, b.y) for b in network.batches(rows)]).double().cpu()
-            for network in (before, after)
-        )
+        r"""That of a request which led from one network to the other; `None` where it raised nothing.
+
+        Each row is weighted by its own rise $d_i$: a request does most of what it does to a few rows, whose size is
+        $(\sum d)^2 / \sum d^2$, rise $\sum d^2 / \sum d$ and loss $\sum d \ell / \sum d$.
+        """
+        lost, loss = _losses(before, after, rows)
         unit = 1.0 if before.loss.is_classification else float(loss.mean().abs())
         d = (loss - lost).clamp(min=0)
         # Two wrong labels among many ordinary rows hardly move the mean, and are what was to be forgotten.
@@ -63,6 +64,24 @@ class Effect:
         raised, size = float(d.square().sum() / d.sum()), float(d.sum().square() / d.square().sum())
         loss_after = max(float((d * loss).sum() / d.sum()), raised)
         return Effect(max(1, round(size)), raised, loss_after)
+
+    @staticmethod
+    def of_all(before: Trained, after: Trained, rows: Data) -> "Effect | None":
+        """The same of the mean loss of all rows; where that hides it, of those that carry it."""
+        lost, loss = _losses(before, after, rows)
+        raised = float((loss - lost).mean())
+        if raised <= NOISE * (1.0 if before.loss.is_classification else float(loss.mean().abs())):
+            return Effect.of(before, after, rows)
+        return Effect(len(rows), raised, max(float(loss.mean()), raised))
+
+
+@torch.no_grad()
+def _losses(before: Trained, after: Trained, rows: Data) -> tuple[Float64[Tensor, " N"], Float64[Tensor, " N"]]:
+    first, second = (
+        torch.cat([network.losses(b.x, b.y) for b in network.batches(rows)]).double().cpu()
+        for network in (before, after)
+    )
+    return first, second
 
 
 def as_text(effect: Effect | None, before: str) -> str:

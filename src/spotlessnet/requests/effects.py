@@ -54,7 +54,7 @@ def keep_effect(private: Private, opened: "LoadedRequest", after: Trained, left:
         effect = left.effects[-1] if len(left.effects) > len(old.effects or ()) else None
         is_later, beside = old.after_requests, case.statistics
     elif left is None and opened.fold_models is not None:
-        effect = Effect.of(opened.trained, after, opened.split.forget)
+        effect = Effect.of_all(opened.trained, after, opened.split.forget)
         is_later, beside = opened.fold_models.after_requests, case.weights if follows_request(case.weights) else None
     else:
         (private.path / EFFECT).unlink(missing_ok=True)  # of a run that was killed, when more was known

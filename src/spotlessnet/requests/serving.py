@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from spotlessnet.auditing.audit_report import AuditReport
 from spotlessnet.core.answers import MOST, check_damage, utility_of
+from spotlessnet.core.buffers import drawn_network
 from spotlessnet.core.data import GoneRows
 from spotlessnet.core.errors import DamageError, NumericsError, WornError, count_of
 from spotlessnet.core.files import Look
@@ -239,7 +240,7 @@ def _forget(
         _refuse(place, plan, known, gaussian)
     noise, weights = _drawn(case, gaussian)
     _check_changed(opened, weights, gaussian)
-    after = opened.trained.at(weights, gaussian.buffers)
+    after = drawn_network(opened.trained, gaussian, weights, opened.split.kept)
     utility = measured_utility(opened, after, plan.scrub)
     gone = GoneRows.of(opened.split.forget, opened.split.retain, place.salt)
     model = following(after.module(), gone)

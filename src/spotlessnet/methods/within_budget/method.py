@@ -190,7 +190,8 @@ class WithinBudget(Scrub):
             unit_nats = _nats(mean - goal, covariance)
             low = 1.0
             high = 1.0
-        costs = NoiseCost(shifted, covariance, _judging_rows(split, notes), self.draws, self.seed)
+        norms_from = None if notes.buffers is None else split.kept
+        costs = NoiseCost(shifted, covariance, _judging_rows(split, notes), self.draws, self.seed, norms_from)
         alpha, cost = self._level(unit_nats, costs)
         # ½ Δᵀ (αΣ)⁻¹ Δ is one αth of ½ Δᵀ Σ⁻¹ Δ.
         nats = unit_nats / alpha

@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from spotlessnet.core.answers import mistakes
+from spotlessnet.core.buffers import reestimated
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import NumericsError
 from spotlessnet.core.gaussian import Covariance
@@ -50,6 +51,7 @@ class NoiseCost:
     - `covariance`: the noise of level one.
     - `rows`: where errors are counted.
     - `draws`: per level when a level is chosen and a curve is drawn.
+    - `norms_from`: rows that BatchNorm's statistics are estimated from at every draw, as they are in what is released.
     """
 
     network: Trained
@@ -57,6 +59,7 @@ class NoiseCost:
     rows: Data
     draws: int
     seed: int
+    norms_from: Data | None = None
 
     def rise(self, alpha: float) -> float:
         """The mean rise on all rows, always with the same draws, so that a curve over levels is smooth."""
@@ -112,8 +115,12 @@ class NoiseCost:
         covariance = self.covariance.scaled(alpha)
         w = self.network.weights
         clean = mistakes(self.network, rows)
-        noisy = [mistakes(self.network.at(w + covariance.draw(generator).to(w)), rows) for _ in range(draws)]
+        noisy = [mistakes(self._at(w + covariance.draw(generator).to(w)), rows) for _ in range(draws)]
         return torch.stack(noisy) - clean
+
+    def _at(self, weights: Float[Tensor, " P"]) -> Trained:
+        drawn = self.network.at(weights)
+        return drawn if self.norms_from is None else drawn.at(weights, reestimated(drawn, self.norms_from))
 
 
 def _cost(increases: Float[Tensor, "S N"]) -> Cost:
