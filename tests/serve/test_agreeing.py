@@ -108,7 +108,7 @@ def lived(folder: Path) -> Desk:
     send(desk, one.id, "7", ["fay"])
     work(desk)
     [job] = [row["id"] for row in jobs(desk, "audited") if row["tenant"] == one.id][:1]
-    workflow.fail(job, "The disk is full.", 1)
+    workflow.fail(job, "The disk is full.", "make", 1)
     workflow.retry(desk, one.id, job, "test")
     send(desk, one.id, "8", ["gil"])
     desk.round()  # matched, and waits for the job before it
