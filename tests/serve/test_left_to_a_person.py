@@ -1,6 +1,7 @@
 """Whatever becomes of a job's work, somebody can go on with it: none is stuck, and none is begun beside itself."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import sqlalchemy as sa
@@ -119,6 +120,28 @@ def test_a_workflow_that_ended_without_a_word_is_left_to_a_person(desk, tmp_path
         until(lambda: state_of(desk, job) == "failed")
         assert client.post(f"/api/v1/jobs/{job}/retry", headers=tenant.headers()).status_code == 200
         until(lambda: client.get(place, headers=tenant.headers()).json()["state"] == "closed")
+
+
+def test_a_workflow_that_nobody_runs_any_more_is_gone_on_with(monkeypatch):
+    """As after a full disk, on which DBOS could not even note that it ended; one look may come before it begins."""
+    resumed: list[str] = []
+    status = SimpleNamespace(status="PENDING", executor_id=DBOS.executor_id)
+    monkeypatch.setattr(DBOS, "get_workflow_status", lambda name: status)
+    monkeypatch.setattr(DBOS, "resume_workflow", lambda name, queue_name: resumed.append(name))
+    own = ("make", "a-job", 1)
+    workflow._RUN_HERE.add("make-a-job-1")
+    for _ in range(3):
+        workflow.look_after(*own)
+    workflow._RUN_HERE.clear()
+    workflow.look_after(*own)
+    assert resumed == []
+    workflow.look_after(*own)
+    assert resumed == ["make-a-job-1"]
+    workflow.look_after(*own)  # it waits for its turn now
+    status.executor_id = "another worker"
+    workflow.look_after(*own)
+    workflow.look_after(*own)
+    assert resumed == ["make-a-job-1"]
 
 
 def test_what_could_not_be_destroyed_ends_up_destroyed(desk, tmp_path, monkeypatch):

@@ -36,6 +36,12 @@ AT_WORK = ("PENDING", "ENQUEUED", "DELAYED")
 
 SENT_BACK = "sent back"
 
+_RUN_HERE: set[str] = set()
+"""Workflows that threads of this process run."""
+
+_MISSED: set[str] = set()
+"""Those that should be among them, and were not when somebody last looked."""
+
 _AT_WORK: list[Desk] = []
 """The desk of this process: DBOS is one for a process, and calls functions by their names."""
 
@@ -53,6 +59,7 @@ def launch(desk: Desk, *, worker: str = "local", at_once: int = 2) -> None:
         "log_level": "ERROR",
     }
     _AT_WORK[:] = [desk]
+    _MISSED.clear()
     DBOS(config=config)
     DBOS.launch()
     DBOS.register_queue(QUEUE, worker_concurrency=at_once, polling_interval_sec=0.2)
@@ -71,14 +78,22 @@ def enqueue(name: str, job: str, attempt: int) -> None:
 
 
 def look_after(name: str, job: str, attempt: int) -> None:
-    """Leave a job to a person if its workflow has ended and left it where it was.
+    """Go on with a workflow that nobody runs any more; where it ended and moved nothing, leave its job to a person.
 
-    A disk that is full may keep even a failure from being noted, and a restored database may lie before workflows that
-    have ended since: neither is begun again under the same id.
+    On a full disk DBOS can note neither that a step failed nor that a workflow ended; and a restored database may lie
+    before workflows that have ended since, which are not begun again under the same id.
     """
-    found = DBOS.get_workflow_status(f"{name}-{job}-{attempt}")
-    if found is not None and found.status not in AT_WORK:
+    own = f"{name}-{job}-{attempt}"
+    found = DBOS.get_workflow_status(own)
+    if found is None:
+        return
+    is_lost = found.status == "PENDING" and found.executor_id == DBOS.executor_id and own not in _RUN_HERE
+    if found.status not in AT_WORK:
         fail(job, "The work ended, and nobody noted how. Look at disk and database, then try again.", name, attempt)
+    elif is_lost and own in _MISSED:  # twice in a row: it is not just about to begin, or to be noted
+        DBOS.resume_workflow(own, queue_name=QUEUE)
+        is_lost = False
+    (_MISSED.add if is_lost else _MISSED.discard)(own)
 
 
 @DBOS.workflow(name="make", max_recovery_attempts=RECOVERIES)
@@ -100,6 +115,8 @@ def withdraw(job: str) -> None:
 
 
 def _run(job: str, steps: tuple[tuple[str, Callable[[str], None]], ...]) -> None:
+    own = DBOS.workflow_id or ""
+    _RUN_HERE.add(own)
     try:
         for name, step in steps:
             DBOS.run_step(_patience(name), step, job)
@@ -108,8 +125,9 @@ def _run(job: str, steps: tuple[tuple[str, Callable[[str], None]], ...]) -> None
         last = (getattr(error, "errors", None) or [error])[-1]
         # Only what this package says on purpose is shown: it has no id in it.
         text = str(last) if isinstance(last, SpotlessError) else type(last.__cause__ or last).__name__
-        name, attempt = told_by(DBOS.workflow_id or "")
-        DBOS.run_step({"name": "fail"}, fail, job, text, name, attempt)
+        DBOS.run_step({"name": "fail"}, fail, job, text, *told_by(own))
+    finally:
+        _RUN_HERE.discard(own)
 
 
 def _patience(name: str) -> Any:
