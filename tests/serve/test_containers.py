@@ -29,6 +29,7 @@ def test_the_image_copies_what_is_there_and_starts_the_desk():
     assert {word for word in command if word.startswith("--")} <= flags()
     [health] = re.findall(r"^HEALTHCHECK .*CMD (.+)$", IMAGE, re.M)
     compile(json.loads(health)[2], "health", "exec")
+    assert COMPOSE["services"]["desk"]["healthcheck"]["test"] == ["CMD", *json.loads(health)]
     assert "/readyz" in health
     assert IMAGE.index("USER person") < IMAGE.index("ENTRYPOINT")
 
