@@ -205,17 +205,18 @@ from pathlib import Path
 from spotlessnet.serve.addresses import Allowed
 from spotlessnet.serve.delivering import Courier
 from spotlessnet.serve.desk import Desk
-Courier(Desk.at(Path(sys.argv[1]), webhooks_to=Allowed.of(["127.0.0.0/8"]))).start()
+place, database = sys.argv[1:]
+Courier(Desk.at(Path(place), database=database or None, webhooks_to=Allowed.of(["127.0.0.0/8"]))).start()
 time.sleep(60)
 """
 
 
 @pytest.mark.slow
-def test_a_courier_that_is_killed_in_a_delivery_loses_nothing(open_desk, heard):
+def test_a_courier_that_is_killed_in_a_delivery_loses_nothing(open_desk, database, heard):
     owner = new_tenant(open_desk, "owner")
     hook_for(open_desk, owner, heard.url)
     ask(open_desk, owner, "1")
-    process = subprocess.Popen([sys.executable, "-c", KILLED, str(open_desk.folder)])
+    process = subprocess.Popen([sys.executable, "-c", KILLED, str(open_desk.folder), database or ""])
 
     def killing() -> int:
         os.kill(process.pid, signal.SIGKILL)
