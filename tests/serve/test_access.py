@@ -14,11 +14,14 @@ from spotlessnet.serve.access import (
     is_form_code,
     revoke_token,
     session_cookie,
+    tokens_of,
 )
+from spotlessnet.serve.addresses import PUBLIC
 from spotlessnet.serve.app import make_app
 from spotlessnet.serve.database import JOBS, reading
 from spotlessnet.serve.intake import submit
 from spotlessnet.serve.trail import now
+from spotlessnet.serve.webhooks import add_webhook
 from tests.serve.conftest import BY_PERSON, BY_RULE, model_of, new_tenant
 
 ANYBODY = {"/healthz", "/readyz", "/openapi.json", "/opendsr/v3/discovery"}
@@ -120,13 +123,21 @@ def test_a_token_opens_what_its_scope_says_and_nothing_else(client, app, tenant,
 def test_another_tenant_finds_nothing_there(client, app, desk, tenant, names):
     other = new_tenant(desk, "two")
     unknown = "00000000-0000-4000-8000-000000000000"
-    for endpoint in endpoints(app):
-        if "{request_id}" in endpoint[1] or "{job_id}" in endpoint[1]:
-            theirs, nobodys = (
-                call(client, endpoint, {**names, **more}, other.headers())
-                for more in ({}, {"request_id": unknown, "job_id": unknown})
-            )
-            assert (theirs.status_code, theirs.text) == (404, nobodys.text), endpoint
+    with desk.database.begin() as connection:
+        names["webhook_id"], _ = add_webhook(connection, desk.keys, tenant.id, "https://example.org/", "x", PUBLIC)
+        names["token_id"] = tokens_of(connection, tenant.id)[0]["id"]
+        told = {"key": names["subject_request_id"], "ids": ["ann"], "submitter": "x"}
+        submit(connection, desk.keys, tenant.id, BY_PERSON, **told)
+    own = ("request_id", "job_id", "token_id", "webhook_id", "subject_request_id")
+    asked = [one for one in endpoints(app) if any(f"{{{name}}}" in one[1] for name in own)]
+    assert len(asked) == 14
+    for endpoint in asked:
+        theirs, nobodys = (
+            call(client, endpoint, {**names, **more}, other.headers()) for more in ({}, dict.fromkeys(own, unknown))
+        )
+        assert (theirs.status_code, theirs.text) == (404, nobodys.text), endpoint
+    with reading(desk.database) as connection:
+        assert [one["revoked"] for one in tokens_of(connection, tenant.id) if one["revoked"]] == []
     listed = client.get("/api/v1/requests?kind=all", headers=other.headers()).json()
     assert (listed["requests"], listed["counts"]) == ([], {"late": 0})
     assert client.get("/api/v1/models", headers=other.headers()).json() == {"models": []}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from spotlessnet.serve import workflow
+from spotlessnet.serve import replaying, workflow
 from spotlessnet.serve.access import add_token, revoke_token, set_policy
 from spotlessnet.serve.addresses import Allowed
 from spotlessnet.serve.agreeing import agreement
@@ -108,8 +108,10 @@ def lived(folder: Path) -> Desk:
     send(desk, one.id, "7", ["fay"])
     work(desk)
     [job] = [row["id"] for row in jobs(desk, "audited") if row["tenant"] == one.id][:1]
-    workflow.fail(job, "The disk is full.", 1)
+    replaying.ask(desk, one.id, job, "test")
+    workflow.fail(job, "The disk is full.", "make", 2)
     workflow.retry(desk, one.id, job, "test")
+    work(desk)
     send(desk, one.id, "8", ["gil"])
     desk.round()  # matched, and waits for the job before it
     return desk

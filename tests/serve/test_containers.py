@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,8 @@ def test_the_image_copies_what_is_there_and_starts_the_desk():
     assert {word for word in command if word.startswith("--")} <= flags()
     [health] = re.findall(r"^HEALTHCHECK .*CMD (.+)$", IMAGE, re.M)
     compile(json.loads(health)[2], "health", "exec")
+    shell, line = COMPOSE["services"]["desk"]["healthcheck"]["test"]
+    assert (shell, shlex.split(line)) == ("CMD-SHELL", json.loads(health))
     assert "/readyz" in health
     assert IMAGE.index("USER person") < IMAGE.index("ENTRYPOINT")
 

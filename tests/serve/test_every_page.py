@@ -43,7 +43,7 @@ PAGES: dict[tuple[str, str], set[str]] = {
 }
 """Which scopes open a page or let a form through: one of these is enough."""
 
-OTHERS = ("{request_id}", "{job_id}", "{webhook_id}")
+OTHERS = ("{request_id}", "{job_id}", "{token_id}", "{webhook_id}")
 """What another tenant has, by its name in a path."""
 
 

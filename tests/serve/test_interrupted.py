@@ -94,12 +94,12 @@ def test_a_failure_that_is_told_again_does_not_touch_the_next_attempt(desk, cut,
     with desk.database.begin() as connection:
         submit(connection, desk.keys, tenant.id, BY_RULE, key="1", ids=["ann"], submitter="test")
     [(_, job, attempt)] = desk.round()
-    workflow.fail(job, "The disk is full.", attempt)
+    workflow.fail(job, "The disk is full.", "make", attempt)
     assert desk.round() == []
     workflow.retry(desk, tenant.id, job, "test")
     [(_, _, again)] = desk.round()
-    workflow.fail(job, "The disk is full.", attempt)
+    workflow.fail(job, "The disk is full.", "make", attempt)
     # Otherwise a person would see it failed, and begin a third attempt beside the second.
     assert desk.round() == [("make", job, again)]
     assert (attempt, again) == (1, 2)
-    assert workflow.attempt_of(f"make-{job}-{again}") == again
+    assert workflow.told_by(f"make-{job}-{again}") == ("make", again)

@@ -12,12 +12,28 @@ import psycopg
 import sqlalchemy as sa
 
 from spotlessnet.proof import ledger
-from spotlessnet.serve.database import JOBS, MODELS, REQUESTS, SUPPRESSIONS, TARGETS, reading, rows_of
+from spotlessnet.serve.access import add_tenant
+from spotlessnet.serve.addresses import PUBLIC
+from spotlessnet.serve.database import (
+    DELIVERIES,
+    JOBS,
+    MODELS,
+    REQUESTS,
+    SUPPRESSIONS,
+    TARGETS,
+    reading,
+    rows_of,
+)
 from spotlessnet.serve.desk import Desk
 from spotlessnet.serve.intake import cancel, submit
 from spotlessnet.serve.matching import match
+from spotlessnet.serve.outbox import put_out
 from spotlessnet.serve.planning import reach, start_job
 from spotlessnet.serve.proving import seal_of
+from spotlessnet.serve.running import tenant_named
+from spotlessnet.serve.sealing import Keys
+from spotlessnet.serve.trail import now
+from spotlessnet.serve.webhooks import add_webhook, remove_webhook
 from tests.postgresql import new_database
 from tests.serve.conftest import BY_RULE, Tenant, model_of
 from tests.serve.stand_in import StandIn
@@ -160,3 +176,39 @@ def test_a_connection_that_ended_while_it_lay_idle_is_made_anew(desk, monkeypatc
         other.execute("SELECT pg_terminate_backend(%s)", [own])
     with reading(desk.database) as connection:
         assert connection.execute(sa.text("SELECT pg_backend_pid()")).scalar_one() != own
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["told first", "removed first"])
+def test_a_webhook_may_be_removed_while_something_is_put_out_for_it(desk, tenant, order):
+    """Otherwise messages would lead to a webhook that is gone, and whoever sends a request would see 500."""
+    request = ask(desk, tenant, "1", ["ann"])
+    with desk.database.begin() as connection:
+        hook, _ = add_webhook(connection, desk.keys, tenant.id, "https://example.org/hook", "test", PUBLIC)
+    told: dict[str, Any] = {"event": 1, "at": now(), "request": request, "job": None}
+    acts: list[Act] = [
+        lambda connection: put_out(connection, tenant.id, "received", **told),
+        lambda connection: remove_webhook(connection, tenant.id, hook, "test"),
+    ]
+    both(desk, *(acts[i] for i in order))
+    with reading(desk.database) as connection:
+        assert rows_of(connection, sa.select(DELIVERIES)) == []
+
+
+def test_two_workers_may_make_the_first_tenant_at_once(desk):
+    """The second one looked before the first had committed, waits for it, and then finds its tenant."""
+    found: list[tuple[str, str | None]] = []
+    thread = threading.Thread(target=lambda: found.append(tenant_named(desk, "first")))
+    with desk.database.begin() as connection:
+        own = add_tenant(connection, "first")
+        thread.start()
+        thread.join(HEAD_START)
+    thread.join(20)
+    assert found == [(own, None)]
+
+
+def test_two_workers_that_start_at_once_have_one_key(tmp_path, monkeypatch):
+    path = tmp_path / "desk.key"
+    first = Keys.at(path)
+    is_there = [False]
+    monkeypatch.setattr(type(path), "exists", lambda self: is_there.pop() if is_there else True)
+    assert Keys.at(path) == first

@@ -84,3 +84,14 @@ def test_where_the_database_fails_everybody_is_told_and_nothing_is_kept(desk, te
 def test_whoever_comes_alone_does_not_wait_for_others(desk, tenant, monkeypatch):
     monkeypatch.setattr("spotlessnet.serve.together.GATHER", 3600.0)
     assert not Together(desk.database).put(one(desk, tenant, "1", ["ann"])).result(timeout=20).again
+
+
+def test_whoever_leaves_before_the_answer_is_received_and_keeps_nobody_waiting(desk, tenant):
+    door = Together(desk.database)
+    go = threading.Event()
+    door._writer.submit(go.wait)
+    calls = [door.put(one(desk, tenant, str(i), ["ann"])) for i in range(3)]
+    assert calls[0].cancel()
+    go.set()
+    assert [call.result(timeout=20).again for call in calls[1:]] == [False, False]
+    assert count(desk, REQUESTS) == 3

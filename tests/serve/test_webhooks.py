@@ -205,17 +205,18 @@ from pathlib import Path
 from spotlessnet.serve.addresses import Allowed
 from spotlessnet.serve.delivering import Courier
 from spotlessnet.serve.desk import Desk
-Courier(Desk.at(Path(sys.argv[1]), webhooks_to=Allowed.of(["127.0.0.0/8"]))).start()
+place, database = sys.argv[1:]
+Courier(Desk.at(Path(place), database=database or None, webhooks_to=Allowed.of(["127.0.0.0/8"]))).start()
 time.sleep(60)
 """
 
 
 @pytest.mark.slow
-def test_a_courier_that_is_killed_in_a_delivery_loses_nothing(open_desk, heard):
+def test_a_courier_that_is_killed_in_a_delivery_loses_nothing(open_desk, database, heard):
     owner = new_tenant(open_desk, "owner")
     hook_for(open_desk, owner, heard.url)
     ask(open_desk, owner, "1")
-    process = subprocess.Popen([sys.executable, "-c", KILLED, str(open_desk.folder)])
+    process = subprocess.Popen([sys.executable, "-c", KILLED, str(open_desk.folder), database or ""])
 
     def killing() -> int:
         os.kill(process.pid, signal.SIGKILL)
@@ -320,3 +321,17 @@ def test_webhooks_are_added_and_removed_on_the_page_of_settings(client, desk, te
 def test_a_network_that_is_none_is_refused():
     with pytest.raises(SettingError, match="--webhooks-to must be an address or a network"):
         Allowed.of(["example.org"])
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_a_clock_that_was_ahead_does_not_silence_a_webhook_for_years(open_desk, heard):
+    owner = new_tenant(open_desk, "clock")
+    hook_for(open_desk, owner, heard.url)
+    ask(open_desk, owner, "1")
+    for ahead, messages in ((timedelta(seconds=LONGEST_WAIT), 0), (timedelta(days=365), 1)):
+        with open_desk.database.begin() as connection:
+            connection.execute(WEBHOOKS.update().values(next=now() + ahead))
+        courier = Courier(open_desk)
+        courier.once()
+        courier.pool.shutdown(wait=True)
+        assert len(heard.messages) == messages

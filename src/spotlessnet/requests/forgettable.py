@@ -1,7 +1,7 @@
 """Forgettable models as requests: train one, take examples out of it, audit that; files and receipt included."""
 
 import secrets
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -100,18 +100,33 @@ def forget_listed(model: str, state: Path, forget: Path, out: Path, *, id_column
     - `model`: the backbone, as for `--model`.
     - `state`: what training, or the last request, wrote.
     """
-    from spotlessnet.forgettable.files import load_forgettable
+    folder = _folder_for(state, out, {"state": state, "forget": forget})
+    listed_ids(forget, id_column)  # a list that cannot be read should not cost the loading
+    return _forget(model, state, folder, lambda known: _wanted(forget, id_column, known))
 
+
+def forget_named(model: str, state: Path, ids: Sequence[str], out: Path) -> Served:
+    """As `forget_listed`, of ids that stand in no file: whoever is killed leaves none behind."""
+    return _forget(model, state, _folder_for(state, out, {"state": state}), lambda known: list(ids))
+
+
+def _folder_for(state: Path, out: Path, inputs: Mapping[str, Path]) -> Folder:
+    """The folder of a request, once everything that can be wrong before the loading is not."""
     check_not_served(out)
     folder = Folder(out, again=is_unfinished(out), resumes=False)
-    began = datetime.now(UTC)
     if not state.is_file():
         raise DataError(f"There is no file {state} for --state. Give what `spotless train --forgettable` wrote.")
-    folder.check({"state": state, "forget": forget})
-    listed_ids(forget, id_column)  # a list that cannot be read should not cost the loading
+    folder.check(inputs)
+    return folder
+
+
+def _forget(model: str, state: Path, folder: Folder, wanted: Callable[[set[str]], list[str]]) -> Served:
+    from spotlessnet.forgettable.files import load_forgettable
+
+    began = datetime.now(UTC)
     look = Look.at(state)
     loaded = load_forgettable(state, backbone_of(model))
-    listed = _wanted(forget, id_column, {str(name) for name in loaded.examples.places})
+    listed = wanted({str(name) for name in loaded.examples.places})
     look.check_unchanged("--state")
     named = as_kept(listed, loaded.examples.places)
     copies = loaded.examples.copies_of(loaded.examples.find(named))

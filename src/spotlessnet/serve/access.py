@@ -99,10 +99,12 @@ def add_token(
 
 
 def revoke_token(connection: sa.Connection, tenant: str, token: str, actor: str) -> None:
-    """End a token at once."""
-    chosen = TOKENS.update().where(TOKENS.c.tenant == tenant, TOKENS.c.id == token, TOKENS.c.revoked.is_(None))
+    """End a token at once; `LookupError` where the tenant has none such, nothing where it has ended."""
+    own = sa.and_(TOKENS.c.tenant == tenant, TOKENS.c.id == token)
+    if connection.execute(sa.select(TOKENS.c.id).where(own)).first() is None:
+        raise LookupError(token)
     at = now()
-    if connection.execute(chosen.values(revoked=at)).rowcount:
+    if connection.execute(TOKENS.update().where(own, TOKENS.c.revoked.is_(None)).values(revoked=at)).rowcount:
         note(connection, tenant, "token revoked", actor=actor, token=token, when=spelled(at))
 
 

@@ -59,6 +59,7 @@ MEANINGS = {
     401: "The token is missing, unknown or ended.",
     403: "The token lacks the scope.",
     404: "This tenant has no such thing.",
+    408: "The call was too slow to come.",
     409: "It does not fit the state that the thing is in.",
     413: "The call is too long.",
     422: "The call cannot be understood, or asks for what cannot be.",

@@ -1,11 +1,15 @@
 """The service, put together: routes, errors in words, limits, headers, and the thread that makes the desk's rounds."""
 
+import asyncio
+import math
 import threading
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import sqlalchemy as sa
 from anyio import to_thread
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -26,6 +30,9 @@ from spotlessnet.serve.watching import LOG
 LARGEST = 2**24
 """Bytes of a call at most."""
 
+SLOWEST = 60
+"""Seconds in which a call must have come."""
+
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -39,6 +46,9 @@ FOR_PROGRAMS = ("/api/", "/opendsr/", "/metrics", "/health", "/ready", "/openapi
 ROUND = 0.5
 """Seconds between two rounds where nobody calls."""
 
+LOOK = 10.0
+"""Seconds between two looks at whether workflows that must be at work are."""
+
 BREATH = 0.05
 """Seconds after a round in which calls gather for the next one."""
 
@@ -51,6 +61,7 @@ class Rounds(threading.Thread):
         self.app, self.desk = app, desk
         self.ended = threading.Event()
         self.started: set[tuple[str, str, int]] = set()
+        self.looked = -math.inf
 
     def run(self) -> None:
         while not self.ended.is_set():
@@ -70,6 +81,10 @@ class Rounds(threading.Thread):
         due = set(self.desk.round())
         for one in due - self.started:
             workflow.enqueue(*one)
+        if time.monotonic() > self.looked + LOOK:
+            for one in due & self.started:
+                workflow.look_after(*one)
+            self.looked = time.monotonic()
         self.started = due
         self.app.state.last_round = time.monotonic()
 
@@ -117,15 +132,19 @@ def make_app(desk: Desk, *, worker: str = "local", rate: float = 400.0, run: boo
     app.state.wake = threading.Event()
     app.state.up = threading.Event()
     app.state.last_round = time.monotonic()
+    app.state.live = Counter()
     app.state.calls, app.state.failures = Limit(rate, 2 * rate), Limit(1.0, 20.0)
     for part in (api, opendsr, watching, pages, live):
         app.include_router(part.router)
+    app.add_middleware(Capped)
     app.add_middleware(Headed)
     app.add_middleware(watching.Logged)
-    app.add_middleware(Capped)
     answers: tuple[tuple[Any, Any], ...] = (
         (SpotlessError, _refused),
         (LookupError, _missing),
+        (sa.exc.OperationalError, _away),
+        (sa.exc.InterfaceError, _away),
+        (sa.exc.TimeoutError, _away),
         (RequestValidationError, _unread),
         (Ended, _ended),
         (pages.NoSessionError, lambda *_: pages.back("/login")),
@@ -167,6 +186,12 @@ def _refused(request: Request, error: Any) -> Response:
     return _told(request, 503 if isinstance(error, ResourceError) else 422, str(error))
 
 
+def _away(request: Request, error: Any) -> Response:
+    """The database does not answer, is locked, or has no room: that passes, and is no mistake of the call."""
+    LOG.error("database", extra={"told": {"error": type(error).__name__}})
+    return _told(request, 503, "The database cannot do that now. Try again later.", {"Retry-After": "5"})
+
+
 def _missing(request: Request, _: Any) -> Response:
     return _told(request, 404, "There is no such thing.")
 
@@ -182,7 +207,7 @@ def _unread(_: Request, error: Any) -> JSONResponse:
 
 
 class Capped:
-    """Ends calls whose body is too long, however it is sent."""
+    """Ends calls whose body is too long, or too slow to come, however it is sent."""
 
     def __init__(self, app: Any) -> None:
         self.app = app
@@ -194,13 +219,20 @@ class Capped:
             await JSONResponse({"detail": f"A call may have {LARGEST} bytes at most."}, 413)(scope, receive, send)
             return
         seen = 0
+        ends: float | None = asyncio.get_running_loop().time() + SLOWEST
 
         async def counted() -> Any:
-            nonlocal seen
-            message = await receive()
+            nonlocal seen, ends
+            try:
+                async with asyncio.timeout_at(ends):
+                    message = await receive()
+            except TimeoutError as e:
+                raise HTTPException(408, f"A call must have come whole after {SLOWEST} seconds.") from e
             seen += len(message.get("body", b""))
             if seen > LARGEST:
                 raise HTTPException(413, f"A call may have {LARGEST} bytes at most.")
+            if not message.get("more_body", False):
+                ends = None  # what is waited for now is the caller's leaving
             return message
 
         await self.app(scope, counted if scope["type"] == "http" else receive, send)

@@ -272,11 +272,12 @@ IDLE = 5.0
 def opened(address: str) -> sa.Engine:
     """An engine; on SQLite each writer takes its lock at once, waits its turn, and overwrites what it deletes."""
     if not address.startswith("sqlite"):
-        engine = sa.create_engine(address, pool_size=10, max_overflow=10)
+        engine = sa.create_engine(address, pool_size=10, max_overflow=10, hide_parameters=True)
         sa.event.listen(engine, "checkin", _noted)
         sa.event.listen(engine, "checkout", partial(_alive, engine))
         return engine
-    engine = sa.create_engine(address, connect_args={"timeout": 30}, pool_size=20, max_overflow=20)
+    sizes = {"pool_size": 20, "max_overflow": 20}
+    engine = sa.create_engine(address, connect_args={"timeout": 30}, hide_parameters=True, **sizes)
     sa.event.listen(engine, "connect", _prepare)
     sa.event.listen(engine, "begin", _begin)
     return engine

@@ -89,7 +89,9 @@ class Courier(threading.Thread):
     def once(self) -> None:
         """Go to every webhook for which something waits and whose time has come."""
         waits = sa.select(DELIVERIES.c.webhook).where(DELIVERIES.c.given_up.is_(None))
-        ready = sa.or_(WEBHOOKS.c.next.is_(None), WEBHOOKS.c.next <= now())
+        # Nobody is left alone for longer than that: a clock that was ahead wrote a time that is far away now.
+        beyond = now() + timedelta(seconds=2 * LONGEST_WAIT)
+        ready = sa.or_(WEBHOOKS.c.next.is_(None), WEBHOOKS.c.next <= now(), WEBHOOKS.c.next > beyond)
         query = sa.select(WEBHOOKS).where(ready, WEBHOOKS.c.id.in_(waits)).limit(10 * AT_ONCE)
         with reading(self.desk.database) as connection:
             hooks = rows_of(connection, query)
@@ -137,9 +139,10 @@ def carry(desk: Desk, hook: dict[str, Any]) -> bool:
     if not 200 <= status < 300:
         return failed(desk, hook, found, str(status))
     with desk.database.begin() as connection:
-        connection.execute(DELIVERIES.delete().where(DELIVERIES.c.number == found["number"]))
+        # The webhook first, as whoever removes it does: in another order the two could wait for each other.
         values = {"last": found["event"], "failures": 0, "answer": str(status)}
         connection.execute(WEBHOOKS.update().where(WEBHOOKS.c.id == hook["id"]).values(**values))
+        connection.execute(DELIVERIES.delete().where(DELIVERIES.c.number == found["number"]))
     return True
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from spotlessnet.core.errors import SettingError
+from spotlessnet.core.errors import ResourceError, SettingError
 from spotlessnet.proof import ledger
 from spotlessnet.proof.keys import SigningKey
 from spotlessnet.serve.access import SCOPES, add_tenant, add_token, policy_of
@@ -94,14 +94,20 @@ class Desk:
         signer = SigningKey.at(files[1])
         found = opened(address_of(folder, database))
         found.update_execution_options(**{TRAIL_KEY: keys.trail_key})
-        migrate(found)
         try:
+            migrate(found)
             with found.begin() as connection:
                 ledger.begin(connection)
                 check_own_ledger(connection, signer)
                 check_own_database(connection, keys)
                 code_older(connection, keys.trail_key)
                 point_again(connection, folder)
+        except sa.exc.OperationalError as e:
+            found.dispose()
+            raise ResourceError(
+                f"The database {found.url.render_as_string(hide_password=True)} does not answer, or cannot be written. "
+                "Check that it runs, its address, password and disk; then start again."
+            ) from e
         except SettingError:
             for file in made:
                 file.unlink(missing_ok=True)  # a key that fits nothing must not lie where the lost one belongs

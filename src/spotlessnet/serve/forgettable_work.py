@@ -1,17 +1,15 @@
 """Jobs of forgettable models: people leave them exactly, in milliseconds."""
 
 import hashlib
-import os
-import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from spotlessnet.core.errors import NeedError
-from spotlessnet.core.files import overwrite, sha256
+from spotlessnet.core.files import sha256
 from spotlessnet.requests.folder import RECEIPT
-from spotlessnet.requests.forgettable import NETWORK, STATE, backbone_of, forget_listed
+from spotlessnet.requests.forgettable import NETWORK, STATE, backbone_of, forget_named
 from spotlessnet.store.receipts import read_receipt
 
 EXACT = "exact"
@@ -40,13 +38,7 @@ def _places(places: Mapping[Any, Any]) -> dict[Any, Sequence[int]]:
 def downdate(settings: Mapping[str, Any], base: Path, out: Path, ids: Sequence[str]) -> dict[str, Any]:
     """Take people out of a forgettable model; a finished result is given back."""
     if not (out / RECEIPT).is_file():
-        handle, name = tempfile.mkstemp(prefix="spotless-", suffix=".txt")  # readable by its owner alone
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as stream:
-                stream.write("\n".join(ids) + "\n")
-            forget_listed(_model(settings), base / STATE, Path(name), out)
-        finally:
-            overwrite(Path(name))
+        forget_named(_model(settings), base / STATE, ids, out)
     receipt = read_receipt(out / RECEIPT)
     subjects = {one["name"]: one["digest"]["sha256"] for one in receipt["subject"]}
     return {

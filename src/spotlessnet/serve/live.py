@@ -1,12 +1,13 @@
 """Server-sent events: the page of an open request hears of each new event, and of what the worker says."""
 
+from collections import Counter
 from collections.abc import AsyncIterator
 from html import escape
 from typing import Annotated, Any
 
 import anyio
 from anyio import to_thread
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, HTTPException, Query, Request
 from fastapi.responses import StreamingResponse
 
 from spotlessnet.serve.access import caller_of_cookie
@@ -22,6 +23,9 @@ EVERY = 0.5
 MOST = 2**31 - 1
 """The highest number that an event can have."""
 
+MOST_LIVE = 50
+"""Connections of one tenant at once: each asks the database twice a second."""
+
 router = APIRouter(include_in_schema=False)
 
 
@@ -36,6 +40,9 @@ async def live(
     - `after`: the last event that the page shows; a browser that connects again says itself what it saw last.
     """
     visit.need("read", "submit")
+    others: Counter[str] = request.app.state.live
+    if others[visit.caller.tenant] >= MOST_LIVE:
+        raise HTTPException(503, "Too many pages are open. Load this one again by hand.", {"Retry-After": "60"})
     told = request.headers.get("last-event-id", "")
     seen = min(max(after, int(told)), MOST) if told.isdecimal() and len(told) < 20 else after
     cookie = request.cookies.get(COOKIE, "")
@@ -65,7 +72,15 @@ async def live(
             await anyio.sleep(EVERY)
             found = await to_thread.run_sync(news)
 
-    return StreamingResponse(lines(), media_type="text/event-stream")
+    async def counted() -> AsyncIterator[str]:
+        others[visit.caller.tenant] += 1
+        try:
+            async for line in lines():
+                yield line
+        finally:
+            others[visit.caller.tenant] -= 1
+
+    return StreamingResponse(counted(), media_type="text/event-stream")
 
 
 def message(events: list[dict[str, Any]], seen: int) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from spotlessnet.serve.database import JOBS, MODEL_IDS, MODELS, REQUESTS, TARGETS, row_of, rows_of
-from spotlessnet.serve.matching import lineage_of
+from spotlessnet.serve.matching import kept_by, lineage_of
 from spotlessnet.serve.trail import ENDED, OPEN, events_of, now
 
 PAGE = 50
@@ -43,7 +43,8 @@ def requests_in(
     """Requests of a kind by their date, from the one after `after` on: a page takes as long however many there are."""
     query = sa.select(*SHOWN).where(_chosen(tenant, kind))
     if after is not None:
-        last = row_of(connection, sa.select(REQUESTS.c.due, REQUESTS.c.id).where(REQUESTS.c.id == after))
+        own = sa.and_(REQUESTS.c.tenant == tenant, REQUESTS.c.id == after)
+        last = row_of(connection, sa.select(REQUESTS.c.due, REQUESTS.c.id).where(own))
         if last is not None:
             later = sa.and_(REQUESTS.c.due == last["due"], REQUESTS.c.id > after)
             query = query.where(sa.or_(REQUESTS.c.due > last["due"], later))
@@ -127,8 +128,10 @@ def models_of(connection: sa.Connection, tenant: str) -> list[dict[str, Any]]:
         .order_by(MODELS.c.name)
     )
     found = rows_of(connection, query)
+    kept = kept_by(connection, tenant)
     for one in found:
         one.pop("tenant")
+        one["asked_before"] = kept.get(one["id"], 0)
         one["versions"] = [
             {name: v[name] for name in ("number", "network", "verdict", "published", "destroyed", "job")}
             for v in lineage_of(connection, one["id"])

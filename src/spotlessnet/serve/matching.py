@@ -171,6 +171,26 @@ def gone_from(connection: sa.Connection, tenant: str, model: str) -> list[bytes]
     return list(connection.execute(query).scalars())
 
 
+def kept_by(connection: sa.Connection, tenant: str) -> dict[str, int]:
+    """By model, how many people it holds who asked to be forgotten, and whom no open request would take out of it.
+
+    So it is where a training was registered after their requests had been matched: nobody looks for them in it again.
+    """
+    asked = (
+        sa.select(REQUEST_IDS.c.id)
+        .join(TARGETS, TARGETS.c.request == REQUEST_IDS.c.request)
+        .where(TARGETS.c.model == MODEL_IDS.c.model, REQUEST_IDS.c.id == MODEL_IDS.c.id, TARGETS.c.state != "closed")
+    )
+    query = (
+        sa.select(MODEL_IDS.c.model, sa.func.count())
+        .join(MODELS, MODELS.c.id == MODEL_IDS.c.model)
+        .join(SUPPRESSIONS, sa.and_(SUPPRESSIONS.c.tenant == MODELS.c.tenant, SUPPRESSIONS.c.id == MODEL_IDS.c.id))
+        .where(MODELS.c.tenant == tenant, ~asked.exists())
+        .group_by(MODEL_IDS.c.model)
+    )
+    return {model: int(count) for model, count in connection.execute(query)}
+
+
 def held_of(connection: sa.Connection, model: str, job: str) -> set[bytes]:
     """The ids that the requests of a job ask for and that its model holds."""
     query = (

@@ -24,17 +24,19 @@ def put_out(
     job: str | None,
 ) -> None:
     """Let every webhook of the tenant be told of an event, once for each request that it concerns."""
-    hooks = webhooks_of(connection, tenant)
+    # Held until the end, so that none is removed before the messages to it are there: they would lead nowhere.
+    query = sa.select(WEBHOOKS.c.id).where(WEBHOOKS.c.tenant == tenant).order_by(WEBHOOKS.c.id)
+    hooks = list(connection.execute(query.with_for_update(read=True, key_share=True)).scalars())
     if not hooks:
         return
     about = REQUESTS.c.id == request
     if request is None:
         about = REQUESTS.c.id.in_(sa.select(TARGETS.c.request).where(TARGETS.c.job == job))
-    query = sa.select(REQUESTS.c.id, REQUESTS.c.state).where(REQUESTS.c.tenant == tenant, about)
+    concerned = sa.select(REQUESTS.c.id, REQUESTS.c.state).where(REQUESTS.c.tenant == tenant, about)
     told: dict[str, Any] = {"event": event, "what": what, "at": at, "attempts": 0}
     rows = [
         {"webhook": hook, "request": one, "state": state, **told}
-        for one, state in connection.execute(query).all()
+        for one, state in connection.execute(concerned).all()
         for hook in hooks
     ]
     if rows:

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import parse_qs
 
+import sqlalchemy as sa
 from fastapi import APIRouter, Depends, HTTPException, Request, Response
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, RedirectResponse
 from jinja2 import Environment, PackageLoader
@@ -27,7 +28,7 @@ from spotlessnet.serve.access import (
     tokens_of,
 )
 from spotlessnet.serve.api import REPORT, desk_of, receive, report_file
-from spotlessnet.serve.database import reading
+from spotlessnet.serve.database import TENANTS, reading
 from spotlessnet.serve.desk import Desk
 from spotlessnet.serve.intake import CANCELLABLE, cancel, hold
 from spotlessnet.serve.looking import KINDS, PAGE, counts_of, failed_among, models_of, request_of, requests_in
@@ -267,7 +268,9 @@ def the_ledger(visit: Visiting) -> HTMLResponse:
         size = ledger.size_of(connection)
         checked = seal_of(connection, visit.desk.signer) if size <= MOST_CHECKED else None
         closed = requests_in(connection, visit.caller.tenant, "closed")
-    return visit.page("ledger.html", size=size, checked=checked, closed=closed, key=visit.desk.signer.public)
+        is_alone = connection.execute(sa.select(sa.func.count()).select_from(TENANTS)).scalar_one() == 1
+    told = {"size": size, "checked": checked, "closed": closed, "is_alone": is_alone}
+    return visit.page("ledger.html", **told, key=visit.desk.signer.public)
 
 
 @router.get("/settings")

@@ -23,6 +23,10 @@ SWITCH = 0.0005
 """Seconds after which a thread that computes lets another one go on."""
 
 
+MOST_AT_ONCE = 500
+"""Connections; whoever comes after is told 503 at once, and files and memory are left for the others."""
+
+
 @dataclass(frozen=True)
 class Run:
     """How to run a desk; see `spotless serve --help`."""
@@ -68,11 +72,27 @@ def serve_app(app: FastAPI, wanted: Run) -> None:
     start_log()
     # A thread that the database has answered waits this long for one that computes; unless said it is 5 ms, a message.
     sys.setswitchinterval(SWITCH)
-    uvicorn.run(app, host=wanted.host, port=wanted.port, log_level="error", access_log=False, server_header=False)
+    uvicorn.run(
+        app,
+        host=wanted.host,
+        port=wanted.port,
+        log_config=None,
+        log_level="error",
+        access_log=False,
+        server_header=False,
+        limit_concurrency=MOST_AT_ONCE,
+    )
 
 
 def tenant_named(desk: Desk, name: str) -> tuple[str, str | None]:
     """A tenant by its name, made with a token where there is none; the token is given that once."""
+    try:
+        return _tenant_named(desk, name)
+    except sa.exc.IntegrityError:
+        return _tenant_named(desk, name)  # another worker, which started at the same moment, has made it
+
+
+def _tenant_named(desk: Desk, name: str) -> tuple[str, str | None]:
     with desk.database.begin() as connection:
         found = connection.execute(sa.select(TENANTS.c.id).where(TENANTS.c.name == name)).scalar()
         if found is not None:

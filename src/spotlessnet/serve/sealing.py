@@ -3,7 +3,6 @@
 import hashlib
 import hmac
 import json
-import os
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from pathlib import Path
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from spotlessnet.core.errors import IntegrityError, ResourceError, SettingError
+from spotlessnet.core.errors import DataError, IntegrityError, ResourceError, SettingError
 from spotlessnet.core.files import write_whole
 
 KEY, NONCE = 32, 12
@@ -41,8 +40,12 @@ class Keys:
         """The key in a file, which is made at the first start, readable by its owner alone."""
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(path, secrets.token_bytes(KEY))
-            os.chmod(path, 0o600)
+            try:
+                write_whole(path, secrets.token_bytes(KEY))  # readable by its owner alone
+            except DataError:
+                # Another process, which started at the same moment, was first: its key is the one.
+                if not path.exists():
+                    raise
         try:
             return Keys(path.read_bytes())
         except OSError as e:

@@ -52,17 +52,21 @@ class Together:
         time.sleep(max(0.0, self._last + GATHER - time.monotonic()))
         some = self._queue[:MOST]
         del self._queue[: len(some)]
+        # Whoever left meanwhile is received all the same, and told nothing.
+        heard = [one for one in some if one.became.set_running_or_notify_cancel()]
         try:
             with self.database.begin() as connection:
                 policies = {name: policy_of(connection, name) for name in sorted({one.asked.tenant for one in some})}
                 found = take_in(connection, [one.asked for one in some], policies)
         except Exception as error:
-            for one in some:
+            for one in heard:
                 one.became.set_exception(error)
             return
         finally:
             self._last = time.monotonic()
         for one, became in zip(some, found, strict=True):
+            if one not in heard:
+                continue
             if isinstance(became, MismatchError):
                 one.became.set_exception(became)
             else:

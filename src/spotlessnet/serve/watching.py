@@ -15,6 +15,7 @@ from spotlessnet.serve.access import policy_of
 from spotlessnet.serve.api import MEANINGS, OfDesk, ToRead
 from spotlessnet.serve.database import reading
 from spotlessnet.serve.looking import counts_of, failed_jobs, soon_due
+from spotlessnet.serve.matching import kept_by
 from spotlessnet.serve.trail import STEPS, now
 from spotlessnet.serve.webhooks import webhooks_of
 
@@ -33,7 +34,9 @@ class Lines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         told = {"at": now().isoformat(timespec="milliseconds"), "level": record.levelname.lower()}
-        told |= {"event": record.getMessage(), **getattr(record, "told", {})}
+        # Of what others log, only the server's own words: all else may repeat what it was given.
+        is_known = record.name.startswith((LOG.name, "uvicorn"))
+        told |= {"event": record.getMessage().strip() if is_known else record.name, **getattr(record, "told", {})}
         if record.exc_info and record.exc_info[0] is not None:
             # The kind alone: the text of an error from elsewhere may repeat what it was given.
             told["error"] = record.exc_info[0].__name__
@@ -44,9 +47,11 @@ def start_log() -> None:
     """Lines of JSON on stderr."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(Lines())
-    LOG.handlers[:] = [handler]
     LOG.setLevel(logging.INFO)
-    LOG.propagate = False
+    # Whatever else logs, of errors above all, comes as such a line too.
+    for one in (LOG, logging.getLogger("dbos"), logging.getLogger()):
+        one.handlers[:] = [handler]
+        one.propagate = False
 
 
 class Logged:
@@ -107,10 +112,12 @@ def metrics(desk: OfDesk, caller: ToRead) -> str:
         soon = soon_due(connection, caller.tenant, now() + policy_of(connection, caller.tenant).warning)
         failed = failed_jobs(connection, caller.tenant)
         hooks = webhooks_of(connection, caller.tenant)
+        kept = sum(kept_by(connection, caller.tenant).values())
     gauges: tuple[tuple[str, str, int], ...] = (
         ("requests_late", "Open requests past their date.", found["late"]),
         ("requests_due_soon", "Open requests whose date comes near.", soon),
         ("jobs_failed", "Jobs that wait for a person since they failed.", failed),
+        ("people_asked_before", "People in a model that was registered after they asked to be forgotten.", kept),
         ("webhook_messages_waiting", "Messages that webhooks are still to be told.", sum(o["waiting"] for o in hooks)),
         ("webhook_messages_given_up", "Messages that were given up.", sum(o["given_up"] for o in hooks)),
         ("ledger_entries", "Entries of the ledger.", size),

@@ -42,7 +42,9 @@ def add_webhook(
 
 def remove_webhook(connection: sa.Connection, tenant: str, hook: str, actor: str) -> None:
     """Tell it nothing more; what it was still to be told goes too."""
-    if row_of(connection, sa.select(WEBHOOKS.c.id).where(WEBHOOKS.c.tenant == tenant, WEBHOOKS.c.id == hook)) is None:
+    # Locked first: whoever is about to put a message out for it waits, and then finds it gone.
+    query = sa.select(WEBHOOKS.c.id).where(WEBHOOKS.c.tenant == tenant, WEBHOOKS.c.id == hook).with_for_update()
+    if row_of(connection, query) is None:
         raise LookupError(hook)
     connection.execute(DELIVERIES.delete().where(DELIVERIES.c.webhook == hook))
     connection.execute(WEBHOOKS.delete().where(WEBHOOKS.c.id == hook))

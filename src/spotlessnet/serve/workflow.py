@@ -14,8 +14,8 @@ from dbos import DBOS, DBOSConfig, SetWorkflowID
 from spotlessnet.core.errors import DataError, IntegrityError, SpotlessError
 from spotlessnet.serve import replaying
 from spotlessnet.serve.access import policy_of
-from spotlessnet.serve.database import ID_COPIES, JOBS, MODELS, REQUESTS, TARGETS, reading, row_of
-from spotlessnet.serve.desk import Desk
+from spotlessnet.serve.database import EVENTS, ID_COPIES, JOBS, MODELS, REQUESTS, TARGETS, reading, row_of
+from spotlessnet.serve.desk import WORKFLOWS, Desk
 from spotlessnet.serve.engine import Work, WorkError
 from spotlessnet.serve.matching import gone_from, held_of
 from spotlessnet.serve.planning import hand_back, reach, requests_of
@@ -30,6 +30,17 @@ RECOVERIES = 1000
 STEPS_VERSION = "1"
 """DBOS takes up only what the same version began. Every step looks at the database first, so a newer package may go on
 with an older one's work; change this only where it may not."""
+
+AT_WORK = ("PENDING", "ENQUEUED", "DELAYED")
+"""What DBOS calls a workflow that has not ended."""
+
+SENT_BACK = "sent back"
+
+_RUN_HERE: set[str] = set()
+"""Workflows that threads of this process run."""
+
+_MISSED: set[str] = set()
+"""Those that should be among them, and were not when somebody last looked."""
 
 _AT_WORK: list[Desk] = []
 """The desk of this process: DBOS is one for a process, and calls functions by their names."""
@@ -48,6 +59,7 @@ def launch(desk: Desk, *, worker: str = "local", at_once: int = 2) -> None:
         "log_level": "ERROR",
     }
     _AT_WORK[:] = [desk]
+    _MISSED.clear()
     DBOS(config=config)
     DBOS.launch()
     DBOS.register_queue(QUEUE, worker_concurrency=at_once, polling_interval_sec=0.2)
@@ -63,6 +75,25 @@ def enqueue(name: str, job: str, attempt: int) -> None:
     """Start a workflow, unless it was started before: its id says which job and attempt it is."""
     with SetWorkflowID(f"{name}-{job}-{attempt}"):
         DBOS.enqueue_workflow(QUEUE, {"make": make, "finish": finish, "withdraw": withdraw}[name], job)
+
+
+def look_after(name: str, job: str, attempt: int) -> None:
+    """Go on with a workflow that nobody runs any more; where it ended and moved nothing, leave its job to a person.
+
+    On a full disk DBOS can note neither that a step failed nor that a workflow ended; and a restored database may lie
+    before workflows that have ended since, which are not begun again under the same id.
+    """
+    own = f"{name}-{job}-{attempt}"
+    found = DBOS.get_workflow_status(own)
+    if found is None:
+        return
+    is_lost = found.status == "PENDING" and found.executor_id == DBOS.executor_id and own not in _RUN_HERE
+    if found.status not in AT_WORK:
+        fail(job, "The work ended, and nobody noted how. Look at disk and database, then try again.", name, attempt)
+    elif is_lost and own in _MISSED:  # twice in a row: it is not just about to begin, or to be noted
+        DBOS.resume_workflow(own, queue_name=QUEUE)
+        is_lost = False
+    (_MISSED.add if is_lost else _MISSED.discard)(own)
 
 
 @DBOS.workflow(name="make", max_recovery_attempts=RECOVERIES)
@@ -84,6 +115,8 @@ def withdraw(job: str) -> None:
 
 
 def _run(job: str, steps: tuple[tuple[str, Callable[[str], None]], ...]) -> None:
+    own = DBOS.workflow_id or ""
+    _RUN_HERE.add(own)
     try:
         for name, step in steps:
             DBOS.run_step(_patience(name), step, job)
@@ -92,7 +125,9 @@ def _run(job: str, steps: tuple[tuple[str, Callable[[str], None]], ...]) -> None
         last = (getattr(error, "errors", None) or [error])[-1]
         # Only what this package says on purpose is shown: it has no id in it.
         text = str(last) if isinstance(last, SpotlessError) else type(last.__cause__ or last).__name__
-        DBOS.run_step({"name": "fail"}, fail, job, text, attempt_of(DBOS.workflow_id or ""))
+        DBOS.run_step({"name": "fail"}, fail, job, text, *told_by(own))
+    finally:
+        _RUN_HERE.discard(own)
 
 
 def _patience(name: str) -> Any:
@@ -111,24 +146,23 @@ def _desk() -> Desk:
     return _AT_WORK[0]
 
 
-def attempt_of(workflow: str) -> int:
-    """The attempt that a workflow is, by its id."""
-    return int(workflow.rpartition("-")[2])
+def told_by(workflow: str) -> tuple[str, int]:
+    """Which workflow it is and the attempt, by its id."""
+    return workflow.partition("-")[0], int(workflow.rpartition("-")[2])
 
 
-def fail(job: str, text: str, attempt: int) -> None:
+def fail(job: str, text: str, workflow: str, attempt: int) -> None:
     """Leave a job to a person, who retries it or gives its requests back.
 
     **Arguments:**
 
+    - `workflow`: the one that failed. Where the job has left the states that it is for, it had done its work.
     - `attempt`: the one that failed. Where a person has begun the next one, this was told before: a process that is
       killed between telling it and noting that it did so would tell it again, and let a third one begin beside it.
     """
     with _desk().database.begin() as connection:
         row = job_row(connection, job)
-        if row["attempt"] != attempt:
-            return
-        if row["state"] not in ("closed", "failed", "sent back", "withdrawn"):
+        if row["attempt"] == attempt and WORKFLOWS.get(row["state"]) == workflow:
             connection.execute(JOBS.update().where(JOBS.c.id == job).values(state="failed", message=text[:2000]))
             note(connection, row["tenant"], "failed", job=job, at=row["state"], text=text[:500])
 
@@ -274,13 +308,15 @@ def decide(
             return
         if _requests_state(connection, job) not in ("planned", "scrubbed", "audited"):
             raise StateError("What was published cannot be sent back. Try the job again.")
+        if row["state"] == "failed" and _failed_at(connection, job) == SENT_BACK:
+            raise StateError("It was sent back, and what was made could not be destroyed. Try the job again.")
         # From here the result can no longer be published; a workflow destroys it.
-        connection.execute(JOBS.update().where(JOBS.c.id == job).values(state="sent back"))
+        connection.execute(JOBS.update().where(JOBS.c.id == job).values(state=SENT_BACK))
         if method is not None:
             model = sa.select(MODELS.c.settings).where(MODELS.c.id == row["model"])
             settings = {**connection.execute(model).scalar_one(), "next_method": method}
             connection.execute(MODELS.update().where(MODELS.c.id == row["model"]).values(settings=settings))
-        note(connection, tenant, "sent back", job=job, actor=actor, why=why[:500], method=method)
+        note(connection, tenant, SENT_BACK, job=job, actor=actor, why=why[:500], method=method)
 
 
 def take_back(job: str) -> None:
@@ -290,11 +326,11 @@ def take_back(job: str) -> None:
         row = row_of(connection, sa.select(JOBS).where(JOBS.c.id == job))
         assert row is not None
         base = version_of(connection, row["model"], row["base"])
-    if row["state"] != "sent back":
+    if row["state"] != SENT_BACK:
         return
     desk.engine.withdraw(desk.folder / base["folder"], desk.out_of(row))
     with desk.database.begin() as connection:
-        if job_row(connection, job)["state"] == "sent back":
+        if job_row(connection, job)["state"] == SENT_BACK:
             hand_back(connection, row, "withdrawn")
 
 
@@ -304,10 +340,18 @@ def retry(desk: Desk, tenant: str, job: str, actor: str) -> None:
         row = job_row(connection, job, tenant)
         if row["state"] != "failed":
             raise StateError(f"Only a failed job can be tried again, but this one is {row['state']}.")
-        state = _requests_state(connection, job)
+        # What was sent back may be half destroyed: it is never shown to anybody for approval again.
+        is_back = _failed_at(connection, job) == SENT_BACK
+        state = SENT_BACK if is_back else _requests_state(connection, job)
         values = {"state": state, "attempt": row["attempt"] + 1, "message": None}
         connection.execute(JOBS.update().where(JOBS.c.id == job).values(**values))
         note(connection, tenant, "tried again", job=job, actor=actor)
+
+
+def _failed_at(connection: sa.Connection, job: str) -> str:
+    """The state in which a job failed last."""
+    failures = sa.select(EVENTS.c.detail).where(EVENTS.c.job == job, EVENTS.c.what == "failed")
+    return str(connection.execute(failures.order_by(EVENTS.c.number.desc()).limit(1)).scalar_one()["at"])
 
 
 def _requests_state(connection: sa.Connection, job: str) -> str:
