@@ -15,10 +15,11 @@ part for fewer images, is left out, and its row says so.
 import argparse
 import itertools
 import json
+import signal
 import sys
 import time
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from torch import Tensor, nn
 
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import SpotlessError
+from spotlessnet.core.passes import are_halved
 from spotlessnet.core.progress import Meter, memory_limit
 from spotlessnet.core.scrub import Notes
 from spotlessnet.core.split import Request, Split
@@ -35,7 +37,7 @@ from spotlessnet.core.trained import Trained
 from spotlessnet.methods.ntk import NTK
 from spotlessnet.operators.fisher import fisher_diagonal
 from spotlessnet.operators.gauss_newton import GaussNewton
-from spotlessnet.operators.precision import matmul
+from spotlessnet.operators.precision import EXACTNESS, matmul
 from spotlessnet.operators.solvers import Auto
 from spotlessnet.precomputed.precompute import precompute
 from spotlessnet.precomputed.statistics import Statistics
@@ -116,8 +118,9 @@ def epoch(trained: Trained, data: Data, batch_size: int) -> None:
     """Forward and backward over all rows, as training does it."""
     model = trained.model
     for one in trained.batches(data, batch_size):
-        answer = model(one.x)
-        nn.functional.cross_entropy(getattr(answer, "logits", answer), one.y).backward()
+        with torch.autocast(trained.device.type, torch.bfloat16, enabled=are_halved()):
+            answer = model(one.x)
+        nn.functional.cross_entropy(getattr(answer, "logits", answer).float(), one.y).backward()
     model.zero_grad()
 
 
@@ -129,6 +132,22 @@ def ntk(trained: Trained, data: Data, iterations: int, statistics: Statistics | 
     settings: dict[str, Any] = {"damping": 0.1} if statistics is None else {"statistics": statistics, "damping": 0.1}
     found = NTK(solver=solver, search=False, **settings).shift(trained, split, Notes())
     assert found.isfinite().all()
+
+
+@contextmanager
+def at_most(seconds: float) -> Iterator[None]:
+    """Raise when the block takes longer, where the system can tell."""
+
+    def late(*_: Any) -> None:
+        raise TimeoutError(f"cut off after {seconds:.0f} s")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, max(0.1, seconds))
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 class Report:
@@ -179,8 +198,9 @@ class Report:
         found, failure = None, ""
         with memory_limit(limit * GIB) if limit else nullcontext(), Meter(self.device) as meter:
             try:
-                found = work()
-            except (RuntimeError, SpotlessError) as error:  # one part that fails must not cost the others
+                with at_most(min(left, self.options.part_seconds)):
+                    found = work()
+            except (RuntimeError, SpotlessError, TimeoutError) as error:  # a part that fails must not cost the others
                 failure = f"{type(error).__name__}: {error}"[:300]
         peak = torch.cuda.max_memory_allocated(self.device) / GIB if self.device.type == "cuda" else meter.memory / 1024
         if failure:
@@ -303,16 +323,17 @@ def flags() -> Flags:
     parser.add_argument("--docs", type=Path, help="write the kept rows as a table into this page, and stop")
     parser.add_argument("--tiny", action="store_true", help="a small ViT and a few rows, to see that it runs")
     parser.add_argument("--network", choices=("transformers", "plain"), default="transformers")
-    parser.add_argument("--exactness", choices=("float32", "tf32"), default="tf32")
+    parser.add_argument("--exactness", choices=tuple(EXACTNESS), default="tf32")
     parser.add_argument("--rows", type=int, nargs="+", default=[1000, 10_000], help="how many images")
     parser.add_argument("--batch-size", type=int, default=64, help="of the epoch")
     parser.add_argument("--classes", type=int, default=10)
     parser.add_argument("--rank", type=int, default=50)
-    parser.add_argument("--sample", type=int, default=50, help="images that directions and diagonal are taken from")
+    parser.add_argument("--sample", type=int, default=200, help="images that directions and diagonal are taken from")
     parser.add_argument("--iterations", type=int, default=10, help="products of an NTK step, up to 1,000 images")
     parser.add_argument("--few-iterations", type=int, default=2, help="the same for more images")
     parser.add_argument("--memory-limit", type=float, default=8.0, help="GiB of the second run of every part")
     parser.add_argument("--limit-seconds", type=float, default=340.0, help="after which no further part is begun")
+    parser.add_argument("--part-seconds", type=float, default=float(10**6), help="after which a part is cut off")
     parser.add_argument("--known", type=Path, help="rows of an earlier run, whose parts are not measured again")
     parser.add_argument("--only", action="append", help="parts with this word; may be given several times")
     return parser
