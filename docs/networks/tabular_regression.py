@@ -13,7 +13,7 @@ def build() -> nn.Module:
     return nn.Sequential(nn.Linear(10, 64), nn.Tanh(), nn.Linear(64, 1))
 
 
-def main(seeds: int = 5) -> sn.Unlearned:
+def main(seeds: int = 8) -> sn.Unlearned:
     """Train, forget, audit."""
     table, target = load_diabetes(return_X_y=True)
     x = torch.tensor(table / table.std(0), dtype=torch.float32)

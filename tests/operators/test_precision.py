@@ -2,8 +2,11 @@
 
 import pytest
 import torch
+from torch import nn
 
+from spotlessnet.core.data import Data
 from spotlessnet.core.errors import SettingError
+from spotlessnet.core.trained import Trained
 from spotlessnet.operators.fisher import fisher_diagonal
 from spotlessnet.operators.gauss_newton import GaussNewton
 from spotlessnet.operators.gradient import gradient
@@ -66,6 +69,25 @@ def test_bfloat16_answers_give_products_and_diagonals_with_a_few_bits_less(name)
         error = float((found[part].double() - exact).norm() / exact.norm())
         # Eight bits, and somewhat less after a dozen layers; in float32 it would be 1e-6.
         assert 1e-5 < error < 0.05, (part, error)
+
+
+def test_bfloat16_products_go_through_attention():
+    """Fused on the way back of one vector, spelled out for several and in forward mode."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    model = nn.Sequential(layer, nn.Flatten(), nn.Linear(24, 3)).eval()
+    data = Data.of((torch.randn(5, 3, 8), torch.arange(5) % 3))
+    trained = Trained.of(model)
+    v = torch.randn(3, trained.size)
+    exact = GaussNewton(in_format(trained, torch.float64), data).multiply(v.double())
+    with matmul("bfloat16"):
+        parts = [
+            GaussNewton(trained, data).multiply(v),
+            torch.stack([GaussNewton(trained, data).multiply(r) for r in v]),
+        ]
+    for found in parts:
+        error = float((found.double() - exact).norm() / exact.norm())
+        assert 1e-5 < error < 0.05
 
 
 def test_the_kernel_goes_with_bfloat16_answers():

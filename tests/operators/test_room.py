@@ -18,7 +18,8 @@ from spotlessnet.operators.jacobian import Jacobian
 from spotlessnet.operators.kernel import kernel
 from spotlessnet.operators.linear_response import cheaper_form
 from spotlessnet.operators.linearised import Linearised
-from spotlessnet.operators.room import footprint, in_parts, vectors_at_once
+from spotlessnet.operators.precision import in_format, matmul
+from spotlessnet.operators.room import footprint, in_parts, on_the_tape, vectors_at_once
 from spotlessnet.precomputed import step as statistics_step
 from spotlessnet.precomputed.step import own_root
 
@@ -85,6 +86,18 @@ def test_a_row_takes_what_its_layers_make():
     # A network whose pass is a product itself is seen too.
     linear = Trained.of(Linearised(trained).as_module(trained.weights))
     assert footprint(linear, x).graph > 8 * 15
+
+
+def test_on_the_tape_a_row_takes_what_autograd_keeps():
+    trained, data = problem()
+    x = data.fetch(data.rows).x
+    # What enters the two layers, and the answer of tanh, which enters the second: 4 + 6 numbers, not the 15 made.
+    assert on_the_tape(trained, x) == Footprint(graph=8.0 * 10, widest=8.0 * 6)
+    single = in_format(trained, torch.float32)
+    with matmul("bfloat16"):
+        halved = on_the_tape(single, x.float())
+    # Copies of the weights in bfloat16 are many more bytes than a row keeps, and are not counted for each.
+    assert halved.graph < 4 * 2 * 15 < 2 * trained.size
 
 
 def test_parts_fit_into_the_budget():

@@ -47,8 +47,9 @@ def on_the_tape(trained: Trained, x: Inputs) -> Footprint:
         kept = []
         # Copies of weights in bfloat16 are kept once, however many rows pass: one more row tells what a row adds.
         for rows in (1, 2) if are_halved() else (1,):
+            few = _apart(rows_of(x, slice(0, rows)))
             with torch.enable_grad(), kept_for_way_back(trained) as bytes:
-                trained.outputs(rows_of(x, slice(0, rows)), trained.weights.detach().requires_grad_())
+                trained.outputs(few, trained.weights.detach().requires_grad_())
             kept.append(float(sum(bytes.values())))
         kept_by_one = kept[-1] - kept[0] or kept[0]
         # A network that keeps next to nothing computes it anew on the way back: some of it, or all.
@@ -105,6 +106,11 @@ def vectors_at_once(trained: Trained, most: int) -> int:
 def rows_of(x: Inputs, which: slice) -> Inputs:
     """Some rows of the inputs."""
     return {name: value[which] for name, value in x.items()} if isinstance(x, dict) else x[which]
+
+
+def _apart(x: Inputs) -> Inputs:
+    """A copy: a view would be counted with the whole batch that it is part of."""
+    return {name: value.clone() for name, value in x.items()} if isinstance(x, dict) else x.clone()
 
 
 def _vector(trained: Trained) -> float:
