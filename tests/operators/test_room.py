@@ -97,7 +97,7 @@ def test_on_the_tape_a_row_takes_what_autograd_keeps():
     with matmul("bfloat16"):
         halved = on_the_tape(single, x.float())
     # Copies of the weights in bfloat16 are many more bytes than a row keeps, and are not counted for each.
-    assert halved.graph < 4 * 2 * 15 < 2 * trained.size
+    assert 0 < halved.graph < 2 * trained.size
 
 
 def test_parts_fit_into_the_budget():
