@@ -48,8 +48,17 @@ from benchmarks.common import Flags, Place, accelerator, command, device_of
 
 GIB = 2**30
 KEPT = Path(__file__).parents[1] / "results" / "vit.jsonl"
-PLACE = Place("<!-- ViT: written by benchmarks/vit.py -->", "<!-- end of ViT -->")
+PLACES = {
+    "bfloat16": Place("<!-- ViT, bfloat16: written by benchmarks/vit.py -->", "<!-- end of ViT, bfloat16 -->"),
+    "tf32": Place("<!-- ViT: written by benchmarks/vit.py -->", "<!-- end of ViT -->"),
+}
 FORGOTTEN = 10
+
+Key = tuple[str, int, float | None]
+"""A part, how many rows, and the limit in GiB."""
+
+Part = tuple[Callable[[], Any], dict[str, Any]]
+"""What to do, and what else its row should say."""
 
 
 class Block(nn.Module):
@@ -170,7 +179,7 @@ class Report:
 
     def learn(self, row: dict[str, Any]) -> None:
         """What a part took, here or in an earlier run."""
-        if "seconds" in row:
+        if "seconds" in row and row.get("exactness", self.options.exactness) == self.options.exactness:
             key = (row["what"], row["rows"], row["memory_limit_gib"])
             self.taken[key] = row["seconds"]
             self.iterations[key] = row.get("iterations", 0)
@@ -179,26 +188,33 @@ class Report:
         """Seconds, from the same part with other rows before; nothing where it is the first of its kind."""
         known = [
             # Beside its products, a step has a gradient and a curvature along itself.
-            seconds * max(1.0, rows / key[1]) * (2 + iterations) / (2 + self.iterations[key])
+            seconds * self._growth(what, key[1], rows) * (2 + iterations) / (2 + self.iterations[key])
             for key, seconds in self.taken.items()
             if (key[0], key[2]) == (what, limit)
         ]
         return min(known, default=0.0)
 
-    def run(self, what: str, rows: int, work: Callable[[], Any], limit: float | None, **more: Any) -> Any:
-        """Do it and write a row, or write that it was left out."""
+    def _growth(self, what: str, before: int, now: int) -> float:
+        # Statistics take their curvature from as many rows, whatever the rest; only the gradient is of all.
+        return 1.2 if what == STATISTICS else max(1.0, now / before)
+
+    def run(self, what: str, data: Data, make: Callable[[Data], Part], limit: float | None) -> Any:
+        """Do it and write a row; where the time is too short for all rows, for some of them, and the row says so."""
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
-        left = self.options.limit_seconds - (time.perf_counter() - self.began)
+        left = min(self.options.limit_seconds - (time.perf_counter() - self.began), self.options.part_seconds)
+        rows, more = len(data), make(data)[1]
         expected = self.expected(what, rows, limit, more.get("iterations", 0))
         row = {"what": what, "rows": rows, "memory_limit_gib": limit, **more}
-        if expected > left:
+        share = min(1.0, 0.8 * left / expected) if expected > left else 1.0
+        if share < FEWEST or (share < 1 and what == STATISTICS):
             self.write({**row, "left_out": f"about {expected:.0f} s, but {max(0.0, left):.0f} s are left"})
             return None
-        found, failure = None, ""
+        some = data if share == 1 else data.select(range(int(share * rows)))
+        work, failure, found = make(some)[0], "", None
         with memory_limit(limit * GIB) if limit else nullcontext(), Meter(self.device) as meter:
             try:
-                with at_most(min(left, self.options.part_seconds)):
+                with at_most(left):
                     found = work()
             except (RuntimeError, SpotlessError, TimeoutError) as error:  # a part that fails must not cost the others
                 failure = f"{type(error).__name__}: {error}"[:300]
@@ -206,11 +222,16 @@ class Report:
         if failure:
             self.write({**row, "failed": failure, "peak_gib": round(peak, 2)})
             return None
-        row["seconds"] = round(meter.seconds, 3)
-        self.learn(row)
         one = self.taken.get((EPOCH, rows, None))
-        epochs = {"epochs": round(meter.seconds / one, 2)} if one else {}
-        self.write({**row, **epochs, "peak_gib": round(peak, 2)})
+        if share < 1:
+            told: dict[str, Any] = {"images_measured": len(some), "seconds_measured": round(meter.seconds, 3)}
+            told["seconds_extrapolated"] = round(meter.seconds * rows / len(some), 1)
+        else:
+            told = {"seconds": round(meter.seconds, 3)}
+            self.learn({**row, **told})
+            one = self.taken.get((EPOCH, rows, None))
+        epochs = {"epochs": round(meter.seconds * rows / len(some) / one, 2)} if one else {}
+        self.write({**row, **told, **epochs, "peak_gib": round(peak, 2)})
         return found
 
     def write(self, row: dict[str, Any]) -> None:
@@ -221,12 +242,6 @@ class Report:
             self.options.out.parent.mkdir(parents=True, exist_ok=True)
             with self.options.out.open("a") as file:
                 file.write(line + "\n")
-
-
-Key = tuple[str, int, float | None]
-"""A part, how many rows, and the limit in GiB."""
-
-Part = tuple[Callable[[], Any], dict[str, Any]]
 
 
 def parts(options: argparse.Namespace, trained: Trained, data: Data) -> dict[str, Part]:
@@ -252,6 +267,9 @@ def parts(options: argparse.Namespace, trained: Trained, data: Data) -> dict[str
 
 EPOCH, PRODUCT, STEP, STATISTICS = "one epoch", "Gauss-Newton product", "NTK step", "statistics"
 MONTE_CARLO, EXACT = "Fisher diagonal, Monte Carlo", "Fisher diagonal, exact"
+
+FEWEST = 0.1
+"""The smallest share of the rows from which the rest is extrapolated."""
 
 FEW, MANY, FREE, TIGHT = 0, -1, False, True
 ORDER = (
@@ -286,36 +304,47 @@ def measure(options: argparse.Namespace, trained: Trained, report: Report) -> No
         wanted = not options.only or what == EPOCH or any(word in what for word in options.only)
         if not wanted or (what == EPOCH and tight) or (which == MANY and len(options.rows) == 1):
             continue
-        work, more = parts(options, trained, sets[rows])[what]
         limit = options.memory_limit if tight else None
         if what != EPOCH and (what, rows, limit) in before:
             continue
-        found = report.run(what, rows, work, limit, **more)
+        found = report.run(what, sets[rows], lambda some, what=what: parts(options, trained, some)[what], limit)  # type: ignore[misc]  # bound at once
         if isinstance(found, Statistics):
-            report.run(f"{STEP} from statistics", rows, partial(ntk, trained, sets[rows], 1, found), limit, **more)
+            step: Part = (partial(ntk, trained, sets[rows], 1, found), {"rank": options.rank, "sample": options.sample})
+            report.run(f"{STEP} from statistics", sets[rows], lambda _, step=step: step, limit)  # type: ignore[misc]
+            del step
         del found
 
 
-def table(found: list[dict[str, Any]]) -> str:
-    """What was measured, by itself and within the limit; a dash where nothing was."""
+def table(found: list[dict[str, Any]], exactness: str) -> str:
+    """What was measured, by itself and within the limit; a dash where nothing was, a sign where it is extrapolated."""
     lines = [
         "| part | images | seconds | epochs | peak | within 8 GiB: seconds | epochs | peak |",
         "|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
-    known = {(row["what"], row["rows"], row["memory_limit_gib"]): row for row in found if "seconds" in row}
-    for rows, what in itertools.product(
-        sorted({key[1] for key in known}), (PRODUCT, MONTE_CARLO, EXACT, STEP, STATISTICS)
-    ):
-        pair = [known.get((what, rows, limit)) for limit in (None, 8.0)]
+    rows = [row for row in found if row["exactness"] == exactness and "epochs" in row]
+    known = {(row["what"], row["rows"], row["memory_limit_gib"]): row for row in rows}
+    every = (PRODUCT, MONTE_CARLO, EXACT, STEP, STATISTICS)
+    for count, what in itertools.product(sorted({key[1] for key in known}), every):
+        pair = [known.get((what, count, limit)) for limit in (None, 8.0)]
         if any(pair):
-            cells = [
-                "– | – | –"
-                if row is None
-                else f"{row['seconds']:.1f} | {row['epochs']:.1f} | {row['peak_gib']:.1f} GiB"
-                for row in pair
-            ]
-            lines.append(f"| {what} | {rows:,} | {' | '.join(cells)} |")
+            lines.append(f"| {_name(pair)} | {count:,} | {' | '.join(map(_cells, pair))} |")
     return "\n".join(lines)
+
+
+def _name(pair: list[dict[str, Any] | None]) -> str:
+    row = next(row for row in pair if row is not None)
+    if row["what"] == STEP:
+        return f"{STEP}, {row['iterations']} products"
+    return f"{STATISTICS}, rank {row['rank']}, {row['sample']} images" if row["what"] == STATISTICS else row["what"]
+
+
+def _cells(row: dict[str, Any] | None) -> str:
+    if row is None:
+        return "– | – | –"
+    if "seconds" in row:
+        return f"{row['seconds']:.1f} | {row['epochs']:.1f} | {row['peak_gib']:.1f} GiB"
+    share = f"({row['images_measured']:,} images measured)"
+    return f"≈ {row['seconds_extrapolated']:.0f} {share} | ≈ {row['epochs']:.1f} | {row['peak_gib']:.1f} GiB"
 
 
 def flags() -> Flags:
@@ -344,7 +373,9 @@ def main() -> None:
     if options.docs is not None:
         page = options.docs.read_text(encoding="utf-8")
         found = [json.loads(line) for line in KEPT.read_text(encoding="utf-8").splitlines()]
-        options.docs.write_text(PLACE.fill(page, table(found)), encoding="utf-8")
+        for exactness, place in PLACES.items():
+            page = place.fill(page, table(found, exactness))
+        options.docs.write_text(page, encoding="utf-8")
         return
     if options.tiny:
         options.rows, options.rank, options.sample, options.memory_limit = [6, 12], 3, 4, 0.001

@@ -315,7 +315,9 @@ class Trained(metaclass=AcceptsOldNames):
         return self._fit_one(x)
 
     def _fit_one(self, x: Tensor) -> Tensor:
-        return x.to(self.device, self.dtype) if x.is_floating_point() else x.to(self.device)
+        if x.is_floating_point() and x.element_size() > self.dtype.itemsize:
+            x = x.to(self.dtype)  # fewer bytes to move; else the device makes more of them
+        return x.to(self.device).to(self.dtype) if x.is_floating_point() else x.to(self.device)
 
 
 @contextmanager

@@ -65,6 +65,8 @@ def fisher_diagonal(
     draw = _own_stream(generator)
     plans: list[Plan] = []
     columns = {"exact": None, "monte carlo": draws, "empirical": 1}[kind]  # exact: as many as the outputs ask for
+    # There one column of many rows keeps a device as busy as many columns of few, and needs no copies side by side.
+    columns = 1 if trained.device.type == "cuda" else columns
 
     def piece(one: Batch, s: Tensor) -> Tensor:
         if not plans:
@@ -105,7 +107,7 @@ def _add_rows(
     # Gradients follow in proportion, so that the square of each counts as often as its row.
     columns = cotangents(record, one) * s.sqrt().reshape(-1, 1, 1)
     R = columns.shape[2]
-    few = plan.columns_at_once(len(s), budget(trained.device))
+    few = 1 if trained.device.type == "cuda" else plan.columns_at_once(len(s), budget(trained.device))
     for r in range(0, R, few):
         group = columns[:, :, r : r + few]
         for i, returned in enumerate(pull_back(record, group, again=r + few < R)):
