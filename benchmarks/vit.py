@@ -3,7 +3,7 @@
     python benchmarks/vit.py --out results/vit.jsonl
     python benchmarks/vit.py --known results/vit.jsonl --out more.jsonl      # only what was not measured yet
     python benchmarks/vit.py --tiny          # a small ViT and a few rows on any machine, to see that it runs
-    python benchmarks/vit.py --docs docs/which_method_when.md     # measure nothing: the kept rows as a table
+    python benchmarks/vit_page.py            # measure nothing: the kept rows as tables of `docs/which_method_when.md`
 
 Each part is run once with the default budget and once within `--memory-limit` GiB; a row is written as soon as it is
 known. An epoch is a pass there and back over all images, 64 at a time, with torch alone and its fused attention. Peaks
@@ -13,7 +13,6 @@ part for fewer images, is left out, and its row says so.
 """
 
 import argparse
-import itertools
 import json
 import signal
 import sys
@@ -44,14 +43,9 @@ from spotlessnet.precomputed.statistics import Statistics
 
 # Started as a script, its own folder comes first, not the one that holds it.
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from benchmarks.common import Flags, Place, accelerator, command, device_of
+from benchmarks.common import Flags, accelerator, command, device_of
 
 GIB = 2**30
-KEPT = Path(__file__).parents[1] / "results" / "vit.jsonl"
-PLACES = {
-    "bfloat16": Place("<!-- ViT, bfloat16: written by benchmarks/vit.py -->", "<!-- end of ViT, bfloat16 -->"),
-    "tf32": Place("<!-- ViT: written by benchmarks/vit.py -->", "<!-- end of ViT -->"),
-}
 FORGOTTEN = 10
 
 Key = tuple[str, int, float | None]
@@ -273,20 +267,15 @@ FEWEST = 0.1
 
 FEW, MANY, FREE, TIGHT = 0, -1, False, True
 ORDER = (
-    *((FEW, what, tight) for what in (EPOCH, PRODUCT, MONTE_CARLO, EXACT, STEP) for tight in (FREE, TIGHT)),
-    (MANY, EPOCH, FREE),
-    (MANY, PRODUCT, FREE),
-    (MANY, MONTE_CARLO, FREE),
-    (FEW, STATISTICS, FREE),
-    (MANY, PRODUCT, TIGHT),
-    (MANY, MONTE_CARLO, TIGHT),
-    (FEW, STATISTICS, TIGHT),
+    *((FEW, what, tight) for what in (EPOCH, PRODUCT, MONTE_CARLO, EXACT) for tight in (FREE, TIGHT)),
+    *((MANY, what, FREE) for what in (EPOCH, PRODUCT, MONTE_CARLO, EXACT)),
+    *((MANY, what, TIGHT) for what in (PRODUCT, MONTE_CARLO)),
     (MANY, STATISTICS, FREE),
+    (MANY, EXACT, TIGHT),
     (MANY, STEP, FREE),
-    (MANY, EXACT, FREE),
     (MANY, STATISTICS, TIGHT),
     (MANY, STEP, TIGHT),
-    (MANY, EXACT, TIGHT),
+    *((FEW, what, tight) for what in (STEP, STATISTICS) for tight in (FREE, TIGHT)),
 )
 """The cheap parts first, so that a run that ends early has said as much as it could."""
 
@@ -308,48 +297,15 @@ def measure(options: argparse.Namespace, trained: Trained, report: Report) -> No
         if what != EPOCH and (what, rows, limit) in before:
             continue
         found = report.run(what, sets[rows], lambda some, what=what: parts(options, trained, some)[what], limit)  # type: ignore[misc]  # bound at once
-        if isinstance(found, Statistics):
+        if isinstance(found, Statistics) and options.request:
             step: Part = (partial(ntk, trained, sets[rows], 1, found), {"rank": options.rank, "sample": options.sample})
             report.run(f"{STEP} from statistics", sets[rows], lambda _, step=step: step, limit)  # type: ignore[misc]
             del step
         del found
 
 
-def table(found: list[dict[str, Any]], exactness: str) -> str:
-    """What was measured, by itself and within the limit; a dash where nothing was, a sign where it is extrapolated."""
-    lines = [
-        "| part | images | seconds | epochs | peak | within 8 GiB: seconds | epochs | peak |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|",
-    ]
-    rows = [row for row in found if row["exactness"] == exactness and "epochs" in row]
-    known = {(row["what"], row["rows"], row["memory_limit_gib"]): row for row in rows}
-    every = (PRODUCT, MONTE_CARLO, EXACT, STEP, STATISTICS)
-    for count, what in itertools.product(sorted({key[1] for key in known}), every):
-        pair = [known.get((what, count, limit)) for limit in (None, 8.0)]
-        if any(pair):
-            lines.append(f"| {_name(pair)} | {count:,} | {' | '.join(map(_cells, pair))} |")
-    return "\n".join(lines)
-
-
-def _name(pair: list[dict[str, Any] | None]) -> str:
-    row = next(row for row in pair if row is not None)
-    if row["what"] == STEP:
-        return f"{STEP}, {row['iterations']} products"
-    return f"{STATISTICS}, rank {row['rank']}, {row['sample']} images" if row["what"] == STATISTICS else row["what"]
-
-
-def _cells(row: dict[str, Any] | None) -> str:
-    if row is None:
-        return "– | – | –"
-    if "seconds" in row:
-        return f"{row['seconds']:.1f} | {row['epochs']:.1f} | {row['peak_gib']:.1f} GiB"
-    share = f"({row['images_measured']:,} images measured)"
-    return f"≈ {row['seconds_extrapolated']:.0f} {share} | ≈ {row['epochs']:.1f} | {row['peak_gib']:.1f} GiB"
-
-
 def flags() -> Flags:
     parser = Flags(__doc__).out(help="add the lines to this file").device()
-    parser.add_argument("--docs", type=Path, help="write the kept rows as a table into this page, and stop")
     parser.add_argument("--tiny", action="store_true", help="a small ViT and a few rows, to see that it runs")
     parser.add_argument("--network", choices=("transformers", "plain"), default="transformers")
     parser.add_argument("--exactness", choices=tuple(EXACTNESS), default="tf32")
@@ -363,6 +319,7 @@ def flags() -> Flags:
     parser.add_argument("--memory-limit", type=float, default=8.0, help="GiB of the second run of every part")
     parser.add_argument("--limit-seconds", type=float, default=340.0, help="after which no further part is begun")
     parser.add_argument("--part-seconds", type=float, default=float(10**6), help="after which a part is cut off")
+    parser.add_argument("--request", action="store_true", help="a step from the statistics, too")
     parser.add_argument("--known", type=Path, help="rows of an earlier run, whose parts are not measured again")
     parser.add_argument("--only", action="append", help="parts with this word; may be given several times")
     return parser
@@ -370,13 +327,6 @@ def flags() -> Flags:
 
 def main() -> None:
     options = flags().parse_args()
-    if options.docs is not None:
-        page = options.docs.read_text(encoding="utf-8")
-        found = [json.loads(line) for line in KEPT.read_text(encoding="utf-8").splitlines()]
-        for exactness, place in PLACES.items():
-            page = place.fill(page, table(found, exactness))
-        options.docs.write_text(page, encoding="utf-8")
-        return
     if options.tiny:
         options.rows, options.rank, options.sample, options.memory_limit = [6, 12], 3, 4, 0.001
     device = device_of(options)

@@ -24,8 +24,8 @@ def bfloat16_passes(on: bool = True) -> Iterator[None]:
 
 
 def are_halved() -> bool:
-    """Whether networks answer in bfloat16 now."""
-    return _HALVED.get()
+    """Whether networks answer in bfloat16 now; never what `torch.compile` is made of, which cannot ask."""
+    return not torch.compiler.is_compiling() and _HALVED.get()
 
 
 @contextmanager

@@ -16,9 +16,9 @@ class Tuning(Scrub):
     **Arguments:**
 
     - `epochs`: passes over the data; never stops early.
-    - `lr`, `momentum`, `batch_size`: as in training unless given; 0.01, 0.9 and 128 where the recipe is not known. Where
-      Adam or AdamW trained with a rate that fell, `lr` is a tenth of the highest: their steps are as long as the rate,
-      however small the gradient, and undo what the end of training had settled.
+    - `lr`, `momentum`, `batch_size`: as in training unless given; 0.01, 0.9 and 128 where the recipe is not known.
+      Where Adam or AdamW trained with a rate that fell, `lr` is a tenth of the highest: their steps are as long as the
+      rate, however small the gradient, and undo what the end of training had settled.
     - `seed`: of the order of the rows.
     """
 
