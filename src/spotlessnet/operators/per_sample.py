@@ -138,7 +138,9 @@ def record_pass(trained: Trained, layers: list[Layer], x: Inputs) -> Record:
                 if isinstance(layer, LentLayer):
                     assert layer.weight is not None
                     own = parameters[layer.weight].expand(_count(x), *parameters[layer.weight].shape[1:])
-                    parameters[layer.weight], entered[i], edges[i] = own, own.detach(), get_gradient_edge(own)
+                    parameters[layer.weight] = own
+                    entered[i] = own.detach()
+                    edges[i] = get_gradient_edge(own)
                 else:
                     handles.append(layer.module.register_forward_hook(partial(note, i)))
             outputs = trained.outputs(x, parameters)

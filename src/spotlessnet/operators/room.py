@@ -41,7 +41,8 @@ def footprint(trained: Trained, x: Inputs) -> Footprint:
 
 def on_the_tape(trained: Trained, x: Inputs) -> Footprint:
     """The same where autograd's own tape leads back: what it keeps of a row, not all that a pass makes."""
-    known, found = _KNOWN.setdefault(trained.model, {}), footprint(trained, x)
+    known = _KNOWN.setdefault(trained.model, {})
+    found = footprint(trained, x)
     key = (found, are_halved())
     if key not in known:
         kept = []

@@ -16,10 +16,8 @@ from spotlessnet.core.passes import are_halved
 @contextmanager
 def attention_spelled_out() -> Iterator[None]:
     """Attention by its formula: the fused one knows neither forward mode nor `vmap`."""
-    fused, halved = (
-        torch.backends.mha.get_fastpath_enabled(),
-        torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed(),
-    )
+    fused = torch.backends.mha.get_fastpath_enabled()
+    halved = torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed()
     try:
         torch.backends.mha.set_fastpath_enabled(False)
         # Else half of it is float32, which transforms under autocast cannot follow (on CPUs too, whatever the name).
