@@ -4,8 +4,9 @@
     python benchmarks/calibration_adamw.py --out results/calibration-adamw.jsonl --table       # count what is there
 
 Every audit draws 400 digits, gives 60 of them wrong labels, trains 8 pairs and 8 held-out networks, and judges 8
-networks that were retrained without the 60 rows and 8 that were not, both trained with seeds of their own. No network
-takes part in two audits. A row is written for each candidate; audits whose rows are there are not run again.
+networks that were retrained without the 60 rows and 8 that were not, both trained with seeds of their own, each group
+with a ninth network that stands for the file taken away and is judged by itself too. No network takes part in two
+audits. A row is written for each candidate; audits whose rows are there are not run again.
 """
 
 import json
@@ -61,12 +62,14 @@ def audit(number: int) -> list[dict[str, Any]]:
     start = partial(begin, recipe=ADAMW)
     with quiet():
         ours = train_pairs(start, split, seeds=SEEDS, first=first)
-        others = train_pairs(start, split, seeds=SEEDS, first=first + APART // 2)
-        seen = [Evidence.of(group, split) for group in (ours.original, ours.retrained, ours.held_out)]
+        others = train_pairs(start, split, seeds=SEEDS + 1, first=first + APART // 2)
+        original, *references = (Evidence.of(group, split) for group in (ours.original, ours.retrained, ours.held_out))
+        test = EquivalenceTest(seed=number)
         found = []
         for name, group in (("retrained", others.held_out), ("original", others.original)):
-            candidate = Evidence.of(group, split)
-            verdict = EquivalenceTest(seed=number)(seen[0], candidate, seen[1], seen[2])
+            candidate, delivered = (Evidence.of(some, split) for some in (group[:SEEDS], group[SEEDS:]))
+            file = test.judge_file(original, delivered, references)
+            verdict = test(original, candidate, *references, extra=[file])
             found.append(
                 {
                     "audit": number, "candidate": name, "outcome": verdict.outcome, "reason": verdict.reason,

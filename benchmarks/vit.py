@@ -3,7 +3,7 @@
     python benchmarks/vit.py --out results/vit.jsonl
     python benchmarks/vit.py --known results/vit.jsonl --out more.jsonl      # only what was not measured yet
     python benchmarks/vit.py --tiny          # a small ViT and a few rows on any machine, to see that it runs
-    python benchmarks/vit.py --docs docs/which_method_when.md     # measure nothing: the kept rows as a table
+    python benchmarks/vit_page.py            # measure nothing: the kept rows as tables of `docs/which_method_when.md`
 
 Each part is run once with the default budget and once within `--memory-limit` GiB; a row is written as soon as it is
 known. An epoch is a pass there and back over all images, 64 at a time, with torch alone and its fused attention. Peaks
@@ -13,12 +13,12 @@ part for fewer images, is left out, and its row says so.
 """
 
 import argparse
-import itertools
 import json
+import signal
 import sys
 import time
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from torch import Tensor, nn
 
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import SpotlessError
+from spotlessnet.core.passes import are_halved
 from spotlessnet.core.progress import Meter, memory_limit
 from spotlessnet.core.scrub import Notes
 from spotlessnet.core.split import Request, Split
@@ -35,19 +36,23 @@ from spotlessnet.core.trained import Trained
 from spotlessnet.methods.ntk import NTK
 from spotlessnet.operators.fisher import fisher_diagonal
 from spotlessnet.operators.gauss_newton import GaussNewton
-from spotlessnet.operators.precision import matmul
+from spotlessnet.operators.precision import EXACTNESS, matmul
 from spotlessnet.operators.solvers import Auto
 from spotlessnet.precomputed.precompute import precompute
 from spotlessnet.precomputed.statistics import Statistics
 
 # Started as a script, its own folder comes first, not the one that holds it.
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from benchmarks.common import Flags, Place, accelerator, command, device_of
+from benchmarks.common import Flags, accelerator, command, device_of
 
 GIB = 2**30
-KEPT = Path(__file__).parents[1] / "results" / "vit.jsonl"
-PLACE = Place("<!-- ViT: written by benchmarks/vit.py -->", "<!-- end of ViT -->")
 FORGOTTEN = 10
+
+Key = tuple[str, int, float | None]
+"""A part, how many rows, and the limit in GiB."""
+
+Part = tuple[Callable[[], Any], dict[str, Any]]
+"""What to do, and what else its row should say."""
 
 
 class Block(nn.Module):
@@ -116,8 +121,9 @@ def epoch(trained: Trained, data: Data, batch_size: int) -> None:
     """Forward and backward over all rows, as training does it."""
     model = trained.model
     for one in trained.batches(data, batch_size):
-        answer = model(one.x)
-        nn.functional.cross_entropy(getattr(answer, "logits", answer), one.y).backward()
+        with torch.autocast(trained.device.type, torch.bfloat16, enabled=are_halved()):
+            answer = model(one.x)
+        nn.functional.cross_entropy(getattr(answer, "logits", answer).float(), one.y).backward()
     model.zero_grad()
 
 
@@ -129,6 +135,22 @@ def ntk(trained: Trained, data: Data, iterations: int, statistics: Statistics | 
     settings: dict[str, Any] = {"damping": 0.1} if statistics is None else {"statistics": statistics, "damping": 0.1}
     found = NTK(solver=solver, search=False, **settings).shift(trained, split, Notes())
     assert found.isfinite().all()
+
+
+@contextmanager
+def at_most(seconds: float) -> Iterator[None]:
+    """Raise when the block takes longer, where the system can tell."""
+
+    def late(*_: Any) -> None:
+        raise TimeoutError(f"cut off after {seconds:.0f} s")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, max(0.1, seconds))
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 class Report:
@@ -151,7 +173,7 @@ class Report:
 
     def learn(self, row: dict[str, Any]) -> None:
         """What a part took, here or in an earlier run."""
-        if "seconds" in row:
+        if "seconds" in row and row.get("exactness", self.options.exactness) == self.options.exactness:
             key = (row["what"], row["rows"], row["memory_limit_gib"])
             self.taken[key] = row["seconds"]
             self.iterations[key] = row.get("iterations", 0)
@@ -160,37 +182,50 @@ class Report:
         """Seconds, from the same part with other rows before; nothing where it is the first of its kind."""
         known = [
             # Beside its products, a step has a gradient and a curvature along itself.
-            seconds * max(1.0, rows / key[1]) * (2 + iterations) / (2 + self.iterations[key])
+            seconds * self._growth(what, key[1], rows) * (2 + iterations) / (2 + self.iterations[key])
             for key, seconds in self.taken.items()
             if (key[0], key[2]) == (what, limit)
         ]
         return min(known, default=0.0)
 
-    def run(self, what: str, rows: int, work: Callable[[], Any], limit: float | None, **more: Any) -> Any:
-        """Do it and write a row, or write that it was left out."""
+    def _growth(self, what: str, before: int, now: int) -> float:
+        # Statistics take their curvature from as many rows, whatever the rest; only the gradient is of all.
+        return 1.2 if what == STATISTICS else max(1.0, now / before)
+
+    def run(self, what: str, data: Data, make: Callable[[Data], Part], limit: float | None) -> Any:
+        """Do it and write a row; where the time is too short for all rows, for some of them, and the row says so."""
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
-        left = self.options.limit_seconds - (time.perf_counter() - self.began)
+        left = min(self.options.limit_seconds - (time.perf_counter() - self.began), self.options.part_seconds)
+        rows, more = len(data), make(data)[1]
         expected = self.expected(what, rows, limit, more.get("iterations", 0))
         row = {"what": what, "rows": rows, "memory_limit_gib": limit, **more}
-        if expected > left:
+        share = min(1.0, 0.8 * left / expected) if expected > left else 1.0
+        if share < FEWEST or (share < 1 and what == STATISTICS):
             self.write({**row, "left_out": f"about {expected:.0f} s, but {max(0.0, left):.0f} s are left"})
             return None
-        found, failure = None, ""
+        some = data if share == 1 else data.select(range(int(share * rows)))
+        work, failure, found = make(some)[0], "", None
         with memory_limit(limit * GIB) if limit else nullcontext(), Meter(self.device) as meter:
             try:
-                found = work()
-            except (RuntimeError, SpotlessError) as error:  # one part that fails must not cost the others
+                with at_most(left):
+                    found = work()
+            except (RuntimeError, SpotlessError, TimeoutError) as error:  # a part that fails must not cost the others
                 failure = f"{type(error).__name__}: {error}"[:300]
         peak = torch.cuda.max_memory_allocated(self.device) / GIB if self.device.type == "cuda" else meter.memory / 1024
         if failure:
             self.write({**row, "failed": failure, "peak_gib": round(peak, 2)})
             return None
-        row["seconds"] = round(meter.seconds, 3)
-        self.learn(row)
         one = self.taken.get((EPOCH, rows, None))
-        epochs = {"epochs": round(meter.seconds / one, 2)} if one else {}
-        self.write({**row, **epochs, "peak_gib": round(peak, 2)})
+        if share < 1:
+            told: dict[str, Any] = {"images_measured": len(some), "seconds_measured": round(meter.seconds, 3)}
+            told["seconds_extrapolated"] = round(meter.seconds * rows / len(some), 1)
+        else:
+            told = {"seconds": round(meter.seconds, 3)}
+            self.learn({**row, **told})
+            one = self.taken.get((EPOCH, rows, None))
+        epochs = {"epochs": round(meter.seconds * rows / len(some) / one, 2)} if one else {}
+        self.write({**row, **told, **epochs, "peak_gib": round(peak, 2)})
         return found
 
     def write(self, row: dict[str, Any]) -> None:
@@ -201,12 +236,6 @@ class Report:
             self.options.out.parent.mkdir(parents=True, exist_ok=True)
             with self.options.out.open("a") as file:
                 file.write(line + "\n")
-
-
-Key = tuple[str, int, float | None]
-"""A part, how many rows, and the limit in GiB."""
-
-Part = tuple[Callable[[], Any], dict[str, Any]]
 
 
 def parts(options: argparse.Namespace, trained: Trained, data: Data) -> dict[str, Part]:
@@ -233,22 +262,20 @@ def parts(options: argparse.Namespace, trained: Trained, data: Data) -> dict[str
 EPOCH, PRODUCT, STEP, STATISTICS = "one epoch", "Gauss-Newton product", "NTK step", "statistics"
 MONTE_CARLO, EXACT = "Fisher diagonal, Monte Carlo", "Fisher diagonal, exact"
 
+FEWEST = 0.1
+"""The smallest share of the rows from which the rest is extrapolated."""
+
 FEW, MANY, FREE, TIGHT = 0, -1, False, True
 ORDER = (
-    *((FEW, what, tight) for what in (EPOCH, PRODUCT, MONTE_CARLO, EXACT, STEP) for tight in (FREE, TIGHT)),
-    (MANY, EPOCH, FREE),
-    (MANY, PRODUCT, FREE),
-    (MANY, MONTE_CARLO, FREE),
-    (FEW, STATISTICS, FREE),
-    (MANY, PRODUCT, TIGHT),
-    (MANY, MONTE_CARLO, TIGHT),
-    (FEW, STATISTICS, TIGHT),
+    *((FEW, what, tight) for what in (EPOCH, PRODUCT, MONTE_CARLO, EXACT) for tight in (FREE, TIGHT)),
+    *((MANY, what, FREE) for what in (EPOCH, PRODUCT, MONTE_CARLO, EXACT)),
+    *((MANY, what, TIGHT) for what in (PRODUCT, MONTE_CARLO)),
     (MANY, STATISTICS, FREE),
+    (MANY, EXACT, TIGHT),
     (MANY, STEP, FREE),
-    (MANY, EXACT, FREE),
     (MANY, STATISTICS, TIGHT),
     (MANY, STEP, TIGHT),
-    (MANY, EXACT, TIGHT),
+    *((FEW, what, tight) for what in (STEP, STATISTICS) for tight in (FREE, TIGHT)),
 )
 """The cheap parts first, so that a run that ends early has said as much as it could."""
 
@@ -266,53 +293,33 @@ def measure(options: argparse.Namespace, trained: Trained, report: Report) -> No
         wanted = not options.only or what == EPOCH or any(word in what for word in options.only)
         if not wanted or (what == EPOCH and tight) or (which == MANY and len(options.rows) == 1):
             continue
-        work, more = parts(options, trained, sets[rows])[what]
         limit = options.memory_limit if tight else None
         if what != EPOCH and (what, rows, limit) in before:
             continue
-        found = report.run(what, rows, work, limit, **more)
-        if isinstance(found, Statistics):
-            report.run(f"{STEP} from statistics", rows, partial(ntk, trained, sets[rows], 1, found), limit, **more)
+        found = report.run(what, sets[rows], lambda some, what=what: parts(options, trained, some)[what], limit)  # type: ignore[misc]  # bound at once
+        if isinstance(found, Statistics) and options.request:
+            step: Part = (partial(ntk, trained, sets[rows], 1, found), {"rank": options.rank, "sample": options.sample})
+            report.run(f"{STEP} from statistics", sets[rows], lambda _, step=step: step, limit)  # type: ignore[misc]
+            del step
         del found
-
-
-def table(found: list[dict[str, Any]]) -> str:
-    """What was measured, by itself and within the limit; a dash where nothing was."""
-    lines = [
-        "| part | images | seconds | epochs | peak | within 8 GiB: seconds | epochs | peak |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|",
-    ]
-    known = {(row["what"], row["rows"], row["memory_limit_gib"]): row for row in found if "seconds" in row}
-    for rows, what in itertools.product(
-        sorted({key[1] for key in known}), (PRODUCT, MONTE_CARLO, EXACT, STEP, STATISTICS)
-    ):
-        pair = [known.get((what, rows, limit)) for limit in (None, 8.0)]
-        if any(pair):
-            cells = [
-                "– | – | –"
-                if row is None
-                else f"{row['seconds']:.1f} | {row['epochs']:.1f} | {row['peak_gib']:.1f} GiB"
-                for row in pair
-            ]
-            lines.append(f"| {what} | {rows:,} | {' | '.join(cells)} |")
-    return "\n".join(lines)
 
 
 def flags() -> Flags:
     parser = Flags(__doc__).out(help="add the lines to this file").device()
-    parser.add_argument("--docs", type=Path, help="write the kept rows as a table into this page, and stop")
     parser.add_argument("--tiny", action="store_true", help="a small ViT and a few rows, to see that it runs")
     parser.add_argument("--network", choices=("transformers", "plain"), default="transformers")
-    parser.add_argument("--exactness", choices=("float32", "tf32"), default="tf32")
+    parser.add_argument("--exactness", choices=tuple(EXACTNESS), default="tf32")
     parser.add_argument("--rows", type=int, nargs="+", default=[1000, 10_000], help="how many images")
     parser.add_argument("--batch-size", type=int, default=64, help="of the epoch")
     parser.add_argument("--classes", type=int, default=10)
     parser.add_argument("--rank", type=int, default=50)
-    parser.add_argument("--sample", type=int, default=50, help="images that directions and diagonal are taken from")
+    parser.add_argument("--sample", type=int, default=200, help="images that directions and diagonal are taken from")
     parser.add_argument("--iterations", type=int, default=10, help="products of an NTK step, up to 1,000 images")
     parser.add_argument("--few-iterations", type=int, default=2, help="the same for more images")
     parser.add_argument("--memory-limit", type=float, default=8.0, help="GiB of the second run of every part")
     parser.add_argument("--limit-seconds", type=float, default=340.0, help="after which no further part is begun")
+    parser.add_argument("--part-seconds", type=float, default=float(10**6), help="after which a part is cut off")
+    parser.add_argument("--request", action="store_true", help="a step from the statistics, too")
     parser.add_argument("--known", type=Path, help="rows of an earlier run, whose parts are not measured again")
     parser.add_argument("--only", action="append", help="parts with this word; may be given several times")
     return parser
@@ -320,11 +327,6 @@ def flags() -> Flags:
 
 def main() -> None:
     options = flags().parse_args()
-    if options.docs is not None:
-        page = options.docs.read_text(encoding="utf-8")
-        found = [json.loads(line) for line in KEPT.read_text(encoding="utf-8").splitlines()]
-        options.docs.write_text(PLACE.fill(page, table(found)), encoding="utf-8")
-        return
     if options.tiny:
         options.rows, options.rank, options.sample, options.memory_limit = [6, 12], 3, 4, 0.001
     device = device_of(options)

@@ -38,7 +38,7 @@ def documents(count: int, seed: int) -> tuple[Tensor, Tensor]:
     return x, y
 
 
-def main(seeds: int = 5) -> sn.Unlearned:
+def main(seeds: int = 8) -> sn.Unlearned:
     """Train, forget, audit."""
     x, y = documents(80, 0)
     x[:8] = y[:8] = torch.randint(TOKENS, (8, LENGTH), generator=torch.Generator().manual_seed(1))  # secrets

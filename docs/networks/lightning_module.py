@@ -44,5 +44,7 @@ def main(seeds: int = 5) -> sn.Unlearned:
     # glue
     trainer = LightningTrainer(epochs=40, batch_size=32, options={"accelerator": "cpu"})
     trained = sn.Trained.of(model, init=build(), trainer=trainer)
-    return sn.unlearn(trained, data, forget=sn.rows(range(12)), test=digits.test, audit=sn.Audit(seeds=seeds))
+    return sn.unlearn(
+        trained, data, forget=sn.rows(range(12)), method="retrain", test=digits.test, audit=sn.Audit(seeds=seeds)
+    )
     # end of glue

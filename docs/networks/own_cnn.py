@@ -39,5 +39,7 @@ def main(seeds: int = 5) -> sn.Unlearned:
     model = train(build(), sn.Examples(data), seed=0)
     # glue
     trained = sn.Trained.of(model, init=build(), trainer=train)
-    return sn.unlearn(trained, data, forget=sn.rows(range(12)), test=digits.test, audit=sn.Audit(seeds=seeds))
+    return sn.unlearn(
+        trained, data, forget=sn.rows(range(12)), method="retrain", test=digits.test, audit=sn.Audit(seeds=seeds)
+    )
     # end of glue

@@ -13,7 +13,7 @@ def build() -> nn.Module:
     return nn.Sequential(nn.Linear(10, 64), nn.Tanh(), nn.Linear(64, 1))
 
 
-def main(seeds: int = 5) -> sn.Unlearned:
+def main(seeds: int = 8) -> sn.Unlearned:
     """Train, forget, audit."""
     table, target = load_diabetes(return_X_y=True)
     x = torch.tensor(table / table.std(0), dtype=torch.float32)
@@ -24,7 +24,7 @@ def main(seeds: int = 5) -> sn.Unlearned:
     model = sn.fit(sn.Trained.of(build(), "squared-error", recipe=recipe), sn.Data.of(data)).module()  # what you have
     # glue
     return sn.unlearn(
-        model, data, forget=range(12), loss="squared-error", init=build(), recipe=recipe, test=test,
-        audit=sn.Audit(seeds=seeds),
+        model, data, forget=range(12), method="retrain", settings={"coupled": False}, loss="squared-error",
+        init=build(), recipe=recipe, test=test, audit=sn.Audit(seeds=seeds),
     )  # fmt: skip
     # end of glue

@@ -13,13 +13,12 @@ import benchmarks.frontier_page
 import benchmarks.large_page
 import benchmarks.requests
 import benchmarks.sequences
-import benchmarks.vit
 import pytest
 import torch
 from benchmarks.methods import PLACE, table
 
 import spotlessnet as sn
-from benchmarks import gauntlet_page
+from benchmarks import gauntlet_page, vit_page
 from spotlessnet.auditing.rows import read_rows
 from spotlessnet.auditing.shadow_attack import u_lira
 from spotlessnet.cli.entry import WORDS
@@ -171,24 +170,23 @@ def test_what_is_said_of_the_verdict_is_in_the_rows_of_the_gauntlet():
 def test_what_is_said_of_the_vit_is_in_its_rows():
     found = [json.loads(line) for line in (RESULTS / "vit.jsonl").read_text().splitlines()]
     page = TABLE.read_text(encoding="utf-8")
-    assert benchmarks.vit.PLACE.fill(page, benchmarks.vit.table(found)) == page
-    text = " ".join(page.split())
-    done = {(row["what"], row["rows"], row["memory_limit_gib"]): row for row in found if "seconds" in row}
-    few, many = (done["one epoch", rows, None] for rows in (1000, 10_000))
-    epochs = f"{few['seconds']:.2f} s for 1,000, {many['seconds']:.1f} s for 10,000, {few['peak_gib']:.2f} GiB"
-    assert epochs in text
-    assert all(row["peak_gib"] <= (limit or 40) for (_, _, limit), row in done.items())
-    tight = {what: row for (what, rows, limit), row in done.items() if limit and rows == 1000}
-    slower = [row["seconds"] / done[what, 1000, None]["seconds"] for what, row in tight.items()]
-    assert f"{min(slower):.1f} to {max(slower):.1f} times slower (1,000 images)" in text
-    product = {key[1:]: row["epochs"] for key, row in done.items() if key[0] == "Gauss-Newton product"}
-    assert f"a product took {product[10_000, None]:.2f} epochs for 10,000 images" in text
-    assert f"{product[1000, None]:.2f} without the limit and {product[1000, 8.0]:.2f} with it for 1,000" in text
-    assert all(epochs <= 3 for (_, limit), epochs in product.items() if limit is None)
-    # What the page calls not measured.
-    assert not any(what == "statistics" for what, _, _ in done)
-    beyond = {(what, limit) for what, rows, limit in done if rows == 10_000}
-    assert beyond == {(what, None) for what in ("one epoch", "Gauss-Newton product", "Fisher diagonal, Monte Carlo")}
+    for exactness, place in vit_page.PLACES.items():
+        assert place.fill(page, vit_page.summary(found, exactness)) == page
+    # Nothing ran out of memory, limits were kept, and a product is at most three epochs.
+    assert not any("OutOfMemory" in row.get("failed", "") for row in found)
+    assert all(row["peak_gib"] <= (row["memory_limit_gib"] or 40) for row in found if "epochs" in row)
+    products = [row for row in found if row["what"] == "Gauss-Newton product" and "seconds" in row]
+    assert len(products) >= 4
+    assert all(row["epochs"] <= 3 for row in products if row["memory_limit_gib"] is None)
+
+
+def test_an_extrapolated_row_of_the_vit_is_called_so():
+    row = {
+        "what": "NTK step", "rows": 10_000, "memory_limit_gib": None, "iterations": 2, "exactness": "tf32",
+        "images_measured": 2000, "seconds_measured": 8.0, "seconds_extrapolated": 40.0, "epochs": 4.0, "peak_gib": 9.0,
+    }  # fmt: skip
+    made = vit_page.table([row], "tf32").splitlines()[-1]
+    assert made.startswith("| NTK step, 2 products | 10,000 | ≈ 40 (2,000 images measured) | ≈ 4.0 | 9.0 GiB | – |")
 
 
 def test_the_table_of_methods_is_the_one_of_its_rows():

@@ -119,13 +119,69 @@ def test_squares_of_a_linear_layer_are_those_of_its_gradients_written_out():
     draw = torch.Generator().manual_seed(0)
     layer = layers.LinearLayer(nn.Linear(5, 3), "weight", "bias")
     entered, returned = (torch.randn(*shape, generator=draw, dtype=float64) for shape in ((7, 5), (7, 4, 3)))
-    s = random_weights(7, 0)
-    found = layer.weight_squares(entered, returned, s)
+    found = layer.weight_squares(entered, returned)
     assert found is not None
     outer = torch.einsum("nro,ni->nroi", returned, entered)
-    torch.testing.assert_close(found, torch.einsum("n,nroi->oi", s, outer.square()))
+    torch.testing.assert_close(found, outer.square().sum(dim=(0, 1)))
     # Over positions a gradient is a sum of outer products, whose square is not the sum of squares.
-    assert layer.weight_squares(entered.unsqueeze(1), returned.unsqueeze(2), s) is None
+    assert layer.weight_squares(entered.unsqueeze(1), returned.unsqueeze(2)) is None
+
+
+def test_negative_weights_take_away():
+    trained, data = problem("mlp", 0)
+    s = random_weights(len(data), 0) - 0.5
+    assert bool((s < 0).any())
+    torch.testing.assert_close(
+        fisher_diagonal(trained, data, sample_weights=s, ridge=0.3),
+        dense_gauss_newton(trained, data, s).diagonal() + 0.3,
+    )
+
+
+class Tokens(nn.Module):
+    """A class token and places, as vision transformers have them, and a scale along the first axis of the rows."""
+
+    def __init__(self, places: int = 3, *, crossed: bool = False) -> None:
+        super().__init__()
+        draw = torch.Generator().manual_seed(0)
+        self.token, self.place, self.scale = (
+            nn.Parameter(torch.randn(1, *shape, generator=draw)) for shape in ((1, 4), (places + 1, 4), (4,))
+        )
+        self.mix, self.head, self.crossed = nn.Linear(4, 4), nn.Linear(4, 3), crossed
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.cat([self.token.expand(len(x), -1, -1), x], dim=1) + self.place
+        if self.crossed:  # rows on the second axis: a copy for each row would be taken for one of each place
+            h = (h.transpose(0, 1) * self.scale.unsqueeze(1)).transpose(0, 1)
+        return self.head(torch.tanh(self.mix(h)).mean(dim=1) * self.scale)
+
+
+@pytest.mark.parametrize("crossed", [False, True])
+def test_tokens_and_places_are_lent_to_each_row(crossed):
+    # Two rows and two positions: where a copy might be mistaken for a position.
+    model = Tokens(1, crossed=crossed).double()
+    draw = torch.Generator().manual_seed(1)
+    x = torch.randn(5, 1, 4, generator=draw, dtype=float64)
+    data = Data.of((x, torch.arange(5) % 3))
+    trained = Trained.of(model)
+    made = plan(trained, x)
+    assert made.rest == (["scale"] if crossed else [])
+    torch.testing.assert_close(fisher_diagonal(trained, data), dense_gauss_newton(trained, data).diagonal())
+
+
+def test_a_copy_that_changes_the_answer_is_not_lent():
+    class Summed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.shift, self.head = nn.Parameter(torch.ones(1, 4)), nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(x + self.shift.sum(dim=0))  # of two copies, the sum would be twice as large
+
+    trained = Trained.of(Summed().double())
+    x = torch.randn(5, 4, generator=torch.Generator().manual_seed(0), dtype=float64)
+    assert plan(trained, x).rest == ["shift"]
+    data = Data.of((x, torch.arange(5) % 3))
+    torch.testing.assert_close(fisher_diagonal(trained, data), dense_gauss_newton(trained, data).diagonal())
 
 
 def test_hooks_are_gone_afterwards():

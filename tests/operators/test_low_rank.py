@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, jacrev
 
 from spotlessnet.core.errors import MismatchError, NumericsError, SettingError
+from spotlessnet.operators import low_rank as directions
 from spotlessnet.operators.downdate import without_cohort
 from spotlessnet.operators.low_rank import LowRank, low_rank
 from spotlessnet.operators.solve import conjugate_gradient
@@ -293,3 +294,16 @@ def test_removal_checks_its_settings():
         without_cohort(kept, root[:4], ridge=1.0)
     with pytest.raises(NumericsError, match="cohort's root must be finite"):
         without_cohort(kept, root * math.nan, ridge=1.0)
+
+
+def test_long_rows_are_multiplied_and_combined_piece_by_piece(monkeypatch):
+    A = symmetric(decaying(50))
+    whole = found(A, 5)
+    monkeypatch.setattr(directions, "TALL", 0)
+    monkeypatch.setattr(directions, "PIECE", 8)  # fifty is no multiple of it
+    monkeypatch.setattr(directions, "COLUMNS", 7 * 50)
+    again = found(A, 5)
+    torch.testing.assert_close(again.values, whole.values)
+    torch.testing.assert_close(again.basis @ again.basis.T, whole.basis @ whole.basis.T)
+    a, b = (torch.randn(3, 50, generator=generator_of(seed), dtype=torch.float64) for seed in (0, 1))
+    torch.testing.assert_close(directions._inner(a, b), a @ b.T)

@@ -10,7 +10,7 @@ from spotlessnet.operators.fisher import fisher_diagonal
 from spotlessnet.operators.gauss_newton import GaussNewton
 from spotlessnet.operators.gradient import gradient
 from spotlessnet.operators.hessian import Hessian
-from spotlessnet.operators.per_sample import _saved
+from spotlessnet.operators.room import kept_for_way_back
 
 
 class Blocks(nn.Module):
@@ -60,7 +60,7 @@ def test_less_is_kept_for_the_way_back(data) -> None:
     for reentrant in (None, False):
         trained = network(reentrant)
         w = trained.weights.detach().requires_grad_()
-        with _saved(trained) as saved:
+        with kept_for_way_back(trained) as saved:
             trained.outputs(x, w)
         kept.append(sum(saved.values()))
     assert kept[1] < 0.7 * kept[0]

@@ -348,12 +348,20 @@ class Made(TorchDispatchMode):
     """Adds up the bytes of all that is made within the block; views and what is written in place make nothing.
 
     `flat` are the weights that meet a single vector: of linear layers, where one row passes and has no positions.
+
+    **Arguments:**
+
+    - `weights`: copies of them in another number format are not counted: there is one, however many rows pass.
     """
 
     total = 0
     widest = 0
     convolved = 0
     flat = 0
+
+    def __init__(self, weights: Tensor | None = None) -> None:
+        super().__init__()
+        self.own = None if weights is None else weights.untyped_storage().data_ptr()
 
     @property
     def footprint(self) -> Footprint:
@@ -364,6 +372,8 @@ class Made(TorchDispatchMode):
         made = func(*args, **(kwargs or {}))
         if func._schema.name in ("aten::mm", "aten::addmm") and args[-2].shape[0] == 1:
             self.flat += args[-1].numel()
+        if func._schema.name == "aten::_to_copy" and self._is_own(args[0]):
+            return made
         # Returns that share memory with an argument say so.
         if not any(one.alias_info for one in func._schema.returns):
             for one in tree_leaves(made):
@@ -372,6 +382,9 @@ class Made(TorchDispatchMode):
                     self.total, self.widest = self.total + size, max(self.widest, size)
                     self.convolved += size if "convolution" in func._schema.name else 0
         return made
+
+    def _is_own(self, tensor: Tensor) -> bool:
+        return self.own is not None and tensor.untyped_storage().data_ptr() == self.own
 
 
 def size_in_words(bytes: float) -> str:

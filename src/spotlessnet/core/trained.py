@@ -25,6 +25,7 @@ from spotlessnet.core.errors import (
     check_not_negative,
 )
 from spotlessnet.core.loss import Loss, as_loss, smoothed
+from spotlessnet.core.passes import are_halved, passing
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.recomputing import NoReentrance, recomputed
 from spotlessnet.core.source import Inputs
@@ -264,8 +265,9 @@ class Trained(metaclass=AcceptsOldNames):
         else:
             parameters = self.unflatten(self.weights if weights is None else weights)
         inputs, named = ((), dict(x)) if isinstance(x, dict) else ((x,), {})
-        with _lent(self.model, parameters):
-            return logits_of(functional_call(self.model, parameters, inputs, named))
+        with _lent(self.model, parameters), passing(self.model, self.device):
+            answer = logits_of(functional_call(self.model, parameters, inputs, named))
+        return answer.to(self.dtype) if are_halved() else answer
 
     def losses(
         self, x: Inputs, y: Shaped[Tensor, "N *d"], weights: Float[Tensor, " P"] | None = None
@@ -313,7 +315,9 @@ class Trained(metaclass=AcceptsOldNames):
         return self._fit_one(x)
 
     def _fit_one(self, x: Tensor) -> Tensor:
-        return x.to(self.device, self.dtype) if x.is_floating_point() else x.to(self.device)
+        if x.is_floating_point() and x.element_size() > self.dtype.itemsize:
+            x = x.to(self.dtype)  # fewer bytes to move; else the device makes more of them
+        return x.to(self.device).to(self.dtype) if x.is_floating_point() else x.to(self.device)
 
 
 @contextmanager

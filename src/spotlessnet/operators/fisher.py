@@ -17,7 +17,7 @@ from spotlessnet.core.progress import budget
 from spotlessnet.core.trained import Trained
 from spotlessnet.operators.layers import Layer
 from spotlessnet.operators.per_sample import Plan, Record, plan, pull_back, record_pass, rest_rows
-from spotlessnet.operators.room import footprint, rows_of
+from spotlessnet.operators.room import even_parts, footprint, rows_of
 from spotlessnet.operators.sums import processes, sum_over
 
 KINDS = ("exact", "monte carlo", "empirical")
@@ -53,9 +53,20 @@ def fisher_diagonal(
     check_positive("draws", draws)
     if kind == "monte carlo" and generator is None:
         raise NeedError("The Monte Carlo Fisher draws labels, so it needs a `generator`. Give a `torch.Generator`.")
+    if sample_weights is not None and bool((sample_weights < 0).any()):
+        parts = (
+            fisher_diagonal(
+                trained, data, kind=kind, sample_weights=(sign * sample_weights).clamp(min=0), generator=generator,
+                draws=draws, batch_size=batch_size,
+            )
+            for sign in (1, -1)
+        )  # fmt: skip
+        return next(parts) - next(parts) + ridge
     draw = _own_stream(generator)
     plans: list[Plan] = []
     columns = {"exact": None, "monte carlo": draws, "empirical": 1}[kind]  # exact: as many as the outputs ask for
+    # There one column of many rows keeps a device as busy as many columns of few, and needs no copies side by side.
+    columns = 1 if trained.device.type == "cuda" else columns
 
     def piece(one: Batch, s: Tensor) -> Tensor:
         if not plans:
@@ -63,9 +74,7 @@ def fisher_diagonal(
         total = torch.zeros_like(trained.weights)
         into = trained.unflatten(total)
         # A batch is read at once but passed in parts: a wide layer may keep more for a row than the row itself takes.
-        few_rows = plans[0].rows_at_once(budget(trained.device), columns)
-        for i in range(0, len(s), few_rows):
-            few = slice(i, i + few_rows)
+        for few in even_parts(len(s), plans[0].rows_at_once(budget(trained.device), columns)):
             some = Batch(rows_of(one.x, few), one.y[few], one.rows[few])
             _add_rows(
                 trained,
@@ -79,8 +88,9 @@ def fisher_diagonal(
 
     zero = torch.zeros_like(trained.weights)
     F = sum_over(
-        trained, data, piece, sample_weights=sample_weights, batch_size=batch_size, label="Fisher diagonal", zero=zero
-    )
+        trained, data, piece, sample_weights=sample_weights, batch_size=batch_size, taped=True,
+        label="Fisher diagonal", zero=zero,
+    )  # fmt: skip
     return F + ridge
 
 
@@ -94,16 +104,17 @@ def _add_rows(
 ) -> None:
     """Add the squares of a few rows: columns are pulled back in groups, so that memory holds one group at a time."""
     record = record_pass(trained, plan.layers, one.x)
-    columns = cotangents(record, one)
+    # Gradients follow in proportion, so that the square of each counts as often as its row.
+    columns = cotangents(record, one) * s.sqrt().reshape(-1, 1, 1)
     R = columns.shape[2]
-    few = plan.columns_at_once(len(s), budget(trained.device))
+    few = 1 if trained.device.type == "cuda" else plan.columns_at_once(len(s), budget(trained.device))
     for r in range(0, R, few):
         group = columns[:, :, r : r + few]
         for i, returned in enumerate(pull_back(record, group, again=r + few < R)):
             entered = record.entered[i]
             assert entered is not None  # plan() keeps only layers that were called
-            _add_squares(plan.layers[i], entered, returned, s, into)
-        _add_rest(trained, plan.rest, one, group, s, into)
+            _add_squares(plan.layers[i], entered, returned, into)
+        _add_rest(trained, plan.rest, one, group, into)
 
 
 def _cotangents(
@@ -136,46 +147,46 @@ def flat_loss(loss: Loss, shape: torch.Size) -> Loss:
     return loss if len(shape) == 1 else Flat(loss, shape)
 
 
-def _add_squares(layer: Layer, entered: Tensor, returned: Tensor, s: Tensor, into: dict[str, Tensor]) -> None:
-    """Add `Σ s g²` over samples and columns for the weight and the bias of one layer."""
+def _add_squares(layer: Layer, entered: Tensor, returned: Tensor, into: dict[str, Tensor]) -> None:
+    """Add `Σ g²` over samples and columns for the weight and the bias of one layer."""
     if layer.bias is not None:
-        into[layer.bias].add_(_squares(layer.bias_rows(returned), s))
+        into[layer.bias].add_(_squares(layer.bias_rows(returned)))
     if layer.weight is None:
         return
     weight = into[layer.weight]
-    squares = layer.weight_squares(entered, returned, s)
+    squares = layer.weight_squares(entered, returned)
     if squares is not None:
         weight.add_(squares)
         return
     most = max(1, AT_ONCE.get(weight.device.type, 2**22) // weight.numel())  # pairs of a row and a column
-    columns = min(most, returned.shape[1])
-    for i, r in itertools.product(range(0, len(s), most // columns), range(0, returned.shape[1], columns)):
+    columns = min(most, returned.shape[1]) if layer.columns_together else 1
+    for i, r in itertools.product(range(0, len(entered), most // columns), range(0, returned.shape[1], columns)):
         few = slice(i, i + most // columns)
-        rows = layer.weight_rows(entered[few], returned[few, r : r + columns], slice(None))
-        weight.add_(_squares(rows, s[few]))
+        weight.add_(_squares(layer.weight_rows(entered[few], returned[few, r : r + columns], slice(None))))
 
 
-def _squares(rows: Float[Tensor, "n R *w"], s: Float[Tensor, " n"]) -> Float[Tensor, "*w"]:
-    n, R = rows.shape[:2]
-    flat = rows.reshape(n * R, -1)
-    return (s.repeat_interleave(R) @ flat.square_()).reshape(rows.shape[2:])
+def _squares(rows: Float[Tensor, "n R *w"]) -> Float[Tensor, "*w"]:
+    flat = rows.reshape(rows.shape[0] * rows.shape[1], -1)
+    if flat.device.type == "cpu":
+        return (flat.new_ones(len(flat)) @ flat.square_()).reshape(rows.shape[2:])
+    # One way through memory, which is what this costs there; numbers of few bits are added up with more.
+    wide = torch.promote_types(flat.dtype, torch.float32)
+    return torch.linalg.vector_norm(flat, dim=0, dtype=wide).square_().reshape(rows.shape[2:])
 
 
-def _add_rest(
-    trained: Trained, rest: list[str], one: Batch, columns: Tensor, s: Tensor, into: dict[str, Tensor]
-) -> None:
+def _add_rest(trained: Trained, rest: list[str], one: Batch, columns: Tensor, into: dict[str, Tensor]) -> None:
     """The same for parameters without a closed form: as many together as one way back may hold."""
-    room = AT_ONCE.get(s.device.type, 2**22) * 4
+    room = AT_ONCE.get(columns.device.type, 2**22) * 4
     for names in _groups(rest, into, room):
         most = max(1, room // sum(into[name].numel() for name in names))  # pairs of a row and a column
         width = min(most, columns.shape[2])
         # These rows pass once more, with a graph of their own.
         height = min(most // width, footprint(trained, one.x).rows(budget(trained.device), width))
-        for i, r in itertools.product(range(0, len(s), height), range(0, columns.shape[2], width)):
+        for i, r in itertools.product(range(0, len(columns), height), range(0, columns.shape[2], width)):
             few = slice(i, i + height)
             group = columns[few, :, r : r + width]
             for name, rows in rest_rows(trained, names, rows_of(one.x, few), group):
-                into[name].add_(_squares(rows, s[few]))
+                into[name].add_(_squares(rows))
 
 
 def _groups(names: list[str], into: dict[str, Tensor], room: int) -> Iterator[list[str]]:

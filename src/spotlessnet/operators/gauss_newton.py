@@ -27,10 +27,10 @@ TOGETHER = 8
 
 
 class Kept(NamedTuple):
-    """The network linearised on one batch: both products without another forward pass."""
+    """The network linearised on one batch: both products, the second for several vectors `[K, n, *C]` at once."""
 
     push: Callable[[Tensor], Tensor]
-    pull: Callable[[Tensor], tuple[Tensor]]
+    pull: Callable[[Tensor], Tensor]
     outputs: Float[Tensor, "n *C"]
     y: Shaped[Tensor, "n *d"]
     s: Float[Tensor, " n"]
@@ -99,27 +99,28 @@ class GaussNewton:
             positions,
             batch_size=self.batch_size,
             vectors=vectors,
+            taped=not self.keep,
             label="Gauss-Newton product",
         )
         for one, where in batches:
             s = weights[where].to(self.trained.weights)
             if self.keep:
-                made.append(_linearise(self.trained, one.x, one.y, s, keep=True))
+                made.append(_linearise(self.trained, one.x, one.y, s))
                 yield made[-1]
-            elif vectors == 1:
-                yield _taped(self.trained, one.x, one.y, s)
             else:
-                yield _linearise(self.trained, one.x, one.y, s, keep=False)
+                yield _taped(self.trained, one.x, one.y, s, vectors)
         self._kept.extend(made)  # only a sweep that came to its end is worth keeping
 
     def _product(self, at: Kept, rows: Float[Tensor, "K P"], together: int) -> Float[Tensor, "K P"]:
-        def one(v: Tensor) -> Tensor:
+        def pushed(v: Tensor) -> Tensor:
             hv = self.output_product(at.outputs, at.y, at.push(v))
-            return at.pull(hv * at.s.reshape(-1, *[1] * (hv.ndim - 1)))[0]
+            return hv * at.s.reshape(-1, *[1] * (hv.ndim - 1))
 
         if together == 1:  # one by one, without what `vmap` asks of the network
-            return torch.stack([one(v) for v in rows]) if len(rows) != 1 else one(rows[0]).unsqueeze(0)
-        return vmap(one, chunk_size=together)(rows)
+            found = [at.pull(pushed(v).unsqueeze(0)) for v in rows]
+        else:
+            found = [at.pull(vmap(pushed)(some)) for some in rows.split(together)]
+        return torch.cat(found) if len(found) != 1 else found[0]
 
     def output_product(
         self, outputs: Float[Tensor, "n *C"], y: Shaped[Tensor, "n *d"], jv: Float[Tensor, "n *C"]
@@ -131,25 +132,27 @@ class GaussNewton:
         return H(outputs, y, jv)
 
 
-def _linearise(trained: Trained, x: Inputs, y: Tensor, s: Tensor, *, keep: bool) -> Kept:
+def _linearise(trained: Trained, x: Inputs, y: Tensor, s: Tensor) -> Kept:
+    """To be kept: one pass serves all products there and back."""
     f = as_function(trained, x)
     w = trained.weights
-    # One pass serves the way back of every vector; forward mode runs the network anew unless it is kept.
     outputs, pull = vjp(f, w)[:2]
-    return Kept(_push(f, w) if keep else lambda v: jvp(f, (w,), (v,))[1], pull, outputs.detach(), y, s)
+    return Kept(_push(f, w), lambda u: vmap(lambda one: pull(one)[0])(u), outputs.detach(), y, s)
 
 
-def _taped(trained: Trained, x: Inputs, y: Tensor, s: Tensor) -> Kept:
-    """The same for one vector at a time, by autograd's own tape: a network may compute activations anew there."""
+def _taped(trained: Trained, x: Inputs, y: Tensor, s: Tensor, vectors: int) -> Kept:
+    """By autograd's own tape, on which a network may compute activations anew; forward mode runs the network again."""
     f = as_function(trained, x)
     w = trained.weights.detach()
     with torch.enable_grad():
         at = w.clone().requires_grad_()
-        outputs = f(at)
+        # One vector may come back through fused attention: only several at once, and forward mode, need it spelled out.
+        outputs = trained.outputs(x, at) if vectors == 1 else f(at)
 
-    def pull(u: Tensor) -> tuple[Tensor]:
-        (found,) = torch.autograd.grad(outputs, at, u, retain_graph=True)
-        return (found,)
+    def pull(u: Tensor) -> Tensor:
+        if len(u) > 1:
+            return torch.autograd.grad(outputs, at, u, retain_graph=True, is_grads_batched=True)[0]
+        return torch.autograd.grad(outputs, at, u[0], retain_graph=True)[0].unsqueeze(0)
 
     return Kept(lambda v: jvp(f, (w,), (v,))[1], pull, outputs.detach(), y, s)
 

@@ -33,6 +33,13 @@ def gradient(
 
     zero = torch.zeros_like(trained.weights)
     g = sum_over(
-        trained, data, piece, sample_weights=sample_weights, batch_size=batch_size, label="gradient", zero=zero
+        trained,
+        data,
+        piece,
+        sample_weights=sample_weights,
+        batch_size=batch_size,
+        taped=True,
+        label="gradient",
+        zero=zero,
     )
     return g + ridge * (trained.weights - trained.anchor) if ridge else g

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
-from torch.func import jacrev, jvp, vjp
+from torch.func import jacrev, jvp
 
 from spotlessnet.core.data import Batch, Data
 from spotlessnet.core.errors import MismatchError
@@ -58,10 +58,12 @@ class Jacobian:
         def parts() -> Iterator[Tensor]:
             everything = torch.arange(len(self.data))
             for one, where in stream(
-                self.trained, self.data, everything, batch_size=self.batch_size, label="Jacobian product"
+                self.trained, self.data, everything, batch_size=self.batch_size, taped=True, label="Jacobian product"
             ):
-                outputs, pull = vjp(as_function(self.trained, one.x), w)[:2]
-                yield pull(u[where.to(u.device)].to(outputs.dtype).reshape(outputs.shape))[0]
+                with torch.enable_grad():
+                    at = w.detach().clone().requires_grad_()
+                    outputs = self.trained.outputs(one.x, at)
+                yield torch.autograd.grad(outputs, at, u[where.to(u.device)].to(outputs).reshape(outputs.shape))[0]
 
         return total_of(self.trained, parts(), torch.zeros_like(w)).to(w.dtype)
 

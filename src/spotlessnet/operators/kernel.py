@@ -14,7 +14,7 @@ from spotlessnet.core.data import Data
 from spotlessnet.core.errors import DataError, check_positive
 from spotlessnet.core.progress import budget, track
 from spotlessnet.core.trained import Trained
-from spotlessnet.operators.layers import Layer, LinearLayer
+from spotlessnet.operators.layers import Layer, LentLayer, LinearLayer
 from spotlessnet.operators.per_sample import Plan, plan, pull_back, record_pass, rest_rows
 from spotlessnet.operators.sums import add_up, processes
 
@@ -95,8 +95,8 @@ def hold(trained: Trained, work: Plan, data: Data, batch_size: int) -> Held:
         record = record_pass(trained, work.layers, one.x)
         n, outputs = record.outputs.shape
         eye = torch.eye(outputs, dtype=trained.dtype, device=trained.device).expand(n, -1, -1)
-        returned = pull_back(record, eye)
-        entered = [e for e in record.entered if e is not None]
+        returned = [r.to(trained.dtype) for r in pull_back(record, eye)]
+        entered = [e.to(trained.dtype) for e in record.entered if e is not None]
         tall = _small_columns(work, entered, returned)
         tall += [rows.reshape(n, outputs, -1) for _, rows in rest_rows(trained, work.rest, one.x, eye)]
         layers, pairs = _factored(work, entered, returned)
@@ -156,6 +156,8 @@ def _factored(work: Plan, entered: list[Tensor], returned: list[Tensor]) -> tupl
 
 
 def _keeps_factors(layer: Layer, entered: Tensor, returned: Tensor) -> bool:
+    if isinstance(layer, LentLayer):
+        return False  # what came back is the column itself
     whole = layer.module.weight.numel() * returned.shape[1]
     return _is_outer(layer, entered) or entered[0].numel() + returned[0].numel() < whole
 

@@ -8,7 +8,7 @@ import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
@@ -32,6 +32,9 @@ class Layer(ABC):
     weight: str | None
     bias: str | None
 
+    columns_together: ClassVar[bool] = True
+    """Whether several columns at once cost less than one after the other."""
+
     def parts(self, most: int) -> list[slice]:
         """Pieces of the weight's input axis, with at most `most` weights each if that can be had."""
         return [slice(None)]
@@ -43,9 +46,9 @@ class Layer(ABC):
         """One gradient of a piece of the weight per sample and per column of what came back."""
 
     def weight_squares(
-        self, entered: Float[Tensor, "n *a"], returned: Float[Tensor, "n R *b"], s: Float[Tensor, " n"]
+        self, entered: Float[Tensor, "n *a"], returned: Float[Tensor, "n R *b"]
     ) -> Float[Tensor, "*w"] | None:
-        """`Σ s g²` over samples and columns, where no gradient need be written out for it; `None` elsewhere."""
+        """`Σ g²` over samples and columns, where no gradient need be written out for it; `None` elsewhere."""
         return None
 
     @abstractmethod
@@ -56,6 +59,9 @@ class Layer(ABC):
 class LinearLayer(Layer):
     """`nn.Linear`, on vectors or on any number of positions."""
 
+    # Together they would have to be copied side by side, with as many numbers in a line as there are positions.
+    columns_together = False
+
     def parts(self, most: int) -> list[slice]:
         return _pieces(self.module.in_features, self.module.out_features, most)
 
@@ -63,18 +69,18 @@ class LinearLayer(Layer):
         self, entered: Float[Tensor, "n *a"], returned: Float[Tensor, "n R *b"], part: slice
     ) -> Float[Tensor, "n R *w"]:
         # Positions of one row share the weight, so their outer products are summed: a product over that axis.
-        A = entered[..., part].reshape(len(entered), -1, entered[..., part].shape[-1])
+        A = entered[..., part].to(returned.dtype).reshape(len(entered), -1, entered[..., part].shape[-1])
         G = returned.reshape(*returned.shape[:2], -1, returned.shape[-1]).transpose(2, 3)
         rows = torch.bmm(G.reshape(len(G), -1, G.shape[-1]), A)
         return rows.reshape(*G.shape[:3], A.shape[-1])
 
     def weight_squares(
-        self, entered: Float[Tensor, "n *a"], returned: Float[Tensor, "n R *b"], s: Float[Tensor, " n"]
+        self, entered: Float[Tensor, "n *a"], returned: Float[Tensor, "n R *b"]
     ) -> Float[Tensor, "*w"] | None:
         if entered.ndim != 2:
             return None  # a sum over positions, and its square is not the sum of theirs
         # The gradient is an outer product, so its squares are the outer product of squares.
-        return (s.unsqueeze(1) * returned.square().sum(dim=1)).T @ entered.square()
+        return returned.square().sum(dim=1).T @ entered.to(returned.dtype).square()
 
     def bias_rows(self, returned: Float[Tensor, "n R *b"]) -> Float[Tensor, "n R *w"]:
         return returned.reshape(*returned.shape[:2], -1, returned.shape[-1]).sum(dim=2)
@@ -92,7 +98,7 @@ class ConvLayer(Layer):
         self, entered: Float[Tensor, "n *a"], returned: Float[Tensor, "n R *b"], part: slice
     ) -> Float[Tensor, "n R *w"]:
         m, (n, R) = self.module, returned.shape[:2]
-        A = entered.unflatten(1, (m.groups, -1))[:, :, part].flatten(1, 2)
+        A = entered.to(returned.dtype).unflatten(1, (m.groups, -1))[:, :, part].flatten(1, 2)
         shape = (m.out_channels, A.shape[1] // m.groups, *m.kernel_size)
         unfolded = A[0].numel() * math.prod(m.kernel_size)
         # Unfolding copies each pixel once per tap; for one column of a large image the backward convolution is cheaper.
@@ -158,6 +164,22 @@ class LayerNormLayer(Layer):
     def bias_rows(self, returned: Float[Tensor, "n R *b"]) -> Float[Tensor, "n R *w"]:
         shape = self.module.normalized_shape
         return returned.reshape(*returned.shape[:2], -1, *shape).sum(dim=2)
+
+
+class LentLayer(Layer):
+    """A parameter whose first axis has one entry, such as a class token or places: each row is lent a copy of its own.
+
+    What comes back to the copy of a row is the row's gradient. Only where the network takes such copies and answers the
+    same: `per_sample.plan` sees to that.
+    """
+
+    def weight_rows(
+        self, entered: Float[Tensor, "n *a"], returned: Float[Tensor, "n R *b"], part: slice
+    ) -> Float[Tensor, "n R *w"]:
+        return returned.unsqueeze(2).clone()  # the gradient may be shared with another place
+
+    def bias_rows(self, returned: Float[Tensor, "n R *b"]) -> Float[Tensor, "n R *w"]:
+        raise NotImplementedError("a parameter that is lent has no bias")
 
 
 KINDS: dict[type[nn.Module], type[Layer]] = {

@@ -16,6 +16,15 @@ from spotlessnet.operators.solve import Product
 TALL = 2**28
 """Entries from which on rows are made orthonormal by their products."""
 
+COLUMNS = 2**26
+"""Entries that are combined at a time."""
+
+PIECE = 2**16
+"""Entries of a long row that are multiplied at a time."""
+
+AT_WORK = 4
+"""Vectors that one of a block becomes while it is multiplied and made orthonormal to the others."""
+
 
 @dataclass(frozen=True, eq=False)
 class LowRank:
@@ -104,9 +113,10 @@ def low_rank(
     near = _like(matrix, like)
     each = float(P * near.element_size())
     multiply: Product = matrix.multiply
-    if may_leave_device and near.device.type != "cpu" and 2 * width * each > budget(near.device, more_helps=True):
+    room = (width + AT_WORK * block) * each
+    if may_leave_device and near.device.type != "cpu" and room > budget(near.device, more_helps=True):
         multiply, near = _from_afar(matrix.multiply, near, each), near[:0].cpu()
-    _check_room(rank, (width + rank + 2 * block) * each, near.device)
+    _check_room(rank, room, near.device)
     noise = _Noise(generator, near)
     with torch.no_grad():
         Q, T, outside = _krylov(multiply, P, width, min(block, width), noise, label)
@@ -120,7 +130,9 @@ def low_rank(
         beyond = _trace_outside(multiply, Q, probes, noise) if width < P else 0.0
         # What is left out is bent at most like the next Ritz value with its residual; kept pairs miss by theirs.
         worst = torch.cat([residuals[:rank], (theta + residuals)[rank : rank + 1]]).max()
-        U = (Y[:, :rank].T.to(Q) @ Q).T
+        _combine(Y[:, :rank].T.to(Q), Q)
+        # A view keeps what was explored beside it: of long vectors that is less than a copy beside them.
+        U = (Q[:rank].clone() if Q.numel() < TALL else Q[:rank]).T
     return LowRank(
         basis=U,
         values=theta[:rank].to(Q),
@@ -129,6 +141,13 @@ def low_rank(
         remainder=float(theta[rank:].sum()) + beyond,
         products=width + probes,
     )
+
+
+def _combine(mix: Float[Tensor, "r m"], Q: Float[Tensor, "m P"]) -> None:
+    """`Q[:r] = mix @ Q` in place, some columns at a time: both beside each other may be more than there is room for."""
+    step = max(1, COLUMNS // len(Q))
+    for i in range(0, Q.shape[1], step):
+        Q[: len(mix), i : i + step] = mix @ Q[:, i : i + step]
 
 
 @dataclass(frozen=True)
@@ -194,11 +213,11 @@ def _krylov(
         check_finite("The product with the matrix", W, "Check the weights and the data for NaN.")
         seen = torch.zeros(have, have - old, dtype=torch.float64, device=Q.device)
         for _again in range(2):  # once leaves rounding of the size of what was taken away
-            h = Q[:have] @ W.T
+            h = _inner(Q[:have], W)
             W = W - h.T @ Q[:have]
             seen += h
         T[:have, old:have], T[old:have, :have] = seen, seen.T
-        outside = (W @ W.T).double()
+        outside = _inner(W, W).double()
         if have == width:
             break
         fresh = min(block, width - have)
@@ -224,7 +243,7 @@ def _new_rows(
     empty = lengths <= least
     rows[empty] = noise.rows(int(empty.sum()), W.shape[1])
     for _ in range(2):
-        rows = _orthonormal(rows - (rows @ Q.T) @ Q)
+        rows = _orthonormal(rows - _inner(rows, Q) @ Q)
     return rows
 
 
@@ -234,9 +253,18 @@ def _orthonormal(rows: Float[Tensor, "b P"]) -> Float[Tensor, "b P"]:
         return torch.linalg.qr(rows.T)[0].T
     # Householder's way goes over all rows once for each of them. Their products alone lose digits, hence twice.
     for _ in range(2):
-        L = torch.linalg.cholesky((rows @ rows.T).double())
+        L = torch.linalg.cholesky(_inner(rows, rows).double())
         rows = torch.linalg.solve_triangular(L, torch.eye(len(L)).to(L), upper=False).to(rows) @ rows
     return rows
+
+
+def _inner(a: Float[Tensor, "m P"], b: Float[Tensor, "k P"]) -> Float[Tensor, "m k"]:
+    """`a @ b.T`; of long rows in the main memory piece by piece, which all cores can share."""
+    if a.device.type != "cpu" or max(a.numel(), b.numel()) < TALL:
+        return a @ b.T
+    whole = a.shape[1] // PIECE * PIECE
+    left, right = (rows[:, :whole].unflatten(1, (-1, PIECE)).transpose(0, 1) for rows in (a, b))
+    return torch.bmm(left, right.transpose(1, 2)).sum(dim=0) + a[:, whole:] @ b[:, whole:].T
 
 
 def _trace_outside(multiply: Product, Q: Float[Tensor, "m P"], probes: int, noise: _Noise) -> float:
@@ -245,5 +273,5 @@ def _trace_outside(multiply: Product, Q: Float[Tensor, "m P"], probes: int, nois
         return math.nan
     g = noise.rows(probes, Q.shape[1])
     # Hutchinson's estimate on the complement: E gᵀAg is the trace of A there.
-    g = g - (g @ Q.T) @ Q
+    g = g - _inner(g, Q) @ Q
     return float((g * multiply(g)).sum(dtype=torch.float64)) / probes

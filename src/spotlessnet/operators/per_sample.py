@@ -1,7 +1,6 @@
 """Per-sample gradients of a whole network: layer by layer where a closed form holds, by `torch.func` elsewhere."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,8 +14,8 @@ from torch.utils.hooks import RemovableHandle
 from spotlessnet.core.source import Inputs
 from spotlessnet.core.trained import Trained
 from spotlessnet.operators.jacobian import as_function
-from spotlessnet.operators.layers import Layer, layers_of
-from spotlessnet.operators.room import rows_of
+from spotlessnet.operators.layers import Layer, LentLayer, layers_of
+from spotlessnet.operators.room import kept_for_way_back, rows_of
 from spotlessnet.operators.rows import by_row
 
 
@@ -69,9 +68,13 @@ def plan(trained: Trained, x: Inputs) -> Plan:
     else unforeseen go the slow, sure way.
     """
     layers = layers_of(trained)
-    with _saved(trained) as saved:
+    with kept_for_way_back(trained) as kept_for_one:
+        record_pass(trained, layers, rows_of(x, slice(0, 1)))
+    with kept_for_way_back(trained) as kept:
         record = record_pass(trained, layers, rows_of(x, slice(0, 2)))
     rows = len(record.outputs)
+    # What one row more keeps: copies of the weights in another number format are kept once.
+    graph = sum(kept.values()) - (sum(kept_for_one.values()) if rows > 1 else 0)
     generator = torch.Generator().manual_seed(0)
     cotangent = torch.randn(record.outputs.shape, generator=generator, dtype=torch.float64).to(record.outputs)
     cotangent[1:] = 0  # only the first row is asked for, so nothing may come back to the second
@@ -86,23 +89,31 @@ def plan(trained: Trained, x: Inputs) -> Plan:
         if edge is not None and _agrees(layer, entered, next(returned), trained.unflatten(truth), len(cotangent))
     ]
     done = {name for layer in good for name in (layer.weight, layer.bias)}
-    return Plan(good, [name for name in trained.names if name not in done], sum(saved.values()) / rows, brought)
+    lent = [
+        layer
+        for layer in _lendable(trained, [name for name in trained.names if name not in done])
+        if _answers_the_same(trained, layer, rows_of(x, slice(0, 2)), record.outputs, cotangent, truth)
+    ]
+    done |= {layer.weight for layer in lent}
+    return Plan([*good, *lent], [name for name in trained.names if name not in done], graph, brought)
 
 
-@contextmanager
-def _saved(trained: Trained) -> Iterator[dict[int, int]]:
-    """Bytes of each storage that autograd keeps within this block, the weights themselves left out."""
-    own = trained.weights.untyped_storage().data_ptr()
-    kept: dict[int, int] = {}
+def _lendable(trained: Trained, names: list[str]) -> list[Layer]:
+    shapes = dict(zip(trained.names, trained.shapes, strict=True))
+    return [LentLayer(None, name, None) for name in names if shapes[name][:1] == (1,)]
 
-    def pack(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() != own:
-            kept[storage.data_ptr()] = storage.nbytes()
-        return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        yield kept
+def _answers_the_same(
+    trained: Trained, layer: Layer, x: Inputs, outputs: Tensor, cotangent: Tensor, truth: Tensor
+) -> bool:
+    """Whether the network takes a copy of this parameter for each row, and nothing else changes."""
+    try:
+        record = record_pass(trained, [layer], x)
+        (returned,) = torch.autograd.grad(record.outputs, record.edges, cotangent, allow_unused=True)  # type: ignore[arg-type]  # edges are accepted, the stub lags
+    except RuntimeError:
+        return False
+    same = record.outputs.shape == outputs.shape and torch.allclose(record.outputs, outputs, rtol=1e-3, atol=1e-6)
+    return same and _agrees(layer, record.entered[0], returned, trained.unflatten(truth), len(outputs))
 
 
 def record_pass(trained: Trained, layers: list[Layer], x: Inputs) -> Record:
@@ -120,11 +131,19 @@ def record_pass(trained: Trained, layers: list[Layer], x: Inputs) -> Record:
 
     handles: list[RemovableHandle] = []
     try:
-        for i, layer in enumerate(layers):
-            handles.append(layer.module.register_forward_hook(partial(note, i)))
         with torch.enable_grad():
             w = trained.weights.detach().requires_grad_()
-            outputs = trained.outputs(x, w)
+            parameters = trained.unflatten(w)
+            for i, layer in enumerate(layers):
+                if isinstance(layer, LentLayer):
+                    assert layer.weight is not None
+                    own = parameters[layer.weight].expand(_count(x), *parameters[layer.weight].shape[1:])
+                    parameters[layer.weight] = own
+                    entered[i] = own.detach()
+                    edges[i] = get_gradient_edge(own)
+                else:
+                    handles.append(layer.module.register_forward_hook(partial(note, i)))
+            outputs = trained.outputs(x, parameters)
     finally:
         for handle in handles:
             handle.remove()
@@ -168,6 +187,10 @@ def rest_rows(
     rows = by_row(one_row, x, cotangents)
     for name, part in zip(rest, rows.split(sizes, dim=2), strict=True):
         yield name, part.unflatten(2, known[name].shape)
+
+
+def _count(x: Inputs) -> int:
+    return len(next(iter(x.values())) if isinstance(x, dict) else x)
 
 
 def _as_batch(single: Inputs) -> Inputs:

@@ -2,7 +2,9 @@
 
 Operators never change the setting themselves: they compute in the number format of the network's weights, sums over
 batches are added in float64, and small factorisations are done in float64. PyTorch's own default is full float32
-products and, on NVIDIA cards, TF32 convolutions; `matmul` sets both at once for the length of a block.
+products and, on NVIDIA cards, TF32 convolutions; `matmul` sets both at once for the length of a block. `"bfloat16"`
+lets the network itself answer under bfloat16 autocast, as mixed-precision training does; vectors, losses and sums stay
+as they are, and all else is as for `"tf32"`.
 """
 
 from collections.abc import Iterator
@@ -12,10 +14,11 @@ from dataclasses import replace
 import torch
 
 from spotlessnet.core.errors import check_choice
+from spotlessnet.core.passes import bfloat16_passes
 from spotlessnet.core.trained import Trained
 
-EXACTNESS = {"float32": "highest", "tf32": "high", "bfloat16": "medium"}
-"""How a float32 product may be computed, with PyTorch's word for it: with 23, 10 or 7 bits behind the point."""
+EXACTNESS = {"float32": "highest", "tf32": "high", "bfloat16": "high"}
+"""How exactly a network answers, with PyTorch's word for other float32 products: 23, 10 or 7 bits behind the point."""
 
 
 @contextmanager
@@ -32,7 +35,8 @@ def matmul(exactness: str) -> Iterator[None]:
     try:
         torch.set_float32_matmul_precision(EXACTNESS[exactness])
         torch.backends.cudnn.allow_tf32 = exactness != "float32"
-        yield
+        with bfloat16_passes(exactness == "bfloat16"):
+            yield
     finally:
         torch.set_float32_matmul_precision(products)
         torch.backends.cudnn.allow_tf32 = convolutions

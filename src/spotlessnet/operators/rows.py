@@ -10,17 +10,23 @@ from torch import Tensor
 from torch.func import vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from spotlessnet.core.passes import are_halved
+
 
 @contextmanager
 def attention_spelled_out() -> Iterator[None]:
     """Attention by its formula: the fused one knows neither forward mode nor `vmap`."""
     fused = torch.backends.mha.get_fastpath_enabled()
+    halved = torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed()
     try:
         torch.backends.mha.set_fastpath_enabled(False)
+        # Else half of it is float32, which transforms under autocast cannot follow (on CPUs too, whatever the name).
+        torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(halved or are_halved())
         with sdpa_kernel(SDPBackend.MATH):
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fused)
+        torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(halved)
 
 
 def by_row(function: Callable[..., Tensor], *inputs: Any) -> Float[Tensor, "n ..."]:

@@ -30,6 +30,7 @@ def sum_over(
     sample_weights: Float[Tensor, " N"] | None = None,
     batch_size: int = 256,
     vectors: int = 0,
+    taped: bool = False,
     label: str = "summing",
     zero: Float[Tensor, "*d"] | None = None,
 ) -> Float[Tensor, "*d"]:
@@ -39,7 +40,7 @@ def sum_over(
 
     - `piece`: gets a batch on the network's device and its sample weights `[n]`.
     - `sample_weights`: how often each row counts; rows with weight zero are never read.
-    - `vectors`: as for `stream`.
+    - `vectors`, `taped`: as for `stream`.
     - `zero`: what the sum over no row at all is; also tells an idle process the shape.
     """
     weights = torch.ones(len(data)) if sample_weights is None else sample_weights.detach().cpu()
@@ -47,7 +48,13 @@ def sum_over(
     parts = (
         piece(one, weights[where].to(trained.device))
         for one, where in stream(
-            trained, data, counted(data, sample_weights), batch_size=batch_size, vectors=vectors, label=label
+            trained,
+            data,
+            counted(data, sample_weights),
+            batch_size=batch_size,
+            vectors=vectors,
+            taped=taped,
+            label=label,
         )
     )
     return total_of(trained, parts, zero).to(trained.dtype)
@@ -60,6 +67,7 @@ def stream(
     *,
     batch_size: int = 256,
     vectors: int = 0,
+    taped: bool = False,
     label: str = "reading",
 ) -> Iterator[tuple[Batch, Int64[Tensor, " m"]]]:
     """Batches of the rows at these positions that fall to this process, each with its positions.
@@ -68,12 +76,13 @@ def stream(
 
     - `batch_size`: rows that are read at once, and passed at once where the memory budget holds them.
     - `vectors`: of all weights that will go through the network together with a batch.
+    - `taped`: the way back is by autograd's tape.
     """
     check_positive("batch_size", batch_size)
     mine = my_share(positions)
     batches = zip(trained.batches(data.select(mine), batch_size), mine.split(batch_size), strict=False)
     for one, where in track(batches, label, total=-(-len(mine) // batch_size)):
-        for part, place in in_parts(trained, one, vectors):
+        for part, place in in_parts(trained, one, vectors, taped=taped):
             yield part, where[place]
 
 

@@ -17,6 +17,8 @@ class Tuning(Scrub):
 
     - `epochs`: passes over the data; never stops early.
     - `lr`, `momentum`, `batch_size`: as in training unless given; 0.01, 0.9 and 128 where the recipe is not known.
+      Where Adam or AdamW trained with a rate that fell, `lr` is a tenth of the highest: their steps are as long as the
+      rate, however small the gradient, and undo what the end of training had settled.
     - `seed`: of the order of the rows.
     """
 
@@ -59,7 +61,7 @@ class Tuning(Scrub):
         known = trained.recipe or Recipe()
         return known.but(
             epochs=self.epochs,
-            lr=known.lr if self.lr is None else self.lr,
+            lr=self._rate(known) if self.lr is None else self.lr,
             momentum=known.momentum if self.momentum is None else self.momentum,
             batch_size=known.batch_size if self.batch_size is None else self.batch_size,
             # A decay that is no penalty (AdamW's) is known to the recipe alone.
@@ -71,3 +73,8 @@ class Tuning(Scrub):
             # Only weights come back from a scrub, so statistics that moved would be lost.
             freeze_statistics=True,
         )
+
+    @staticmethod
+    def _rate(known: Recipe) -> float:
+        settled = known.optimizer in ("adam", "adamw") and known.schedule != "constant"
+        return known.lr / 10 if settled else known.lr

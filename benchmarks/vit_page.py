@@ -1,0 +1,92 @@
+"""The rows of `benchmarks/vit.py` as tables of `docs/which_method_when.md`, with what follows from them in words.
+
+python benchmarks/vit_page.py
+"""
+
+import itertools
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+# Started as a script, its own folder comes first, not the one that holds it.
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from benchmarks.common import Place
+from benchmarks.vit import EPOCH, EXACT, MONTE_CARLO, PRODUCT, STATISTICS, STEP
+
+ROOT = Path(__file__).parents[1]
+KEPT, PAGE = ROOT / "results" / "vit.jsonl", ROOT / "docs" / "which_method_when.md"
+PLACES = {
+    "bfloat16": Place("<!-- ViT, bfloat16: written by benchmarks/vit.py -->", "<!-- end of ViT, bfloat16 -->"),
+    "tf32": Place("<!-- ViT: written by benchmarks/vit.py -->", "<!-- end of ViT -->"),
+}
+
+
+def table(found: list[dict[str, Any]], exactness: str) -> str:
+    """What was measured, by itself and within the limit; a dash where nothing was, a sign where it is extrapolated."""
+    lines = [
+        "| part | images | seconds | epochs | peak | within 8 GiB: seconds | epochs | peak |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    rows = [row for row in found if row["exactness"] == exactness and "epochs" in row]
+    known = {(row["what"], row["rows"], row["memory_limit_gib"]): row for row in rows}
+    every = (PRODUCT, MONTE_CARLO, EXACT, STEP, STATISTICS)
+    for count, what in itertools.product(sorted({key[1] for key in known}), every):
+        pair = [known.get((what, count, limit)) for limit in (None, 8.0)]
+        if any(pair):
+            lines.append(f"| {_name(pair)} | {count:,} | {' | '.join(map(_cells, pair))} |")
+    return "\n".join(lines)
+
+
+def summary(found: list[dict[str, Any]], exactness: str) -> str:
+    """The table, and what follows from its rows in words."""
+    done = {
+        (row["what"], row["rows"], row["memory_limit_gib"]): row
+        for row in found
+        if row["exactness"] == exactness and "seconds" in row
+    }
+    epochs = [f"{row['seconds']:.2f} s for {key[1]:,}" for key, row in sorted(done.items(), key=str) if key[0] == EPOCH]
+    products = [
+        f"{row['epochs']:.2f} for {key[1]:,} images{'' if key[2] is None else f' within {key[2]:.0f} GiB'}"
+        for key, row in sorted(done.items(), key=str)
+        if key[0] == PRODUCT
+    ]
+    slower = [
+        row["seconds"] / done[what, rows, None]["seconds"]
+        for (what, rows, limit), row in done.items()
+        if limit and (what, rows, None) in done
+    ]
+    peaks = [max(row["peak_gib"] for key, row in done.items() if bool(key[2]) == tight) for tight in (False, True)]
+    said = (
+        f"An epoch, a pass there and back in batches of 64, takes {', '.join(epochs)}. A product takes "
+        f"{', '.join(products)} epochs. Peaks are at most {peaks[0]:.1f} GiB, and {peaks[1]:.1f} GiB where 8 were "
+        f"asked for, which made parts {min(slower):.1f} to {max(slower):.1f} times slower."
+    )
+    return f"{table(found, exactness)}\n\n{said}"
+
+
+def _name(pair: list[dict[str, Any] | None]) -> str:
+    row = next(row for row in pair if row is not None)
+    if row["what"] == STEP:
+        return f"{STEP}, {row['iterations']} products"
+    return f"{STATISTICS}, rank {row['rank']}, {row['sample']} images" if row["what"] == STATISTICS else row["what"]
+
+
+def _cells(row: dict[str, Any] | None) -> str:
+    if row is None:
+        return "– | – | –"
+    if "seconds" in row:
+        return f"{row['seconds']:.1f} | {row['epochs']:.1f} | {row['peak_gib']:.1f} GiB"
+    share = f"({row['images_measured']:,} images measured)"
+    return f"≈ {row['seconds_extrapolated']:.0f} {share} | ≈ {row['epochs']:.1f} | {row['peak_gib']:.1f} GiB"
+
+
+def main() -> None:
+    """Write both tables."""
+    found = [json.loads(line) for line in KEPT.read_text(encoding="utf-8").splitlines()]
+    for exactness, place in PLACES.items():
+        place.write(PAGE, summary(found, exactness))
+
+
+if __name__ == "__main__":
+    main()
