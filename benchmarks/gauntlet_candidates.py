@@ -6,6 +6,7 @@ Every audit has networks of its own; those of several audits are trained as one 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -32,6 +33,10 @@ CHEATS = ("margins matched", "logits matched", "garbage answers", "gradient asce
           "head replaced", "hiding")  # fmt: skip
 UNSEEN = ("low-bit storage",)
 """What no look at answers can see: the rows are written into the last bits of retrained weights."""
+
+CORE = ("retrained", "original", "one row kept", "a tenth kept", *HONEST, "logits matched", "margins matched")
+WRAPPER = "within-budget"
+"""A method that stands around another one, and has no settings of its own."""
 
 CANDIDATES = ("retrained", "original", *HONEST, *KEPT, *CHEATS, *UNSEEN)
 
@@ -156,7 +161,7 @@ class Audits:
         seeds = {name: self.seeds(group, count) for name, (group, count, _) in plan.items()}
         starts = [self.starts(some, 0.5 if name == "another init" else 1.0) for name, some in seeds.items()]
         keep = [keep.expand(len(seeds[name]), -1) for name, (_, _, keep) in plan.items()]
-        weights = self.fit(sum(seeds.values(), []), torch.cat(keep), torch.cat(starts))
+        weights = self.fit([*chain(*seeds.values())], torch.cat(keep), torch.cat(starts))
         parts = weights.split([len(some) for some in seeds.values()])
         return {name: part.unflatten(0, (A, -1)) for name, part in zip(plan, parts, strict=True)}
 
@@ -184,6 +189,12 @@ class Audits:
         if "/class-" in self.setting.name:
             yield "hiding", lambda: self.scrubbed("hiding")
         yield "low-bit storage", self.with_stored_rows
+
+    def methods(self) -> Iterator[tuple[str, Callable[[], Tensor]]]:
+        """What every method of the package makes of the originals."""
+        for name in METHODS.names():
+            if name != WRAPPER:
+                yield name, lambda name=name: self.scrubbed(name)  # type: ignore[misc]  # bound at once
 
     def honest(self, group: int, name: str) -> Tensor:
         """Retrained by somebody with other habits."""

@@ -9,7 +9,6 @@ from scipy import stats
 from torch import float64, nn
 
 from spotlessnet.auditing import asking as module
-from spotlessnet.auditing.evidence import Evidence
 from spotlessnet.auditing.exchanging import Channel, standing_out
 from spotlessnet.core.data import Data
 from spotlessnet.core.recipe import Recipe

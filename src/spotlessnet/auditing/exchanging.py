@@ -308,7 +308,7 @@ def match_of(references: Sequence[Channel]) -> Match | None:
 
 
 def beyond_controls(channels: Sequence[Channel], match: Match | None) -> list[Float64[Tensor, "S T C"]]:
-    """Answers to the forgotten rows less those to controls that retrained networks answer alike, where there are any."""
+    """Answers to the forgotten rows less those to controls that retrained networks answer alike, if there are any."""
     return [one.rows if match is None else one.rows - match.beside(one.controls) for one in channels]
 
 

@@ -8,7 +8,16 @@ import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
-from spotlessnet.auditing.exchanging import Channel, Match, beyond_controls, match_of
+from spotlessnet.auditing.evidence import Evidence, channels_of, joined
+from spotlessnet.auditing.exchanging import (
+    Channel,
+    Comparison,
+    Match,
+    alike,
+    beyond_controls,
+    exchangeable,
+    match_of,
+)
 from spotlessnet.auditing.verdict import CouldHide
 
 SINGLE = 24
@@ -17,6 +26,12 @@ SINGLE = 24
 TRIES = {0.1: 3, 0.25: 3, 0.5: 6}
 """Shares of the rows that are planted together, and how often each."""
 
+
+PLANTED = 199
+"""Shuffles where a row is planted to see whether it would be noticed: many are tried."""
+
+SURELY_NETWORKS, SURELY_ROWS = 0.01, 0.05
+"""p-values that planted rows must reach, for chance would have moved them as well, perhaps the other way."""
 
 SURELY = 2.0
 """Standard errors that are taken from what the original seems to know of a row: it may be chance."""
@@ -83,6 +98,28 @@ def plant(
     return answers + share * move.surely(int(rows.sum())) * rows.unsqueeze(1)
 
 
+def unnoticed(original: Evidence, candidate: Evidence, references: Sequence[Evidence], *, seed: int = 0) -> CouldHide:
+    """Plant rows in candidates, as the original knows them, and see what would not have been noticed."""
+    known, ours, *others = (channels_of(group) for group in (original, candidate, *references))
+    theirs, labels = joined(others), candidate.labels
+    match = match_of(theirs)
+    plain, moves = as_if_retrained(ours, theirs, match), Move.of(known, theirs, match)
+    beside = Comparison(ours, theirs, labels, permutations=PLANTED, seed=seed, match=match) if match else None
+    together = 0.0 if match is None else alike(theirs[0], labels, match)
+
+    def notices(rows: Bool[Tensor, " T"]) -> bool:
+        # What the original knows of a row it has from rows like it, too: a few that stayed would know less.
+        here, all_rows = (1 + (count - 1) * together for count in (int(rows.sum()), len(rows)))
+        planted = [plant(one, move, rows, here / all_rows) for one, move in zip(plain, moves, strict=True)]
+        if beside is None:
+            margins = (group[..., 0] for group in (planted[0], theirs[0].rows))
+            return exchangeable(*margins, permutations=PLANTED, seed=seed) <= SURELY_NETWORKS
+        found = beside.found(planted)
+        return found.p_networks <= SURELY_NETWORKS and found.p_rows <= SURELY_ROWS
+
+    return could_hide(notices, candidate.margins.shape[1])
+
+
 def could_hide(notices: Callable[[Bool[Tensor, " T"]], bool], count: int) -> CouldHide:
     """Plant some of `count` forgotten rows, one at a time and many together, and see whether that is noticed.
 
@@ -98,7 +135,9 @@ def could_hide(notices: Callable[[Bool[Tensor, " T"]], bool], count: int) -> Cou
     some = torch.randperm(count, generator=generator)[:SINGLE]
     single = sum(hides(row.unsqueeze(0)) for row in some)
     hidden = {
-        part: sum(hides(torch.randperm(count, generator=generator)[: max(1, round(part * count))]) for _ in range(tries))
+        part: sum(
+            hides(torch.randperm(count, generator=generator)[: max(1, round(part * count))]) for _ in range(tries)
+        )
         for part, tries in TRIES.items()
     }
     share = max((part for part, times in hidden.items() if times), default=0.0)
