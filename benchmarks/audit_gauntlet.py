@@ -48,7 +48,7 @@ CONFIRMING = (
     "banking/perceptron/person-12", "blobs/deep/person-12", "cifar/deep/person-12",
 )  # fmt: skip
 METHODS_ON = ("mnist/perceptron/wrong-60", "banking/perceptron/wrong-12", "banking/deep/class-3")
-METHODS_OF = 10
+METHODS_OF = 5
 """Audits of each of the package's methods, which look at one network after the other."""
 
 ENOUGH = 100
