@@ -45,12 +45,11 @@ Rows = Sequence[Row]
 def take_over(runs: Sequence[Path]) -> None:
     """The rows of one or several runs, without what is the same in all of them."""
     found = [json.loads(line) for run in runs for line in run.read_text(encoding="utf-8").splitlines()]
-    fields = ("setting", "used_for", "audit", "candidate", "method", "outcome", "file", "could_hide", "forgotten_rows",
-              "power", "p")  # fmt: skip
+    fields = ("setting", "used_for", "audit", "candidate", "method", "outcome", "file", "could_hide", "power")
     # Where rows were written to is of no use elsewhere.
     commands = sorted({re.sub(r"--out \S+", "--out FILE", row["command"]) for row in found})
     rows: list[Row] = [{"about": {"commands": commands, "machine": found[0]["machine"], "seeds": SEEDS}}]
-    rows += [{name: row[name] for name in fields if name in row} for row in found]
+    rows += [{name: row[name] for name in fields if row.get(name) is not None} for row in found]
     ROWS.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 

@@ -76,6 +76,17 @@ def test_p_values_of_rows_are_not_too_small_where_only_the_training_differs(rows
         assert stats.binomtest(sum(p <= level for p in found), 120, level, alternative="greater").pvalue > 0.01
 
 
+def test_a_row_that_everyone_is_unsure_of_does_not_stand_out_for_that():
+    found = []
+    for seed in range(60):
+        ours, theirs = null(seed, 12, 0.0)
+        g = torch.Generator().manual_seed(10**6 + seed)
+        for one in (ours, theirs):
+            one.rows[:, 0] += 2 * torch.randn(one.rows[:, 0].shape, generator=g, dtype=float64)
+        found.append(standing_out([ours], [theirs], torch.arange(12) % 3, permutations=199, seed=seed).p_rows)
+    assert sum(p <= 0.05 for p in found) <= 8  # three are expected
+
+
 def test_the_tail_goes_on_beyond_the_controls():
     g = torch.Generator().manual_seed(0)
     fields = torch.empty(200, 256, dtype=float64).exponential_(generator=g)
