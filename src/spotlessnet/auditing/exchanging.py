@@ -250,7 +250,8 @@ def _row_p_values(
 ) -> list[float]:
     """Do rows go further astray than controls: of the label and of all labels, in the mean over rows and at most."""
     rows = ((beyond[:S].mean(dim=0) - beyond[S:].mean(dim=0)).square() / ground.variance).sqrt()
-    place, T = torch.arange(len(labels)), len(labels)
+    T = len(labels)
+    place = torch.arange(T)
     # Means of rows that move together vary more than those of controls from everywhere, and those were drawn once, too.
     spread = _clumping(beyond, labels, S) * math.sqrt(1 + T / ground.controls)
     found = []

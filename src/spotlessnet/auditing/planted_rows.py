@@ -101,9 +101,11 @@ def plant(
 def unnoticed(original: Evidence, candidate: Evidence, references: Sequence[Evidence], *, seed: int = 0) -> CouldHide:
     """Plant rows in candidates, as the original knows them, and see what would not have been noticed."""
     known, ours, *others = (channels_of(group) for group in (original, candidate, *references))
-    theirs, labels = joined(others), candidate.labels
+    theirs = joined(others)
+    labels = candidate.labels
     match = match_of(theirs)
-    plain, moves = as_if_retrained(ours, theirs, match), Move.of(known, theirs, match)
+    plain = as_if_retrained(ours, theirs, match)
+    moves = Move.of(known, theirs, match)
     beside = Comparison(ours, theirs, labels, permutations=PLANTED, seed=seed, match=match) if match else None
     together = 0.0 if match is None else alike(theirs[0], labels, match)
 
