@@ -45,11 +45,11 @@ Rows = Sequence[Row]
 def take_over(runs: Sequence[Path]) -> None:
     """The rows of one or several runs, without what is the same in all of them."""
     found = [json.loads(line) for run in runs for line in run.read_text(encoding="utf-8").splitlines()]
-    fields = ("setting", "used_for", "audit", "candidate", "method", "outcome", "file", "could_hide", "forgotten_rows")
+    fields = ("setting", "used_for", "audit", "candidate", "method", "outcome", "file", "could_hide", "power")
     # Where rows were written to is of no use elsewhere.
     commands = sorted({re.sub(r"--out \S+", "--out FILE", row["command"]) for row in found})
     rows: list[Row] = [{"about": {"commands": commands, "machine": found[0]["machine"], "seeds": SEEDS}}]
-    rows += [{name: row[name] for name in fields if name in row} for row in found]
+    rows += [{name: row[name] for name in fields if row.get(name) is not None} for row in found]
     ROWS.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
@@ -84,8 +84,9 @@ def by_candidate(rows: Rows) -> str:
             continue
         word, aim, sign = AIMS.get(name, ("forgotten", None, -1))
         wanted = "–" if aim is None else f"{'≥' if sign > 0 else '≤'} {100 * aim:.0f} %"
-        passes = Counter(row.get("file") for row in here)["same"]
-        lines.append(f"| {name} | {_slashed(here)} | {word} {_rate(here, word)} | {wanted} | {passes} of {len(here)} |")
+        files = [row["file"] for row in here if row.get("file")]
+        passes = f"{files.count('same')} of {len(files)}"
+        lines.append(f"| {name} | {_slashed(here)} | {word} {_rate(here, word)} | {wanted} | {passes} |")
     return "\n".join(lines)
 
 
@@ -116,23 +117,28 @@ def summary(rows: Rows) -> str:
     sets, kinds = ({name.split("/")[i] for name in settings} for i in (0, 1))
     # Persons leave fewer traces, and their aim is another one: they are told apart.
     persons = [row for row in judged if "/person-" in row["setting"]]
-    others = [row for row in judged if row not in persons]
+    others = [row for row in judged if "/person-" not in row["setting"]]
+    twice = [row for row in judged if "/twice-" in row["setting"]]
+    once = [row for row in judged if "/twice-" not in row["setting"]]
+    silent = [row for row in _of(judged, ("retrained",)) if row["power"] != "not forgotten"]
     wrong, of = claims(judged)
     told = [
         f"retrained networks were *forgotten* in {_told(others, ('retrained',), 'forgotten')}, of one person's twelve "
-        f"similar examples in {_told(persons, ('retrained',), 'forgotten')}",
-        f"unchanged ones *not forgotten* in {_told(judged, ('original',), 'not forgotten')}",
+        f"similar examples in {_told(persons, ('retrained',), 'forgotten')} ({len(silent)} of the others were told "
+        "that the original itself left too little trace for any verdict)",
+        f"unchanged ones *not forgotten* in {_told(once, ('original',), 'not forgotten')}, and where copies of the "
+        f"examples stay in the retained data in {_told(twice, ('original',), 'not forgotten')}",
         f"honest networks trained in five other ways accused in {_told(judged, HONEST, 'not forgotten')} (and "
         f"*forgotten* in {_told(judged, HONEST, 'forgotten')})",
         f"networks made to look as if they had forgotten passed in {_told(judged, CHEATS, 'forgotten')}, the worst of "
-        f"the ways, {_worst(judged)}",
+        f"the ways, {_worst(judged)} (of persons' examples in {_told(persons, (_worst_name(judged),), 'forgotten')})",
         f"a kept example or tenth passed in {_told(judged, KEPT[:2], 'forgotten')}, beside a statement that none could "
         f"have in {wrong} of {of} ({_limits(wrong, of)})",
     ]
     audits = Counter((row["setting"], row["candidate"]) for row in judged).values()
     conditions = (
         f"{', '.join(sorted(sets))}; {', '.join(sorted(kinds))}; up to 400 examples, {SEEDS} seeds, {min(audits)} to "
-        f"{max(audits)} audits of a network in a setting, none of which share networks"
+        f"{max(audits)} audits of a network in a setting, none of which share networks, all of the same examples"
     )
     return (
         f"In {len(settings)} settings on {len(sets)} data sets that were not used for choosing the test ({conditions}) "
@@ -140,12 +146,16 @@ def summary(rows: Rows) -> str:
     )
 
 
-def _worst(rows: Rows) -> str:
+def _worst_name(rows: Rows) -> str:
     def passed(name: str) -> float:
         here = _of(rows, (name,))
         return sum(row["outcome"] == "forgotten" for row in here) / max(1, len(here))
 
-    name = max(CHEATS, key=passed)
+    return max(CHEATS, key=passed)
+
+
+def _worst(rows: Rows) -> str:
+    name = _worst_name(rows)
     return f"*{name}*, in {_told(rows, (name,), 'forgotten')}"
 
 

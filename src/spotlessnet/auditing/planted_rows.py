@@ -1,19 +1,125 @@
 """What could have hidden: rows that are planted as the original knows them; does the audit notice?"""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
+from spotlessnet.auditing.evidence import Evidence, channels_of, joined
+from spotlessnet.auditing.exchanging import (
+    Channel,
+    Comparison,
+    Match,
+    alike,
+    beyond_controls,
+    exchangeable,
+    match_of,
+)
 from spotlessnet.auditing.verdict import CouldHide
 
 SINGLE = 24
 """Rows that are planted one at a time, each by itself: 0 of 24 unnoticed says that fewer than 12 % could be."""
 
-SHARES = (0.1, 0.25, 0.5)
-TRIES = 3
+TRIES = {0.1: 3, 0.25: 3, 0.5: 6}
 """Shares of the rows that are planted together, and how often each."""
+
+
+PLANTED = 199
+"""Shuffles where a row is planted to see whether it would be noticed: many are tried."""
+
+SURELY_NETWORKS, SURELY_ROWS = 0.01, 0.05
+"""p-values that planted rows must reach, for chance would have moved them as well, perhaps the other way."""
+
+SURELY = 2.0
+"""Standard errors that are taken from what the original seems to know of a row: it may be chance."""
+
+
+@dataclass(frozen=True, eq=False)
+class Move:
+    """How far the original's answers to each row lie beyond those of networks that never saw it, with standard errors.
+
+    Beyond controls, for what training with the rows did to all others a single one would not have done.
+    """
+
+    gap: Float64[Tensor, "T C"]
+    error: Float64[Tensor, "T C"]
+
+    @staticmethod
+    def of(known: Sequence[Channel], unknown: Sequence[Channel], match: Match | None) -> "list[Move]":
+        """In every way of asking."""
+        found = []
+        for with_rows, without in zip(*(beyond_controls(group, match) for group in (known, unknown)), strict=True):
+            error = with_rows.var(dim=0) / len(with_rows) + without.var(dim=0) / len(without)
+            found.append(Move(with_rows.mean(dim=0) - without.mean(dim=0), error.sqrt()))
+        return found
+
+    def surely(self, count: int = 1) -> Float64[Tensor, "T C"]:
+        """Less what chance does, to the mean of `count` rows.
+
+        Planted as it was measured, a row that left no trace would carry the chance of two groups instead of one, and
+        be noticed for that.
+        """
+        return self.gap.sign() * (self.gap.abs() - SURELY / math.sqrt(count) * self.error).clamp(min=0)
+
+
+def telling(
+    known: Sequence[Channel], unknown: Sequence[Channel], labels: Int64[Tensor, " T"]
+) -> Float64[Tensor, " T"] | None:
+    """Weights of the rows by which memory shows best: what the original surely knows of each, in variances.
+
+    So rows that everyone answers alike do not blur the others. Nothing where no row surely left a trace.
+    """
+    place = torch.arange(len(labels))
+    match = match_of(unknown)
+    variance = beyond_controls(unknown[:1], match)[0].var(dim=0)[place, labels]
+    weights = Move.of(known[:1], unknown[:1], match)[0].surely()[place, labels].clamp(min=0)
+    weights = weights / (variance + variance.mean()).clamp(min=1e-12)
+    return weights / weights.sum() if float(weights.sum()) > 0 else None
+
+
+def as_if_retrained(
+    ours: Sequence[Channel], references: Sequence[Channel], match: Match | None
+) -> list[Float64[Tensor, "S T C"]]:
+    """The candidates' answers, moved in the mean to where retrained networks' lie beyond controls.
+
+    What candidates know already, or chance did to them, must not help a planted row to be noticed.
+    """
+    beyond = [beyond_controls(group, match) for group in (ours, references)]
+    return [one.rows + (b.mean(dim=0) - a.mean(dim=0)) for one, a, b in zip(ours, *beyond, strict=True)]
+
+
+def plant(
+    answers: Float64[Tensor, "S T C"], move: Move, rows: Bool[Tensor, " T"], share: float = 1.0
+) -> Float64[Tensor, "S T C"]:
+    """What networks would answer if they knew some rows, by a share of what the original does; spread as they are."""
+    return answers + share * move.surely(int(rows.sum())) * rows.unsqueeze(1)
+
+
+def unnoticed(original: Evidence, candidate: Evidence, references: Sequence[Evidence], *, seed: int = 0) -> CouldHide:
+    """Plant rows in candidates, as the original knows them, and see what would not have been noticed."""
+    known, ours, *others = (channels_of(group) for group in (original, candidate, *references))
+    theirs = joined(others)
+    labels = candidate.labels
+    match = match_of(theirs)
+    plain = as_if_retrained(ours, theirs, match)
+    moves = Move.of(known, theirs, match)
+    beside = Comparison(ours, theirs, labels, permutations=PLANTED, seed=seed, match=match) if match else None
+    together = 0.0 if match is None else alike(theirs[0], labels, match)
+
+    def notices(rows: Bool[Tensor, " T"]) -> bool:
+        # What the original knows of a row it has from rows like it, too: a few that stayed would know less.
+        here, all_rows = (1 + (count - 1) * together for count in (int(rows.sum()), len(rows)))
+        planted = [plant(one, move, rows, here / all_rows) for one, move in zip(plain, moves, strict=True)]
+        if beside is None:
+            margins = (group[..., 0] for group in (planted[0], theirs[0].rows))
+            return exchangeable(*margins, permutations=PLANTED, seed=seed) <= SURELY_NETWORKS
+        found = beside.found(planted)
+        return found.p_networks <= SURELY_NETWORKS and found.p_rows <= SURELY_ROWS
+
+    return could_hide(notices, candidate.margins.shape[1])
 
 
 def could_hide(notices: Callable[[Bool[Tensor, " T"]], bool], count: int) -> CouldHide:
@@ -30,9 +136,11 @@ def could_hide(notices: Callable[[Bool[Tensor, " T"]], bool], count: int) -> Cou
 
     some = torch.randperm(count, generator=generator)[:SINGLE]
     single = sum(hides(row.unsqueeze(0)) for row in some)
-    share = 0.0
-    for part in SHARES:
-        many = max(1, round(part * count))
-        if any(hides(torch.randperm(count, generator=generator)[:many]) for _ in range(TRIES)):
-            share = part
-    return CouldHide(single, len(some), share, count)
+    hidden = {
+        part: sum(
+            hides(torch.randperm(count, generator=generator)[: max(1, round(part * count))]) for _ in range(tries)
+        )
+        for part, tries in TRIES.items()
+    }
+    share = max((part for part, times in hidden.items() if times), default=0.0)
+    return CouldHide(single, len(some), share, count, hidden[0.5] / TRIES[0.5])
