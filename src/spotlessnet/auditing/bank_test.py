@@ -9,10 +9,19 @@ from scipy import stats
 from torch import Tensor
 
 from spotlessnet.auditing.beside import Beside
-from spotlessnet.auditing.betting import knowing_scores, wealth
+from spotlessnet.auditing.betting import wealth_over_ways
 from spotlessnet.auditing.equivalence import EquivalenceTest
-from spotlessnet.auditing.evidence import Evidence
-from spotlessnet.auditing.verdict import RETAIN_ERROR, TEST_ERROR, Check, Checks, Outcome, State, Verdict
+from spotlessnet.auditing.evidence import Evidence, joined
+from spotlessnet.auditing.verdict import (
+    FILE,
+    RETAIN_ERROR,
+    TEST_ERROR,
+    Check,
+    Checks,
+    Outcome,
+    State,
+    Verdict,
+)
 from spotlessnet.auditing.wording import HALF_COULD_HIDE, NO_TRACE, NOT_BEYOND_CONTROLS, fails_itself, why
 from spotlessnet.core.errors import DataError, NeedError, check_positive
 from spotlessnet.core.intervals import Interval
@@ -79,15 +88,12 @@ class BankTest(EquivalenceTest):
         delivered: Evidence | None,
         extra: Sequence[Check],
     ) -> Verdict:
-        known, beside = (
-            self._in_turn(group, references) if self.looks > 1 else self._beside(group, [references])
-            for group in (original, candidate)
-        )
+        known, beside = (self._beside(group, [references]) for group in (original, candidate))
         beside = self._unless_small(beside, known, candidate)
         if beside.found is None or known.found is None:
             raise NeedError(NEEDS_CONTROLS)
         share = self._share_beside_controls(beside, known)
-        files = [] if delivered is None else [self.judge_file(original, delivered, [references])]
+        files = [] if delivered is None else [self._file(delivered, references, known)]
         guards = [
             self._guard(name, *(getattr(group, of) for group in (candidate, references, original)))
             for name, of in ((TEST_ERROR, "test_error"), (RETAIN_ERROR, "retain_error"))
@@ -115,19 +121,26 @@ class BankTest(EquivalenceTest):
         seeds, many = len(candidate), len(references)
         return Verdict(outcome, reason, resolution, seeds, oracle, power, checks, hidden, references=many)
 
-    def _in_turn(self, candidate: Evidence, references: Evidence) -> Beside:
-        """As `_beside`, with networks told apart by the most that anyone betting on it has ever held."""
-        found = self._beside(candidate, [references])
-        if found.found is None:
+    def _beside(self, candidate: Evidence, references: Sequence[Evidence]) -> Beside:
+        """In sequence, networks are told apart by the most that anyone betting on it has ever held.
+
+        A single network gives too little to bet on: it must be the furthest of all, and its rows must stand out.
+        """
+        found = super()._beside(candidate, references)
+        ours, theirs = candidate.channels, [one for group in references if (one := group.channels) is not None]
+        if self.looks == 1 or len(candidate) == 1 or ours is None or found.found is None:
             return found
-        most = max(wealth(*knowing_scores([candidate, references])))
-        p_networks = min(1.0, 1 / most)
-        differs = p_networks <= self.networks_alarm
-        p_rows = found.found.p_rows
+        p_networks = min(1.0, 1 / max(wealth_over_ways(ours, joined(theirs), candidate.labels)))
+        differs, p_rows = p_networks <= self.networks_alarm, found.found.p_rows
         state: State = "same"
         if differs and p_rows <= self.rows_doubt:
             state = "different" if p_rows <= self.rows_alarm else "unclear"
         return Beside(replace(found.found, p_networks=p_networks), max(p_networks, p_rows), differs, state)
+
+    def _file(self, delivered: Evidence, references: Evidence, known: Beside) -> Check:
+        """The very network that is taken away; `known` is what was found of the originals."""
+        beside = self._unless_small(self._beside(delivered, [references]), known, delivered)
+        return replace(beside.check(), name=FILE)
 
     def _oracle(self, references: Evidence) -> Outcome:
         """Whether references stand out beside each other: more than half of them must not."""
