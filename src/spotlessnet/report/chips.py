@@ -8,6 +8,7 @@ from spotlessnet.auditing.verdict import (
     ATTACK,
     FILE,
     FORGET_ERROR,
+    FOUND,
     RETAIN_ERROR,
     ROWS,
     SHARE,
@@ -56,6 +57,7 @@ MEANING = {
     RETAIN_ERROR: "How often the answers on retained examples are wrong: unlearning must not break the network.",
     TEST_ERROR: "How often the answers on new examples are wrong: unlearning must not break the network.",
     ATTACK: "How well an attacker tells forgotten examples from examples that were never seen; 0.5 is guessing.",
+    **dict.fromkeys(FOUND.values(), "How many forgotten examples an attacker names with so few false alarms."),
 }
 """What each check looks at, in one sentence."""
 
