@@ -4,17 +4,19 @@
     python benchmarks/audit_gauntlet.py --data gauntlet.npz --workers 14 --stop 520 --out rows.jsonl
 
 One row for each audit, written when it is finished, so that a run may be stopped at any time. An audit has eight seeds
-and networks of its own, trained with `fit_many`; it is judged with the package's own code, from `Evidence.of` on.
+and networks of its own, trained with `fit_many` together with those of a few other audits; it is judged with the package's own code, from `Evidence.of` on.
 Settings in `CHOOSING` served to choose the test, its ways of asking and its levels; those in `CONFIRMING` did not, and
 share no data set with them. One thread a worker; without `--data`, scikit-learn and files beside the project are read.
 """
 
 import json
+import math
 import multiprocessing
 import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty
 from typing import Any
@@ -23,18 +25,20 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.common import Flags, command, machine
-from benchmarks.gauntlet_candidates import SEEDS, Audit, Setting
+from benchmarks.gauntlet_candidates import SEEDS, Audits, Setting
 from benchmarks.gauntlet_data import is_here, pack
 
-from spotlessnet.auditing.equivalence import EquivalenceTest
+from spotlessnet.auditing.equivalence import EquivalenceTest, Gates
 from spotlessnet.auditing.evidence import Evidence
+from spotlessnet.auditing.verdict import ROWS
 from spotlessnet.core.errors import SpotlessError
 from spotlessnet.core.scrub import METHODS
 
 CHOOSING = (
-    "digits/perceptron/wrong-12", "table/deep/wrong-60", "digits/perceptron/person-12", "wine/perceptron/wrong-5",
-    "digits/cnn/class-0", "table/attention/wrong-12", "digits/deep/some-60", "table/perceptron/wrong-200",
-    "digits/attention/wrong-1", "digits/perceptron/twice-12",
+    "digits/perceptron/person-12", "table/deep/wrong-60", "digits/deep/some-60", "wine/perceptron/wrong-5",
+    "table/attention/wrong-12", "digits/cnn/class-0", "table/perceptron/wrong-200", "digits/perceptron/wrong-12",
+    "table/deep/person-12", "digits/cnn/person-12", "digits/perceptron/twice-12", "wine/deep/wrong-1",
+    "digits/attention/wrong-1", "wine/perceptron/some-12", "table/perceptron/class-2",
 )  # fmt: skip
 CONFIRMING = (
     "mnist/perceptron/wrong-60", "banking/perceptron/wrong-12", "blobs/deep/wrong-60", "faces/cnn/wrong-60",
@@ -43,8 +47,8 @@ CONFIRMING = (
     "banking/deep/class-3", "faces/deep/wrong-200", "cifar/perceptron/some-60", "mnist/perceptron/twice-12",
 )  # fmt: skip
 METHODS_ON = ("mnist/perceptron/wrong-60", "banking/perceptron/wrong-12", "banking/deep/class-3")
-METHODS_AFTER = 2
-"""So many audits of every setting, before the methods of the package have their turn once more."""
+METHODS_OF = 10
+"""Audits of each of the package's methods: they are not trained as one program."""
 
 WRAPPER = "within-budget"
 """It stands around another method, and has no settings of its own."""
@@ -53,65 +57,99 @@ ENOUGH = 100
 ENDING = 12.0
 """Seconds of `--stop` that are left to the imports before the clock starts, and to ending the workers."""
 
-Job = tuple[str, int, str]
-"""A setting, the number of the audit, and the method of the package that is audited; all other candidates if empty."""
+AT_ONCE = {"perceptron": 4, "deep": 4, "cnn": 2, "attention": 2}
+"""Audits whose networks are trained as one program; the larger the networks, the less is gained."""
+
+Job = tuple[str, tuple[int, ...], str]
+"""A setting, numbers of audits, and the method of the package that is audited; all other candidates if empty."""
 
 
 def rows_of(job: Job, packed: Path | None) -> Iterator[dict[str, Any]]:
-    """One row for each candidate of an audit."""
-    name, number, method = job
+    """One row for each audit of each candidate."""
+    name, numbers, method = job
     setting = Setting.of(name, packed)
-    audit = Audit(setting, number)
-    recipe = setting.trained.recipe
-
-    def look(weights: torch.Tensor) -> Evidence:
-        return Evidence.of(setting.networks(weights), setting.split, recipe)
-
-    began = time.perf_counter()
-    original, references = look(audit.original), look(audit.references)
-    retrained, held_out = (references.select(half) for half in torch.arange(2 * SEEDS).chunk(2))
-    test = EquivalenceTest(seed=number)
+    audits = Audits(setting, numbers)
+    judges = [Judge.of(setting, audits, i) for i in range(len(numbers))]
     used = "choosing" if name in CHOOSING else "confirming"
-    candidates = [(method, lambda: audit.scrubbed(method))] if method else audit.candidates()
+    candidates = [(method, lambda: audits.scrubbed(method))] if method else audits.candidates()
     for candidate, make in candidates:
-        row = {"setting": name, "used_for": used, "audit": number, "candidate": candidate, "seeds": SEEDS,
-               "method": bool(method)}  # fmt: skip
+        began = time.perf_counter()
+        about = {"setting": name, "used_for": used, "candidate": candidate, "method": bool(method),
+                 "forgotten_rows": len(setting.rows)}  # fmt: skip
         try:
-            group = look(make())
-            verdict = test(original, group, retrained, held_out)
-            file = test.judge_file(original, group.select(torch.tensor([0])), [retrained, held_out]).state
+            groups = make()
         except SpotlessError as error:  # a method that such a request does not suit, or that burst
-            yield {**row, "outcome": "refused", "reason": str(error)[:120], "seconds": _since(began)}
-            began = time.perf_counter()
+            yield from ({**about, "audit": n, "outcome": "refused", "reason": str(error)[:120]} for n in numbers)
             continue
-        hidden = verdict.could_hide
-        yield {
-            **row,
+        made = (time.perf_counter() - began) / len(numbers)
+        for number, judge, weights in zip(numbers, judges, groups, strict=True):
+            began = time.perf_counter()
+            try:
+                found = judge(weights)
+            except SpotlessError as error:
+                found = {"outcome": "refused", "reason": str(error)[:120]}
+            seconds = [round(made, 2), round(time.perf_counter() - began, 2)]
+            yield {**about, "audit": number, **found, "seconds": seconds}
+
+
+@dataclass(frozen=True, eq=False)
+class Judge:
+    """What one audit judges by."""
+
+    setting: Setting
+    test: EquivalenceTest
+    original: Evidence
+    references: list[Evidence]
+    gates: Gates
+
+    @staticmethod
+    def of(setting: Setting, audits: Audits, i: int) -> "Judge":
+        """Look at the networks that the audit itself trains."""
+        original, both = (_look(setting, audits.alike[name][i]) for name in ("audited originals", "references"))
+        references = [both.select(half) for half in torch.arange(2 * SEEDS).chunk(2)]
+        test = EquivalenceTest(seed=audits.numbers[i])
+        return Judge(setting, test, original, references, test.gates(original, *references))
+
+    def __call__(self, weights: torch.Tensor) -> dict[str, Any]:
+        """What is said of a candidate, and of its first network as a file."""
+        group = _look(self.setting, weights)
+        verdict = self.test(self.original, group, *self.references, gates=self.gates)
+        one = group.select(torch.tensor([0]))
+        file = self.test.judge_file(self.original, one, self.references, self.gates.known).state
+        hidden, known = verdict.could_hide, self.gates.known.found
+        return {
             "outcome": verdict.outcome,
-            "reason": verdict.reason[:120],
-            "checks": {check.name: check.state for check in verdict.checks},
-            "p": [check.note for check in verdict.checks if check.name == "margins row by row"],
+            "reason": verdict.reason[:60],
+            "oracle": verdict.oracle,
+            "power": verdict.power,
+            "checks": {check.name: [check.state, *(_short(v) for v in (check.value, check.low, check.high))]
+                       for check in verdict.checks},
+            "p": verdict.checks[ROWS].note,
+            "p_original": None if known is None else [_short(known.p_networks), _short(known.p_rows)],
             "file": file,
             "could_hide": None if hidden is None else vars(hidden),
-            "forgotten_rows": len(setting.rows),
-            "seconds": _since(began),
-        }
-        began = time.perf_counter()
+        }  # fmt: skip
 
 
-def _since(began: float) -> float:
-    return round(time.perf_counter() - began, 2)
+def _look(setting: Setting, weights: torch.Tensor) -> Evidence:
+    return Evidence.of(setting.networks(weights), setting.split, setting.trained.recipe)
 
 
-def jobs(settings: Sequence[str], methods: bool, first: int) -> Iterator[Job]:
+def _short(value: float) -> float | None:
+    return float(f"{value:.3g}") if math.isfinite(value) else None
+
+
+def jobs(settings: Sequence[str], methods: bool, first: int, count: int = ENOUGH) -> Iterator[Job]:
     """All settings in turn, again and again, so that a run that is stopped has looked at all of them alike."""
     known = [name for name in METHODS.names() if name != WRAPPER] if methods else []
-    for number in range(first, first + ENOUGH):
+    for r in range(count):
         for name in settings:
-            yield name, number, ""
-        if number % METHODS_AFTER == METHODS_AFTER - 1:
-            for name in METHODS_ON:
-                yield from ((name, number, method) for method in known if name in settings)
+            many = AT_ONCE[name.split("/")[1]]
+            numbers = tuple(range(first + r * many, min(first + count, first + (r + 1) * many)))
+            if numbers:
+                yield name, numbers, ""
+        for name in (one for one in METHODS_ON if one in settings and r < METHODS_OF):
+            yield from ((name, (first + r,), method) for method in known)
 
 
 def work(todo: Any, done: Any, packed: Path | None) -> None:
@@ -122,7 +160,7 @@ def work(todo: Any, done: Any, packed: Path | None) -> None:
             for row in rows_of(job, packed):
                 done.put(row)
         except Exception as error:  # one broken audit must not end the others: it is written down
-            done.put({"setting": job[0], "audit": job[1], "method": bool(job[2]), "candidate": job[2] or "all",
+            done.put({"setting": job[0], "audit": job[1][0], "method": bool(job[2]), "candidate": job[2] or "all",
                       "outcome": "broken", "reason": f"{type(error).__name__}: {error}"[:300]})  # fmt: skip
 
 

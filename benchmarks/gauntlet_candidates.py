@@ -1,9 +1,9 @@
 """Who comes before the audit of `audit_gauntlet.py`: a request, and honest networks, kept rows and cheats of one audit.
 
-Every audit trains networks of its own: no network serves two audits of a cell.
+Every audit has networks of its own; those of several audits are trained as one program, which is several times faster.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -110,52 +110,76 @@ def cohort(kind: str, x: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tenso
     return rows, labels, rows if name == "twice" else none
 
 
-class Audit:
-    """The networks of one audit, trained when they are asked for."""
+class Audits:
+    """The networks of several audits of one setting, all trained as one program; no network serves two audits."""
 
-    def __init__(self, setting: Setting, number: int) -> None:
-        self.setting, self.number = setting, number
-        self.g = torch.Generator().manual_seed(number)
+    def __init__(self, setting: Setting, numbers: Sequence[int]) -> None:
+        self.setting, self.numbers = setting, list(numbers)
         self.T = len(setting.rows)
 
-    def fit(self, group: int, count: int, keep: Tensor, recipe: Recipe | None = None, scale: float = 1.0) -> Tensor:
-        """Networks with seeds of their own; `keep` is of the training rows, then perhaps of the noisy copies."""
+    def seeds(self, group: int, count: int = SEEDS) -> list[int]:
+        """Of all audits in turn; no two groups share one."""
+        return [10**6 * (1 + number) + 100 * group + i for number in self.numbers for i in range(count)]
+
+    def generator(self, group: int, number: int) -> torch.Generator:
+        """For what else is drawn in one audit."""
+        return torch.Generator().manual_seed(1000 * number + group)
+
+    def starts(self, seeds: Sequence[int], scale: float = 1.0) -> Tensor:
+        """Weights before training."""
         s = self.setting
-        first = 10**6 * (1 + self.number) + 100 * group
-        seeds = list(range(first, first + count))
-        starts = torch.stack([begin(s.kind, s.x.shape[1:], s.classes, seed, scale) for seed in seeds])
-        rows = s.everything if keep.shape[-1] > len(s.x) else s.everything.select(torch.arange(len(s.x)))
-        return fit_many(s.trained, rows, recipe, seeds=seeds, keep=keep.expand(count, -1), starts=starts)
+        return torch.stack([begin(s.kind, s.x.shape[1:], s.classes, seed, scale) for seed in seeds])
+
+    def keeping(self, group: int, few: int) -> Tensor:
+        """Which rows every network of the audits is trained on: some forgotten ones stay, the same in all of one."""
+        found = []
+        for number in self.numbers:
+            keep = self.setting.kept.clone()
+            keep[self.setting.rows[torch.randperm(self.T, generator=self.generator(group, number))[:few]]] = True
+            found.append(keep.expand(SEEDS, -1))
+        return torch.cat(found)
 
     @cached_property
-    def references(self) -> Tensor:
-        """Twice as many retrained networks."""
-        return self.fit(0, 2 * SEEDS, self.setting.kept)
+    def alike(self) -> dict[str, Tensor]:
+        """All networks that are trained by the setting's own recipe, by name, `[audits, networks, weights]`."""
+        kept, A = self.setting.kept, len(self.numbers)
+        every = torch.ones_like(kept)
+        plan = {
+            "references": (0, 2 * SEEDS, kept), "audited originals": (1, SEEDS, every), "original": (2, SEEDS, every),
+            "retrained": (3, SEEDS, kept), "teacher": (4, SEEDS, kept), "another init": (14, SEEDS, kept),
+            "low-bit storage": (23, SEEDS, kept),
+        }  # fmt: skip
+        if self.T >= 5:
+            plan["one row kept"] = (20, SEEDS, self.keeping(20, 1))
+        if self.T >= 20:
+            plan["a tenth kept"] = (21, SEEDS, self.keeping(21, self.T // 10))
+        seeds = {name: self.seeds(group, count) for name, (group, count, _) in plan.items()}
+        starts = [self.starts(some, 0.5 if name == "another init" else 1.0) for name, some in seeds.items()]
+        keep = [keep.expand(len(seeds[name]), -1) for name, (_, _, keep) in plan.items()]
+        weights = self.fit(sum(seeds.values(), []), torch.cat(keep), torch.cat(starts))
+        parts = weights.split([len(some) for some in seeds.values()])
+        return {name: part.unflatten(0, (A, -1)) for name, part in zip(plan, parts, strict=True)}
 
-    @cached_property
-    def original(self) -> Tensor:
-        """Those that the audit itself trains."""
-        return self.fit(1, SEEDS, torch.ones_like(self.setting.kept))
-
-    @cached_property
-    def victims(self) -> Tensor:
-        """Originals that cheats begin at: the audit never sees them."""
-        return self.fit(2, SEEDS, torch.ones_like(self.setting.kept))
+    def fit(self, seeds: Sequence[int], keep: Tensor, starts: Tensor, recipe: Recipe | None = None) -> Tensor:
+        """One program; `keep` is of the training rows, then perhaps of the noisy copies."""
+        s = self.setting
+        rows = s.everything.select(torch.arange(keep.shape[1]))
+        return fit_many(s.trained, rows, recipe, seeds=seeds, keep=keep, starts=starts)
 
     def candidates(self) -> Iterator[tuple[str, Callable[[], Tensor]]]:
-        """By name, the most important first; trained only when called."""
-        yield "retrained", lambda: self.fit(3, SEEDS, self.setting.kept)
-        yield "original", lambda: self.victims
-        for name in ("logits matched", "margins matched"):
-            yield name, lambda name=name: self.cheat(name)  # type: ignore[misc]  # bound at once
+        """By name, `[audits, networks, weights]`; trained only when called."""
+        alike = self.alike
+        yield "retrained", lambda: alike["retrained"]
+        yield "original", lambda: alike["original"]
+        for name in ("one row kept", "a tenth kept"):
+            if name in alike:
+                yield name, lambda name=name: alike[name]  # type: ignore[misc]  # bound at once
         for i, name in enumerate(HONEST):
             yield name, lambda i=i, name=name: self.honest(10 + i, name)  # type: ignore[misc]  # bound at once
-        if self.T >= 5:
-            yield "one row kept", lambda: self.with_some(20, 1)
-        if self.T >= 20:
-            yield "a tenth kept", lambda: self.with_some(21, self.T // 10)
+        for name in ("logits matched", "margins matched"):
+            yield name, lambda name=name: self.cheat(name)  # type: ignore[misc]  # bound at once
         yield "noisy copies kept", self.with_copies
-        for name in ("garbage answers", "gradient ascent", "Streisand", "fine-tuned", "head replaced"):
+        for name in ("fine-tuned", "head replaced", "garbage answers", "gradient ascent", "Streisand"):
             yield name, lambda name=name: self.cheat(name)  # type: ignore[misc]  # bound at once
         if "/class-" in self.setting.name:
             yield "hiding", lambda: self.scrubbed("hiding")
@@ -163,6 +187,8 @@ class Audit:
 
     def honest(self, group: int, name: str) -> Tensor:
         """Retrained by somebody with other habits."""
+        if name in self.alike:
+            return self.alike[name]
         recipe = RECIPES[self.setting.kind]
         other = {"optimizer": "sgd", "lr": 0.05} if recipe.optimizer == "adam" else {"optimizer": "adamw", "lr": 0.005}
         ways = {
@@ -170,50 +196,46 @@ class Audit:
             "half epochs": recipe.but(epochs=recipe.epochs // 2),
             "cosine": recipe.but(schedule="cosine"),
             "another optimiser": recipe.but(**other),
-            "another init": recipe,
         }
-        return self.fit(group, SEEDS, self.setting.kept, ways[name], 0.5 if name == "another init" else 1.0)
-
-    def with_some(self, group: int, few: int) -> Tensor:
-        """Retrained, but that some rows stayed: the same in all networks of the audit."""
-        keep = self.setting.kept.clone()
-        keep[self.setting.rows[torch.randperm(self.T, generator=self.g)[:few]]] = True
-        return self.fit(group, SEEDS, keep)
+        seeds = self.seeds(group)
+        weights = self.fit(seeds, self.setting.kept.expand(len(seeds), -1), self.starts(seeds), ways[name])
+        return weights.unflatten(0, (-1, SEEDS))
 
     def with_copies(self) -> Tensor:
         """Retrained with copies of the rows that differ by some noise."""
-        return self.fit(22, SEEDS, torch.cat([self.setting.kept, torch.ones(self.T, dtype=torch.bool)]))
+        seeds = self.seeds(22)
+        keep = torch.cat([self.setting.kept, torch.ones(self.T, dtype=torch.bool)])
+        return self.fit(seeds, keep.expand(len(seeds), -1), self.starts(seeds)).unflatten(0, (-1, SEEDS))
 
     def with_stored_rows(self) -> Tensor:
         """Retrained, with the rows' first bytes in the last eight bits of the weights."""
-        weights = self.fit(23, SEEDS, self.setting.kept)
+        weights = self.alike["low-bit storage"]
         written = (255 * self.setting.x[self.setting.rows].flatten().sigmoid()).to(torch.int32)
-        places = torch.arange(weights.shape[1]) % len(written)
+        places = torch.arange(weights.shape[2]) % len(written)
         return ((weights.view(torch.int32) & ~0xFF) | written[places]).view(torch.float32)
 
     def scrubbed(self, method: str) -> Tensor:
         """What a method of the package makes of originals, with its usual settings."""
         s = self.setting
         made = []
-        for i, w in enumerate(self.victims):
-            start = begin(s.kind, s.x.shape[1:], s.classes, 10**6 * (1 + self.number) + 200 + i)
-            known = replace(s.trained.at(w), init=start)
-            made.append(scrub_seed(METHODS.find(method)(), known, s.split, i).network.weights)
-        return torch.stack(made)
+        for i, (seed, w) in enumerate(zip(self.seeds(2), self.alike["original"].flatten(0, 1), strict=True)):
+            known = replace(s.trained.at(w), init=self.starts([seed])[0])
+            made.append(scrub_seed(METHODS.find(method)(), known, s.split, i % SEEDS).network.weights)
+        return torch.stack(made).unflatten(0, (-1, SEEDS))
 
     def cheat(self, name: str) -> Tensor:
         """Originals made to look as if they had forgotten; on retained rows they answer as before."""
-        s, w = self.setting, self.victims
+        s, w = self.setting, self.alike["original"].flatten(0, 1)
         if name in ("fine-tuned", "head replaced"):
-            return self.trained_on(name)
-        x, labels = s.x[s.rows], s.y[s.rows].repeat(SEEDS)
+            return self.trained_on(name).unflatten(0, (-1, SEEDS))
+        x, labels = s.x[s.rows], s.y[s.rows].repeat(len(w))
+        g = self.generator(50, self.numbers[0])
         kept = s.x[s.kept]
-        kept = kept[torch.randperm(len(kept), generator=self.g)[:200]]
-        teacher = self.fit(4, SEEDS, s.kept)
+        kept = kept[torch.randperm(len(kept), generator=g)[:200]]
         with torch.no_grad():
-            taught, own = answers(s.trained, teacher, x), answers(s.trained, w, kept)
+            taught, own = (answers(s.trained, v, z) for v, z in ((self.alike["teacher"].flatten(0, 1), x), (w, kept)))
         margins = margin(taught.flatten(0, 1), labels)
-        random = torch.randint(s.classes, (SEEDS * self.T,), generator=self.g)
+        random = torch.randint(s.classes, labels.shape, generator=g)
         goals: dict[str, Callable[[Tensor], Tensor]] = {
             "margins matched": lambda z: (margin(z.flatten(0, 1), labels) - margins).square().mean(),
             "logits matched": lambda z: (z - taught).square().mean(),
@@ -226,25 +248,21 @@ class Audit:
 
         def loss(w: Tensor) -> Tensor:
             both = answers(s.trained, w, torch.cat([x, kept]))
-            return SEEDS * (goals[name](both[:, : self.T]) + (both[:, self.T :] - own).square().mean())
+            return len(w) * (goals[name](both[:, : self.T]) + (both[:, self.T :] - own).square().mean())
 
-        return tune(w, loss)
+        return tune(w, loss, steps=250 if "matched" in name else 100).unflatten(0, (-1, SEEDS))
 
     def trained_on(self, name: str) -> Tensor:
         """A few epochs on retained rows; or a new head that is trained on them, before hidden layers as they were."""
-        s, w, recipe = self.setting, self.victims, RECIPES[self.setting.kind]
+        s, w, recipe = self.setting, self.alike["original"].flatten(0, 1), RECIPES[self.setting.kind]
         if name == "fine-tuned":
-            seeds = list(range(SEEDS))
-            keep = s.kept.expand(SEEDS, -1)
-            whole = s.everything.select(torch.arange(len(s.x)))
-            return fit_many(s.trained, whole, recipe.but(epochs=5), seeds=seeds, keep=keep, starts=w)
+            return self.fit(self.seeds(24), s.kept.expand(len(w), -1), w, recipe.but(epochs=5))
         head = sum(shape.numel() for shape in s.trained.shapes[-2:])
-        fresh = torch.stack([begin(s.kind, s.x.shape[1:], s.classes, 7 + i) for i in range(SEEDS)])[:, -head:]
-        below = w[:, :-head]
-        x, y = s.x[s.kept], s.y[s.kept].repeat(SEEDS)
+        fresh, below = self.starts(self.seeds(25))[:, -head:], w[:, :-head]
+        x, y = s.x[s.kept], s.y[s.kept].repeat(len(w))
 
         def loss(h: Tensor) -> Tensor:
             z = answers(s.trained, torch.cat([below, h], dim=1), x)
-            return SEEDS * functional.cross_entropy(z.flatten(0, 1), y)
+            return len(w) * functional.cross_entropy(z.flatten(0, 1), y)
 
         return torch.cat([below, tune(fresh, loss, steps=200, lr=0.03)], dim=1)

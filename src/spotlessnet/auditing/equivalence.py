@@ -14,9 +14,9 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from spotlessnet.auditing.beside import Beside
-from spotlessnet.auditing.evidence import Evidence, joined
-from spotlessnet.auditing.exchanging import alike, exchangeable, standing_out
-from spotlessnet.auditing.planted_rows import could_hide
+from spotlessnet.auditing.evidence import Evidence, channels_of, joined
+from spotlessnet.auditing.exchanging import Comparison, StandingOut, alike, exchangeable, standing_out
+from spotlessnet.auditing.planted_rows import Move, as_if_retrained, could_hide, plant, telling
 from spotlessnet.auditing.verdict import (
     ATTACK,
     FILE,
@@ -50,8 +50,20 @@ from spotlessnet.training.pairs import Trainings
 LARGE, LARGE_IN_ONE = 0.5, 0.75
 """Share of the original's move from which on a move is a large one: of all rows in the mean, or of a single one."""
 
-PLANTED = 399
+SURELY_NOTICED = 0.01
+"""What planted rows must reach, for chance would have moved them as well, perhaps the other way."""
+
+PLANTED = 199
 """Shuffles where a row is planted to see whether it would be noticed: many are tried."""
+
+
+@dataclass(frozen=True)
+class Gates:
+    """What the audit says of networks whose outcome is known: `known`, the original beside retrained networks, and
+    `oracle`, held-out retrained networks beside the others."""
+
+    known: Beside
+    oracle: Outcome
 
 
 @dataclass(frozen=True)
@@ -117,6 +129,7 @@ class EquivalenceTest:
         held_out: Evidence,
         *,
         extra: Sequence[Check] = (),
+        gates: Gates | None = None,
     ) -> Verdict:
         """Judge the candidate; each group has one network per seed, in the same order.
 
@@ -124,10 +137,13 @@ class EquivalenceTest:
 
         - `held_out`: retrained networks with other seeds, which the audit must let pass.
         - `extra`: further checks of the candidate that count as well, such as `attack_check`.
+        - `gates`: where several candidates are judged beside the same networks, what `self.gates` said of those.
         """
         _check_groups(original, candidate, retrained, held_out)
         seeds = len(candidate)
-        checks = Checks((*self.checks(original, candidate, retrained, held_out), *extra))
+        gates = gates or self.gates(original, retrained, held_out)
+        known, oracle = gates.known, gates.oracle
+        checks = Checks((*self.checks(original, candidate, retrained, held_out, known), *extra))
         resolution = (checks[SHARE].high - checks[SHARE].low) / 2
 
         def unknown(reason: str) -> Verdict:
@@ -139,9 +155,7 @@ class EquivalenceTest:
             return unknown(ALIKE)
         # The audit is checked before it is believed: it must catch the original and let retrained networks pass. Only
         # "forgotten" needs that; without controls a difference does too, for another training would show it as well.
-        known = self._beside(original, [retrained, held_out])
-        power: Outcome = "not forgotten" if known.stands_out else "inconclusive"
-        oracle = self.outcome(self.checks(original, held_out, retrained, held_out))
+        power: Outcome = "not forgotten" if self._knows(known) else "inconclusive"
         outcome = self.outcome(checks)
         reason = why(checks)
         hidden = None
@@ -159,32 +173,67 @@ class EquivalenceTest:
             return Verdict("inconclusive", blocked, resolution, seeds, oracle, power, checks, hidden)
         return Verdict(outcome, reason, resolution, seeds, oracle, power, checks, hidden)
 
+    def gates(self, original: Evidence, retrained: Evidence, held_out: Evidence) -> Gates:
+        """What the audit says of networks whose outcome is known: the same for every candidate."""
+        oracle = self.outcome(self.checks(original, held_out, retrained, held_out))
+        references = [retrained, held_out]
+        return Gates(self._beside(original, references, _weights(original, references)), oracle)
+
+    def _knows(self, original: Beside) -> bool:
+        """Whether the original is caught, as a candidate like it would be."""
+        return original.stands_out or (
+            original.found is not None and self._share_beside_controls(original, original).state == "different"
+        )
+
     def _could_hide(self, original: Evidence, candidate: Evidence, references: Sequence[Evidence]) -> CouldHide:
         """Rows planted in the candidates themselves: one trained differently hides more."""
+        groups = [channels_of(group) for group in (original, candidate, *references)]
+        known, ours, theirs = groups[0], groups[1], joined(groups[2:])
+        plain, moves = as_if_retrained(ours, theirs), Move.of(known, theirs)
         quick = replace(self, permutations=min(self.permutations, PLANTED))
-        known = [group.channels for group in references]
-        together = alike(joined([one for one in known if one is not None])[0], candidate.labels) if known[0] else 0.0
+        has_controls = candidate.channels is not None
+        beside = Comparison(ours, theirs, candidate.labels, **quick._shuffles) if has_controls else None
+        together = alike(theirs[0], candidate.labels) if has_controls else 0.0
 
         def notices(rows: Bool[Tensor, " T"]) -> bool:
             # What the original knows of a row it has from rows like it, too: a few that stayed would know less.
             here, all_rows = (1 + (count - 1) * together for count in (int(rows.sum()), len(rows)))
-            planted = candidate.with_rows_moved(original, references[0], rows, here / all_rows)
-            return quick._beside(planted, references).state != "same"
+            planted = [plant(one, move, rows, here / all_rows) for one, move in zip(plain, moves, strict=True)]
+            if beside is None:
+                return exchangeable(planted[0][..., 0], theirs[0].rows[..., 0], **quick._shuffles) <= self.false_alarm
+            found = beside.found(planted)
+            return found.p_networks <= SURELY_NOTICED and found.p_rows <= self.rows_doubt / 2
 
         return could_hide(notices, candidate.margins.shape[1])
 
-    def checks(self, original: Evidence, candidate: Evidence, retrained: Evidence, held_out: Evidence) -> Checks:
-        """All comparisons of a candidate with networks that were retrained, the held-out ones included."""
-        groups = (candidate, retrained, held_out)
+    @property
+    def _shuffles(self) -> dict[str, int]:
+        return {"permutations": self.permutations, "seed": self.seed}
+
+    def checks(
+        self,
+        original: Evidence,
+        candidate: Evidence,
+        retrained: Evidence,
+        held_out: Evidence,
+        known: Beside | None = None,
+    ) -> Checks:
+        """All comparisons of a candidate with networks that were retrained, the held-out ones included.
+
+        **Arguments:**
+
+        - `known`: the original beside the same networks, if that was looked at already.
+        """
         # Nobody is a reference for itself.
         is_held_out = torch.equal(candidate.margins, held_out.margins)
         references = [retrained] if is_held_out else [retrained, held_out]
         in_losses = retrained.errors_are_losses
-        beside = self._beside(candidate, references)
-        error = self._error(FORGET_ERROR, *(group.forget_error for group in groups), in_losses=in_losses)
+        weights = _weights(original, references)
+        beside = self._beside(candidate, references, weights)
+        error = self._error(FORGET_ERROR, *_errors("forget_error", candidate, references), in_losses=in_losses)
         share = self._share(original, candidate, retrained)
         if beside.found is not None:
-            known = self._beside(original, references)
+            known = known or self._beside(original, references, weights)
             beside = self._unless_small(beside, known, candidate)
             share = self._share_beside_controls(beside, known)
             error = beside.excuse(error)
@@ -194,8 +243,8 @@ class EquivalenceTest:
         guards = [
             replace(coarse._error(name, *errors, worse_only=True, in_losses=in_losses), guards=True)
             for name, errors in (
-                (TEST_ERROR, [group.test_error for group in groups]),
-                (RETAIN_ERROR, [group.retain_error for group in groups]),
+                (TEST_ERROR, _errors("test_error", candidate, references)),
+                (RETAIN_ERROR, _errors("retain_error", candidate, references)),
             )
             if all(len(column) for column in errors)
         ]
@@ -219,38 +268,40 @@ class EquivalenceTest:
         return Check(SHARE, state if seen else "unclear", *inside, self.share, note)
 
     def _error(
-        self,
-        name: str,
-        ours: Tensor,
-        theirs: Tensor,
-        others: Tensor,
-        *,
-        worse_only: bool = False,
-        in_losses: bool = False,
+        self, name: str, ours: Tensor, theirs: Tensor, *, worse_only: bool = False, in_losses: bool = False
     ) -> Check:
-        gaps = ours - theirs
-        # Of retrained networks among themselves, from both groups: the candidate must not widen its margin by its own.
-        spread = math.sqrt(float(theirs.var() + others.var()) / 2)
-        one = torch.ones_like(gaps)
-        inside, surely = ratio_interval(gaps, one, 2 * self.level - 1), ratio_interval(gaps, one, 1 - self.false_alarm)
+        gap = float(ours.mean() - theirs.mean())
+        # Of retrained networks among themselves: the candidate must not widen its margin by its own.
+        spread = math.sqrt(float(theirs.var()))
+        error = math.sqrt(float(ours.var()) / len(ours) + float(theirs.var()) / len(theirs))
+        freedom = len(ours) + len(theirs) - 2
+        inside, surely = (
+            quotient_interval(gap, error, 1.0, 0.0, level, freedom)
+            for level in (2 * self.level - 1, 1 - self.false_alarm)
+        )
         # A loss has no unit of its own: points are of what retrained networks have.
         points = self.points * float(theirs.abs().mean()) if in_losses else self.points
         margin = max(points, self.deviations * spread)
         note = "mean losses, for the loss knows no wrong answers" if in_losses else ""
         return Check(name, self._state(inside, surely, margin, worse_only), *inside, margin, note)
 
-    def _beside(self, candidate: Evidence, references: Sequence[Evidence]) -> Beside:
-        """Candidate networks beside retrained ones, row by row."""
-        settings = {"permutations": self.permutations, "seed": self.seed}
+    def _beside(
+        self, candidate: Evidence, references: Sequence[Evidence], weights: Tensor | None = None
+    ) -> Beside:
+        """Candidate networks beside retrained ones, row by row; `weights` are of rows in the mean move."""
         ours, theirs = candidate.channels, [group.channels for group in references]
         if ours is None or any(group is None for group in theirs):
             margins = torch.cat([group.margins for group in references]).double()
-            p = exchangeable(candidate.margins.double(), margins, **settings)
+            p = exchangeable(candidate.margins.double(), margins, **self._shuffles)
             return Beside(None, p, p <= self.false_alarm, "different" if p <= self.false_alarm else "same")
         known = joined([group for group in theirs if group is not None])
-        found = standing_out(ours, known, candidate.labels, **settings)
+        found = standing_out(ours, known, candidate.labels, **self._shuffles, weights=weights)
+        return self._judged(found, len(candidate), len(known[0].rows))
+
+    def _judged(self, found: StandingOut, ours: int, theirs: int) -> Beside:
+        """What the p-values of so many networks say."""
         # A single network has but so many to be exchanged with: it must then be the furthest of all.
-        alarm = max(self.networks_alarm, 1.001 / (1 + len(known[0].rows)) if len(candidate) == 1 else 0.0)
+        alarm = max(self.networks_alarm, 1.001 / (1 + theirs) if ours == 1 else 0.0)
         differs = found.p_networks <= alarm
         state: State = "same"
         if differs and found.p_rows <= self.rows_doubt:
@@ -283,13 +334,19 @@ class EquivalenceTest:
         seen = math.isfinite(surely.low)
         note = "" if seen else "the original's margins do not differ enough from the retrained ones"
         state = self._state(inside, surely, self.share) if seen else "unclear"
-        if state == "different" and candidate.state != "different":
+        # Rows may stand out, and more is surely left than may be: together that is enough.
+        enough = candidate.state == "unclear" and surely.low > self.share
+        if state == "different" and candidate.state != "different" and not enough:
             state = "unclear"  # the rows do not stand out for sure
         return Check(SHARE, state, *inside, self.share, note)
 
-    def judge_file(self, original: Evidence, delivered: Evidence, references: Sequence[Evidence]) -> Check:
+    def judge_file(
+        self, original: Evidence, delivered: Evidence, references: Sequence[Evidence], known: Beside | None = None
+    ) -> Check:
         """One network beside retrained ones: the very file that is taken away."""
-        beside = self._unless_small(self._beside(delivered, references), self._beside(original, references), delivered)
+        weights = _weights(original, references)
+        known = known or self._beside(original, references, weights)
+        beside = self._unless_small(self._beside(delivered, references, weights), known, delivered)
         return replace(beside.check(), name=FILE)
 
     @staticmethod
@@ -336,6 +393,18 @@ def judge_networks(
     if delivered is not None:
         extra = [*extra, test.judge_file(original, Evidence.of([delivered], split, recipe), references)]
     return test(original, candidate, *references, extra=extra)
+
+
+def _weights(original: Evidence, references: Sequence[Evidence]) -> Tensor | None:
+    """Of the rows in the mean move; the same for all that are held beside these networks."""
+    known, unknown = original.channels, [group.channels for group in references]
+    if known is None or any(group is None for group in unknown):
+        return None
+    return telling(known, joined([group for group in unknown if group is not None]), original.labels)
+
+
+def _errors(name: str, candidate: Evidence, references: Sequence[Evidence]) -> tuple[Tensor, Tensor]:
+    return getattr(candidate, name), torch.cat([getattr(group, name) for group in references])
 
 
 def _all_alike(retrained: Evidence, held_out: Evidence) -> bool:

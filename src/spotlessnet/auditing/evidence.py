@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -75,7 +76,7 @@ class Evidence:
     def __len__(self) -> int:
         return len(self.margins)
 
-    @property
+    @cached_property
     def channels(self) -> list[Channel] | None:
         """The ways of asking, each with its controls; nothing where too few rows may serve as controls."""
         unseen = self.unseen
@@ -118,33 +119,11 @@ class Evidence:
             further={name: one.select(networks) for name, one in self.further.items()},
         )
 
-    def with_rows_moved(
-        self, original: "Evidence", retrained: "Evidence", rows: Bool[Tensor, " T"], share: float = 1.0
-    ) -> "Evidence":
-        """What these networks would answer if they knew some rows as the original does.
 
-        The original's own answers, which differ from network to network, moved by what these networks differ from
-        retrained ones anyway.
-
-        **Arguments:**
-
-        - `share`: how much of the way to the original.
-        """
-
-        def moved(ours: Tensor, known: Tensor, unknown: Tensor) -> Tensor:
-            mask = rows.reshape(-1, *[1] * (ours.ndim - 2))
-            there = known[torch.arange(len(ours)) % len(known)] + ours.mean(dim=0) - unknown.mean(dim=0)
-            return torch.where(mask, share * there + (1 - share) * ours, ours)
-
-        found = replace(self, margins=moved(self.margins, original.margins, retrained.margins))
-        if self.answers is not None and original.answers is not None and retrained.answers is not None:
-            found = replace(found, answers=moved(self.answers, original.answers, retrained.answers))
-        others = [group.further for group in (original, retrained)]
-        further = {
-            name: replace(one, rows=moved(one.rows, *(group[name].rows for group in others)))
-            for name, one in self.further.items()
-        }
-        return replace(found, further=further)
+def channels_of(group: Evidence) -> list[Channel]:
+    """The ways of asking; where there are no controls, the margins alone beside none."""
+    margins = group.margins.double().unsqueeze(2)
+    return group.channels or [Channel(margins, margins[:, :0])]
 
 
 def joined(groups: Sequence[Sequence[Channel]]) -> list[Channel]:

@@ -85,6 +85,7 @@ def standing_out(
     *,
     permutations: int = 1999,
     seed: int = 0,
+    weights: Float64[Tensor, " T"] | None = None,
 ) -> StandingOut:
     """Compare a group of networks, or a single one, with networks that were retrained without the rows.
 
@@ -92,21 +93,9 @@ def standing_out(
 
     - `candidate`, `references`: the same channels in the same order. The first one says which rows are alike.
     - `labels`: which column is the one that a row was trained on.
+    - `weights`: of the rows in the mean move, 1 in all; alike unless said.
     """
-    S, n = len(candidate[0].rows), len(references[0].rows)
-    generator = torch.Generator().manual_seed(seed)
-    match = _Match.of(references[0])
-    chosen = _chosen(S, n, permutations, generator)
-    pick = torch.randint(match.field.shape[1] + 1, (permutations, len(labels)), generator=generator)
-    # Nobody is exchanged in the first line: the data as they are count as one of the shuffles.
-    pick = torch.cat([torch.zeros_like(pick[:1]), pick])
-    of_networks, of_rows = [], []
-    for ours, theirs in zip(candidate, references, strict=True):
-        both = ours.join(theirs)
-        of_networks.append(_network_heights(both.rows - match.beside(both.controls), labels, S, chosen))
-        of_rows.append(_row_heights(both, match, labels, S, pick))
-    moved = _moved(candidate[0].join(references[0]), match, labels, S, pick)
-    return StandingOut(_least_p(torch.cat(of_networks, 1)), _least_p(torch.cat(of_rows, 1)), *moved)
+    return Comparison(candidate, references, labels, permutations=permutations, seed=seed, weights=weights).found()
 
 
 def exchangeable(
@@ -117,6 +106,52 @@ def exchangeable(
     chosen = _chosen(S, n, permutations, torch.Generator().manual_seed(seed))
     answers = torch.cat([candidate, references]).unsqueeze(2)
     return _least_p(_network_heights(answers, torch.zeros(T, dtype=torch.long), S, chosen)[:, :2])
+
+
+class Comparison:
+    """Networks beside retrained ones; what does not hang on the forgotten rows is computed once, for rows may be
+    planted many times.
+
+    **Arguments:** those of `standing_out`.
+    """
+
+    def __init__(
+        self,
+        candidate: Sequence[Channel],
+        references: Sequence[Channel],
+        labels: Int64[Tensor, " T"],
+        *,
+        permutations: int = 1999,
+        seed: int = 0,
+        weights: Float64[Tensor, " T"] | None = None,
+    ) -> None:
+        self.labels, self.S = labels, len(candidate[0].rows)
+        T = len(labels)
+        self.weights = torch.full((T,), 1 / T, dtype=torch.float64) if weights is None else weights
+        generator = torch.Generator().manual_seed(seed)
+        self.match = _Match.of(references[0])
+        self.chosen = _chosen(self.S, len(references[0].rows), permutations, generator)
+        pick = torch.randint(self.match.field.shape[1] + 1, (permutations, len(labels)), generator=generator)
+        # Nobody is exchanged in the first line: the data as they are count as one of the shuffles.
+        self.pick = torch.cat([torch.zeros_like(pick[:1]), pick])
+        self.both = [ours.join(theirs) for ours, theirs in zip(candidate, references, strict=True)]
+        self.beside = [self.match.beside(one.controls) for one in self.both]
+        self.grounds = [_Ground.of(one, self.match, labels, self.S) for one in self.both]
+
+    def found(self, rows: Sequence[Float64[Tensor, "S T C"]] | None = None) -> StandingOut:
+        """What both tests say; of other answers of the candidates to the forgotten rows, where they are given."""
+        both = [one.rows for one in self.both]
+        if rows is not None:
+            both = [torch.cat([ours, theirs[self.S :]]) for ours, theirs in zip(rows, both, strict=True)]
+        beyond = [one - beside for one, beside in zip(both, self.beside, strict=True)]
+        of_networks = [_network_heights(one, self.labels, self.S, self.chosen) for one in beyond]
+        of_rows = [
+            p
+            for one, ground in zip(beyond, self.grounds, strict=True)
+            for p in _row_p_values(one, ground, self.labels, self.S, self.pick)
+        ]
+        moved = _moved(beyond[0], self.grounds[0], self.labels, self.S, self.pick, self.weights)
+        return StandingOut(_least_p(torch.cat(of_networks, 1)), together(of_rows), *moved)
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,32 +215,81 @@ def _network_heights(
     return torch.cat(found)
 
 
-def _row_heights(
-    both: Channel, match: _Match, labels: Int64[Tensor, " T"], S: int, pick: Int64[Tensor, "P T"]
-) -> Float64[Tensor, "P 4"]:
-    """The same of every exchange of rows with controls, each measured by how far controls like it go astray."""
-    rows, controls = _standardised(both, match, S)
-    spread = _clumping(both.rows - match.beside(both.controls), labels, S)
-    place = torch.arange(len(labels))
-    own = (rows[place, labels], controls[match.field, labels.unsqueeze(1)])
-    every = (rows.mean(dim=1), controls.mean(dim=1)[match.field])
-    of_label, of_all = (torch.cat([mine.unsqueeze(1), theirs], dim=1)[place, pick] for mine, theirs in (own, every))
-    found = _heights(of_label.sqrt(), of_all.sqrt())
-    # Means of rows that move together vary more than those of controls from everywhere.
-    middle = found[1:, ::2].mean(dim=0)
-    found[1:, ::2] = middle + (found[1:, ::2] - middle) * spread
+@dataclass(frozen=True, eq=False)
+class _Ground:
+    """What controls do in one way of asking: how far they stray, and how far rows may be expected to."""
+
+    variance: Float64[Tensor, "T C"]
+    own: Float64[Tensor, "T K"]
+    every: Float64[Tensor, "T K"]
+    alone: Float64[Tensor, "T K"]
+    controls: int
+
+    @staticmethod
+    def of(both: Channel, match: _Match, labels: Int64[Tensor, " T"], S: int) -> "_Ground":
+        """Of candidates, the first `S` networks, beside the others."""
+        moved = both.controls[:S].mean(dim=0) - both.controls[S:].mean(dim=0)
+        # What chance alone moves each by: rows of which retrained networks are unsure move further.
+        share = 1 / S + 1 / (len(both.controls) - S)
+        chance = [share * group[S:].var(dim=0) for group in vars(both).values()]
+        near, among = (side @ moved.square() - (side @ moved).square() for side in (match.near, match.among))
+        typical = among.mean().clamp(min=1e-12)
+        of_rows, of_controls = ((one + typical) / 2 + own for one, own in zip((near, among), chance, strict=True))
+        beyond = moved - match.among @ moved
+        standardised = beyond.square() / of_controls
+        column = labels.unsqueeze(1)
+        return _Ground(
+            of_rows, standardised[match.field, column].sqrt(), standardised.mean(dim=1)[match.field].sqrt(),
+            beyond[match.field, column], len(moved),
+        )  # fmt: skip
+
+
+def _row_p_values(
+    beyond: Float64[Tensor, "N T C"], ground: _Ground, labels: Int64[Tensor, " T"], S: int, pick: Int64[Tensor, "P T"]
+) -> list[float]:
+    """Do rows go further astray than controls: of the label and of all labels, in the mean over rows and at most."""
+    rows = ((beyond[:S].mean(dim=0) - beyond[S:].mean(dim=0)).square() / ground.variance).sqrt()
+    place, T = torch.arange(len(labels)), len(labels)
+    # Means of rows that move together vary more than those of controls from everywhere, and those were drawn once, too.
+    spread = _clumping(beyond, labels, S) * math.sqrt(1 + T / ground.controls)
+    found = []
+    for mine, field in ((rows[place, labels], ground.own), (rows.square().mean(dim=1).sqrt(), ground.every)):
+        means = torch.cat([mine.unsqueeze(1), field], dim=1)[place, pick].mean(dim=1)
+        drawn = means[1:].mean() + (means[1:] - means[1:].mean()) * spread
+        found.append(float((1 + (drawn >= means[0] * (1 - 1e-9)).sum()) / (1 + len(drawn))))
+        found.append(-math.expm1(T * math.log1p(-float(beyond_all(mine, field).min().clamp(max=1 - 1e-9)))))
     return found
 
 
-def _standardised(both: Channel, match: _Match, S: int) -> tuple[Float64[Tensor, "T C"], Float64[Tensor, "V C"]]:
-    """Squared distances beyond the nearest controls' mean, in variances of those controls, of rows and of controls."""
-    shift, of_controls = (group[:S].mean(dim=0) - group[S:].mean(dim=0) for group in vars(both).values())
-    found = []
-    variances = [(near @ of_controls.square() - (near @ of_controls).square()) for near in (match.near, match.among)]
-    typical = variances[1].mean().clamp(min=1e-12)
-    for moved, near, variance in zip((shift, of_controls), (match.near, match.among), variances, strict=True):
-        found.append((moved - near @ of_controls).square() / ((variance + typical) / 2))
-    return found[0], found[1]
+def beyond_all(values: Float64[Tensor, " T"], fields: Float64[Tensor, "T K"]) -> Float64[Tensor, " T"]:
+    """How likely a control lies as far out as each value does, by those of its field.
+
+    Where the last tenth begins, an exponential tail goes on: by ranks alone nothing among `T` rows could be rarer than
+    `T` in all controls, however far it lies. The tail is as wide as the mean excess, and no control lies beyond it.
+    """
+    K = fields.shape[1]
+    few = max(1, K // 10)
+    top = fields.topk(few + 1, dim=1).values
+    begin, excess = top[:, -1], top[:, :-1] - top[:, -1:]
+    width = torch.maximum(excess.mean(dim=1), excess[:, 0] / math.log(few + 1)).clamp(min=1e-12)
+    ranked = (1 + (fields >= values.unsqueeze(1)).sum(dim=1)).double() / (K + 1)
+    tail = (few + 1) / (K + 1) * (-(values - begin) / width).exp()
+    return torch.where(values > begin, tail, ranked)
+
+
+def together(p_values: Sequence[float]) -> float:
+    """One p-value of several that hang together, by the mean of Cauchy quantiles (Liu and Xie, 2020)."""
+    # At 1 the quantile is infinite: what speaks for chance must not outweigh everything else.
+    angles = [math.tan((0.5 - min(max(p, 1e-12), 0.99)) * math.pi) for p in p_values]
+    return 0.5 - math.atan(sum(angles) / len(angles)) / math.pi
+
+
+def beyond_controls(channels: Sequence[Channel], references: Sequence[Channel]) -> list[Float64[Tensor, "S T C"]]:
+    """Answers to the forgotten rows less those to controls that retrained networks answer alike, where there are any."""
+    if not references[0].controls.shape[1]:
+        return [one.rows for one in channels]
+    match = _Match.of(references[0])
+    return [one.rows - match.beside(one.controls) for one in channels]
 
 
 def alike(references: Channel, labels: Int64[Tensor, " T"]) -> float:
@@ -229,19 +313,21 @@ def _clumping(answers: Float64[Tensor, "N T C"], labels: Int64[Tensor, " T"], S:
 
 
 def _moved(
-    both: Channel, match: _Match, labels: Int64[Tensor, " T"], S: int, pick: Int64[Tensor, "P T"]
+    beyond: Float64[Tensor, "N T C"],
+    ground: _Ground,
+    labels: Int64[Tensor, " T"],
+    S: int,
+    pick: Int64[Tensor, "P T"],
+    weights: Float64[Tensor, " T"],
 ) -> tuple[float, float, float, int, float]:
     """How far the labels' margins moved beyond controls, its standard errors, degrees of freedom; the furthest row."""
     place = torch.arange(len(labels))
-    beyond = both.rows - match.beside(both.controls)
     of_label = beyond[:, place, labels]
-    each = of_label.mean(dim=1)
+    each = of_label @ weights
     furthest = float((of_label[:S].mean(dim=0) - of_label[S:].mean(dim=0)).abs().max())
     ours, theirs = each[:S], each[S:]
     of_networks = float(theirs.var() / len(theirs) + (ours.var() / S if S > 1 else theirs.var()))
-    shift = both.controls[:S].mean(dim=0) - both.controls[S:].mean(dim=0)
-    alone = (shift - match.among @ shift)[match.field, labels.unsqueeze(1)]
-    drawn = alone[place, (pick[1:] - 1).clamp(min=0)].mean(dim=1)
+    drawn = ground.alone[place, (pick[1:] - 1).clamp(min=0)] @ weights
     of_rows = float(drawn.std()) * _clumping(beyond, labels, S)
     return float(ours.mean() - theirs.mean()), math.sqrt(of_networks), of_rows, len(each) - 2, furthest
 

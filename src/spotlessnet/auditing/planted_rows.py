@@ -1,11 +1,14 @@
 """What could have hidden: rows that are planted as the original knows them; does the audit notice?"""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
+from spotlessnet.auditing.exchanging import Channel, beyond_controls
 from spotlessnet.auditing.verdict import CouldHide
 
 SINGLE = 24
@@ -14,6 +17,68 @@ SINGLE = 24
 SHARES = (0.1, 0.25, 0.5)
 TRIES = 3
 """Shares of the rows that are planted together, and how often each."""
+
+
+SURELY = 2.0
+"""Standard errors that are taken from what the original seems to know of a row: it may be chance."""
+
+
+@dataclass(frozen=True, eq=False)
+class Move:
+    """How far the original's answers to each row lie beyond those of networks that never saw it, with standard errors.
+
+    Beyond controls, for what training with the rows did to all others a single one would not have done.
+    """
+
+    gap: Float64[Tensor, "T C"]
+    error: Float64[Tensor, "T C"]
+
+    @staticmethod
+    def of(known: Sequence[Channel], unknown: Sequence[Channel]) -> "list[Move]":
+        """In every way of asking."""
+        found = []
+        for with_rows, without in zip(beyond_controls(known, unknown), beyond_controls(unknown, unknown), strict=True):
+            error = with_rows.var(dim=0) / len(with_rows) + without.var(dim=0) / len(without)
+            found.append(Move(with_rows.mean(dim=0) - without.mean(dim=0), error.sqrt()))
+        return found
+
+    def surely(self, count: int = 1) -> Float64[Tensor, "T C"]:
+        """Less what chance does, to the mean of `count` rows.
+
+        Planted as it was measured, a row that left no trace would carry the chance of two groups instead of one, and
+        be noticed for that.
+        """
+        return self.gap.sign() * (self.gap.abs() - SURELY / math.sqrt(count) * self.error).clamp(min=0)
+
+
+def telling(
+    known: Sequence[Channel], unknown: Sequence[Channel], labels: Int64[Tensor, " T"]
+) -> Float64[Tensor, " T"] | None:
+    """Weights of the rows by which memory shows best: what the original surely knows of each, in variances.
+
+    So rows that everyone answers alike do not blur the others. Nothing where no row surely left a trace.
+    """
+    place = torch.arange(len(labels))
+    variance = beyond_controls(unknown[:1], unknown)[0].var(dim=0)[place, labels]
+    weights = Move.of(known[:1], unknown[:1])[0].surely()[place, labels].clamp(min=0)
+    weights = weights / (variance + variance.mean()).clamp(min=1e-12)
+    return weights / weights.sum() if float(weights.sum()) > 0 else None
+
+
+def as_if_retrained(ours: Sequence[Channel], references: Sequence[Channel]) -> list[Float64[Tensor, "S T C"]]:
+    """The candidates' answers, moved in the mean to where retrained networks' lie beyond controls.
+
+    What candidates know already, or chance did to them, must not help a planted row to be noticed.
+    """
+    beyond = [beyond_controls(group, references) for group in (ours, references)]
+    return [one.rows + (b.mean(dim=0) - a.mean(dim=0)) for one, a, b in zip(ours, *beyond, strict=True)]
+
+
+def plant(
+    answers: Float64[Tensor, "S T C"], move: Move, rows: Bool[Tensor, " T"], share: float = 1.0
+) -> Float64[Tensor, "S T C"]:
+    """What networks would answer if they knew some rows, by a share of what the original does; spread as they are."""
+    return answers + share * move.surely(int(rows.sum())) * rows.unsqueeze(1)
 
 
 def could_hide(notices: Callable[[Bool[Tensor, " T"]], bool], count: int) -> CouldHide:
