@@ -22,7 +22,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.common import Flags, command, machine
-from benchmarks.gauntlet_candidates import SEEDS, Audit, Setting
+from benchmarks.gauntlet_candidates import SEEDS, Audits, Setting
 from benchmarks.gauntlet_data import is_here
 
 from spotlessnet.auditing.bank import LOOKS
@@ -33,39 +33,41 @@ from spotlessnet.auditing.verdict import Verdict
 SETTINGS = ("mnist/perceptron/wrong-60", "banking/perceptron/wrong-12", "blobs/deep/wrong-60")
 CANDIDATES = ("retrained", "original", "fine-tuned")
 LONGER = ("a tenth kept", "one row kept", "half epochs", "margins matched")
-EVERY = 3
-"""Audits after which those come once that mostly take all looks."""
+"""Those that mostly take all looks: of the first audit of each job alone."""
+
+AT_ONCE = 3
+"""Audits whose networks are trained as one program."""
 
 ENOUGH = 1000
 
 Job = tuple[str, int]
-"""A setting, and the number of the audit."""
+"""A setting, and the number of the first audit."""
 
 
 def rows_of(job: Job, packed: Path | None) -> list[dict[str, Any]]:
     """What both forms of the bank say of each candidate."""
     torch.set_num_threads(1)
-    name, number = job
+    name, first = job
     setting = Setting.of(name, packed)
-    audit = Audit(setting, number)
+    audits = Audits(setting, range(first, first + AT_ONCE))
+    known = dict(audits.candidates())
 
     def look(weights: torch.Tensor) -> Evidence:
         return Evidence.of(setting.networks(weights), setting.split, setting.trained.recipe)
 
-    original, references = look(audit.original), look(audit.references)
-    known = dict(audit.candidates())
     rows = []
-    asked = CANDIDATES if number % EVERY else (*CANDIDATES, *LONGER)
-    for candidate in (one for one in asked if one in known):
-        began = time.perf_counter()
-        group = look(known[candidate]())
-        first, in_turn, spent = both_forms(original, group, references, number)
-        rows.append({
-            "setting": name, "audit": number, "candidate": candidate, "networks": SEEDS,
-            "three": first.outcome, "three_hidden": _hidden(first), "three_reason": first.reason[:120],
-            "sequential": in_turn.outcome, "sequential_hidden": _hidden(in_turn), "trainings": spent,
-            "seconds": round(time.perf_counter() - began, 2),
-        })  # fmt: skip
+    for candidate in (one for one in (*CANDIDATES, *LONGER) if one in known):
+        groups = known[candidate]()
+        for i, number in enumerate(audits.numbers[: 1 if candidate in LONGER else AT_ONCE]):
+            began = time.perf_counter()
+            original, references = (look(audits.alike[who][i]) for who in ("audited originals", "references"))
+            three, in_turn, spent = both_forms(original, look(groups[i]), references, number)
+            rows.append({
+                "setting": name, "audit": number, "candidate": candidate, "networks": SEEDS,
+                "three": three.outcome, "three_hidden": _hidden(three), "three_reason": three.reason[:120],
+                "sequential": in_turn.outcome, "sequential_hidden": _hidden(in_turn), "trainings": spent,
+                "seconds": round(time.perf_counter() - began, 2),
+            })  # fmt: skip
     return rows
 
 
@@ -90,7 +92,7 @@ def _hidden(verdict: Verdict) -> dict[str, Any] | None:
 
 def jobs(settings: list[str], first: int) -> Iterator[Job]:
     """All settings in turn, so that a run that is stopped has looked at all of them alike."""
-    for number in range(first, first + ENOUGH):
+    for number in range(first, first + ENOUGH, AT_ONCE):
         yield from ((name, number) for name in settings)
 
 

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from spotlessnet.auditing.beside import Beside
 from spotlessnet.auditing.betting import wealth_over_ways
-from spotlessnet.auditing.equivalence import EquivalenceTest
+from spotlessnet.auditing.equivalence import SURELY_NOTICED, EquivalenceTest, row_weights
 from spotlessnet.auditing.evidence import Evidence, joined
+from spotlessnet.auditing.exchanging import Channel, StandingOut
 from spotlessnet.auditing.verdict import (
     FILE,
     RETAIN_ERROR,
@@ -19,7 +20,6 @@ from spotlessnet.auditing.verdict import (
     Check,
     Checks,
     Outcome,
-    State,
     Verdict,
 )
 from spotlessnet.auditing.wording import HALF_COULD_HIDE, NO_TRACE, NOT_BEYOND_CONTROLS, fails_itself, why
@@ -88,7 +88,8 @@ class BankTest(EquivalenceTest):
         delivered: Evidence | None,
         extra: Sequence[Check],
     ) -> Verdict:
-        known, beside = (self._beside(group, [references]) for group in (original, candidate))
+        weights = row_weights(original, [references])
+        known, beside = (self._beside(group, [references], weights) for group in (original, candidate))
         beside = self._unless_small(beside, known, candidate)
         if beside.found is None or known.found is None:
             raise NeedError(NEEDS_CONTROLS)
@@ -104,7 +105,7 @@ class BankTest(EquivalenceTest):
         damaged = any(guard.state != "same" for guard in guards)
         if outcome == "not forgotten" and damaged and share.state != "different":
             outcome = "inconclusive"  # a broken network strays on single rows too: that is not memory
-        power: Outcome = "not forgotten" if known.stands_out else "inconclusive"
+        power: Outcome = "not forgotten" if self._knows(known) else "inconclusive"
         oracle = self._oracle(references)
         resolution = (share.high - share.low) / 2
         blocked, hidden = "", None
@@ -121,21 +122,30 @@ class BankTest(EquivalenceTest):
         seeds, many = len(candidate), len(references)
         return Verdict(outcome, reason, resolution, seeds, oracle, power, checks, hidden, references=many)
 
-    def _beside(self, candidate: Evidence, references: Sequence[Evidence]) -> Beside:
+    def _beside(self, candidate: Evidence, references: Sequence[Evidence], weights: Tensor | None = None) -> Beside:
         """In sequence, networks are told apart by the most that anyone betting on it has ever held.
 
         A single network gives too little to bet on: it must be the furthest of all, and its rows must stand out.
         """
-        found = super()._beside(candidate, references)
+        beside = super()._beside(candidate, references, weights)
         ours, theirs = candidate.channels, [one for group in references if (one := group.channels) is not None]
-        if self.looks == 1 or len(candidate) == 1 or ours is None or found.found is None:
-            return found
-        p_networks = min(1.0, 1 / max(wealth_over_ways(ours, joined(theirs), candidate.labels)))
-        differs, p_rows = p_networks <= self.networks_alarm, found.found.p_rows
-        state: State = "same"
-        if differs and p_rows <= self.rows_doubt:
-            state = "different" if p_rows <= self.rows_alarm else "unclear"
-        return Beside(replace(found.found, p_networks=p_networks), max(p_networks, p_rows), differs, state)
+        if self.looks == 1 or len(candidate) == 1 or ours is None or beside.found is None:
+            return beside
+        p_networks = _never_more_than_one(wealth_over_ways(ours, joined(theirs), candidate.labels))
+        found = replace(beside.found, p_networks=p_networks)
+        return self._judged(found, len(candidate), sum(len(group) for group in references))
+
+    def _notices(
+        self, found: StandingOut, planted: Sequence[Channel], references: Sequence[Channel], labels: Tensor
+    ) -> bool:
+        """As a candidate would be: the furthest of all exchanges, or in sequence enough wealth as well."""
+        S, n = len(planted[0].rows), len(references[0].rows)
+        least = max(SURELY_NOTICED, 1.001 / math.comb(S + n, n))
+        if found.p_networks > least or found.p_rows > self.rows_doubt / 2:
+            return False
+        if self.looks == 1:
+            return True
+        return _never_more_than_one(wealth_over_ways(planted, references, labels)) <= self.networks_alarm
 
     def _file(self, delivered: Evidence, references: Evidence, known: Beside) -> Check:
         """The very network that is taken away; `known` is what was found of the originals."""
@@ -163,6 +173,11 @@ class BankTest(EquivalenceTest):
         spread = math.sqrt(float((len(theirs) - 1) * theirs.var() + (len(originals) - 1) * originals.var()) / free)
         margin = max(self.points, self.deviations * spread)
         return Check(name, self._state(inside, surely, margin, worse_only=True), *inside, margin, guards=True)
+
+
+def _never_more_than_one(held: Sequence[float]) -> float:
+    """The p-value of a wealth that was looked at after every training."""
+    return min(1.0, 1 / max(held))
 
 
 def two_sample_interval(a: Tensor, b: Tensor, level: float) -> Interval:

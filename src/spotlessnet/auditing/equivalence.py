@@ -15,7 +15,7 @@ from torch import Tensor
 
 from spotlessnet.auditing.beside import Beside
 from spotlessnet.auditing.evidence import Evidence, channels_of, joined
-from spotlessnet.auditing.exchanging import Comparison, StandingOut, alike, exchangeable, standing_out
+from spotlessnet.auditing.exchanging import Channel, Comparison, StandingOut, alike, exchangeable, standing_out
 from spotlessnet.auditing.planted_rows import Move, as_if_retrained, could_hide, plant, telling
 from spotlessnet.auditing.verdict import (
     ATTACK,
@@ -177,7 +177,7 @@ class EquivalenceTest:
         """What the audit says of networks whose outcome is known: the same for every candidate."""
         oracle = self.outcome(self.checks(original, held_out, retrained, held_out))
         references = [retrained, held_out]
-        return Gates(self._beside(original, references, _weights(original, references)), oracle)
+        return Gates(self._beside(original, references, row_weights(original, references)), oracle)
 
     def _knows(self, original: Beside) -> bool:
         """Whether the original is caught, as a candidate like it would be."""
@@ -201,10 +201,16 @@ class EquivalenceTest:
             planted = [plant(one, move, rows, here / all_rows) for one, move in zip(plain, moves, strict=True)]
             if beside is None:
                 return exchangeable(planted[0][..., 0], theirs[0].rows[..., 0], **quick._shuffles) <= self.false_alarm
-            found = beside.found(planted)
-            return found.p_networks <= SURELY_NOTICED and found.p_rows <= self.rows_doubt / 2
+            known_rows = [Channel(rows_of, one.controls) for rows_of, one in zip(planted, ours, strict=True)]
+            return self._notices(beside.found(planted), known_rows, theirs, candidate.labels)
 
         return could_hide(notices, candidate.margins.shape[1])
+
+    def _notices(
+        self, found: StandingOut, planted: Sequence[Channel], references: Sequence[Channel], labels: Tensor
+    ) -> bool:
+        """Whether networks in which rows were planted would have been noticed; a bank has rules of its own."""
+        return found.p_networks <= SURELY_NOTICED and found.p_rows <= self.rows_doubt / 2
 
     @property
     def _shuffles(self) -> dict[str, int]:
@@ -228,7 +234,7 @@ class EquivalenceTest:
         is_held_out = torch.equal(candidate.margins, held_out.margins)
         references = [retrained] if is_held_out else [retrained, held_out]
         in_losses = retrained.errors_are_losses
-        weights = _weights(original, references)
+        weights = row_weights(original, references)
         beside = self._beside(candidate, references, weights)
         error = self._error(FORGET_ERROR, *_errors("forget_error", candidate, references), in_losses=in_losses)
         share = self._share(original, candidate, retrained)
@@ -285,9 +291,7 @@ class EquivalenceTest:
         note = "mean losses, for the loss knows no wrong answers" if in_losses else ""
         return Check(name, self._state(inside, surely, margin, worse_only), *inside, margin, note)
 
-    def _beside(
-        self, candidate: Evidence, references: Sequence[Evidence], weights: Tensor | None = None
-    ) -> Beside:
+    def _beside(self, candidate: Evidence, references: Sequence[Evidence], weights: Tensor | None = None) -> Beside:
         """Candidate networks beside retrained ones, row by row; `weights` are of rows in the mean move."""
         ours, theirs = candidate.channels, [group.channels for group in references]
         if ours is None or any(group is None for group in theirs):
@@ -344,7 +348,7 @@ class EquivalenceTest:
         self, original: Evidence, delivered: Evidence, references: Sequence[Evidence], known: Beside | None = None
     ) -> Check:
         """One network beside retrained ones: the very file that is taken away."""
-        weights = _weights(original, references)
+        weights = row_weights(original, references)
         known = known or self._beside(original, references, weights)
         beside = self._unless_small(self._beside(delivered, references, weights), known, delivered)
         return replace(beside.check(), name=FILE)
@@ -395,7 +399,7 @@ def judge_networks(
     return test(original, candidate, *references, extra=extra)
 
 
-def _weights(original: Evidence, references: Sequence[Evidence]) -> Tensor | None:
+def row_weights(original: Evidence, references: Sequence[Evidence]) -> Tensor | None:
     """Of the rows in the mean move; the same for all that are held beside these networks."""
     known, unknown = original.channels, [group.channels for group in references]
     if known is None or any(group is None for group in unknown):

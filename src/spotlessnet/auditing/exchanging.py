@@ -187,6 +187,8 @@ def _chosen(S: int, n: int, permutations: int, generator: torch.Generator) -> In
     as_they_are = torch.arange(S).unsqueeze(0)
     if S == 1:
         return torch.arange(n + 1).unsqueeze(1)  # each in turn: there are no more
+    if math.comb(S + n, S) <= permutations:
+        return torch.combinations(torch.arange(S + n), S)  # all that there are, as they are first
     orders = torch.rand(permutations, S + n, generator=generator).argsort(dim=1)[:, :S]
     return torch.cat([as_they_are, orders])
 
