@@ -115,7 +115,7 @@ class Judge:
         group = _look(self.setting, weights)
         verdict = self.test(self.original, group, *self.references, gates=self.gates)
         one = group.select(torch.tensor([0]))
-        file = self.test.judge_file(self.original, one, self.references, self.gates.known).state
+        file = self.test.judge_file(self.original, one, self.references, self.gates).state
         hidden, known = verdict.could_hide, self.gates.known.found
         return {
             "outcome": verdict.outcome,

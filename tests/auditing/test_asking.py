@@ -139,18 +139,3 @@ def test_what_shows_in_a_single_way_of_asking_is_noticed(way):
     found = standing_out(ours, theirs, LABELS, permutations=999)
     assert found.p_networks <= 0.01
     assert found.p_rows <= 0.01
-
-
-def test_rows_are_planted_as_the_original_knows_them():
-    split = problem()
-    ours, original, retrained = (Evidence.of(networks(n)[n - 3 :], split) for n in (3, 4, 5))
-    rows = torch.tensor([True, *[False] * 5])
-    planted = ours.with_rows_moved(original, retrained, rows)
-    for name, channel in planted.further.items():
-        before = ours.further[name]
-        torch.testing.assert_close(channel.rows[:, 1:], before.rows[:, 1:])
-        moved = (
-            original.further[name].rows[:, 0] + before.rows[:, 0].mean(0) - retrained.further[name].rows[:, 0].mean(0)
-        )
-        torch.testing.assert_close(channel.rows[:, 0], moved)
-        torch.testing.assert_close(channel.controls, before.controls)

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import float64
@@ -9,8 +10,8 @@ from torch import float64
 from spotlessnet.auditing.beside import Beside
 from spotlessnet.auditing.equivalence import EquivalenceTest
 from spotlessnet.auditing.evidence import Evidence
-from spotlessnet.auditing.exchanging import Channel, StandingOut, alike
-from spotlessnet.auditing.planted_rows import SINGLE, could_hide
+from spotlessnet.auditing.exchanging import Channel, StandingOut, alike, beyond_controls, match_of
+from spotlessnet.auditing.planted_rows import SINGLE, Move, as_if_retrained, could_hide, plant, telling
 from spotlessnet.auditing.verdict import CouldHide
 from spotlessnet.readouts.matched_controls import Unseen
 
@@ -90,9 +91,51 @@ def test_rows_that_stray_together_are_alike(together, expected):
     assert alike(Channel(one.answers, one.unseen.margins), LABELS) == pytest.approx(expected, abs=0.05)
 
 
-def test_rows_like_each_other_are_planted_weaker_one_by_one():
-    ours, original, retrained = networks(2), networks(1, 6.0), networks(3)
-    one = torch.arange(ROWS) == 0
-    whole, half = (ours.with_rows_moved(original, retrained, one, share) for share in (1.0, 0.5))
-    torch.testing.assert_close(half.margins[:, 0], (whole.margins[:, 0] + ours.margins[:, 0]) / 2)
-    torch.testing.assert_close(half.margins[:, 1:], ours.margins[:, 1:])
+def test_what_is_planted_is_what_the_original_surely_knows_beyond_controls():
+    known, unknown = ([networks(seed, by).channels[0]] for seed, by in ((1, 6.0), (3, 0.0)))  # type: ignore[index]  # has controls
+    match = match_of(unknown)
+    move = Move.of(known, unknown, match)[0]
+    with_rows, without = (beyond_controls(group, match)[0].numpy() for group in (known, unknown))
+    gap = with_rows.mean(0) - without.mean(0)
+    error = np.sqrt(with_rows.var(0, ddof=1) / 8 + without.var(0, ddof=1) / 8)
+    for count in (1, 4):
+        expected = np.sign(gap) * np.maximum(0, np.abs(gap) - 2 / np.sqrt(count) * error)
+        np.testing.assert_allclose(move.surely(count).numpy(), expected, atol=1e-12)
+    rows = torch.arange(ROWS) < 4
+    whole, half = (plant(known[0].rows, move, rows, share) - known[0].rows for share in (1.0, 0.5))
+    torch.testing.assert_close(whole[:, :4], move.surely(4)[:4].expand(8, -1, -1))
+    torch.testing.assert_close(whole, 2 * half)
+    assert not whole[:, 4:].any()
+
+
+def test_what_candidates_know_already_does_not_help_a_planted_row():
+    ours, theirs = ([networks(seed, by).channels[0]] for seed, by in ((2, 1.5), (3, 0.0)))  # type: ignore[index]  # has controls
+    match = match_of(theirs)
+    plain = as_if_retrained(ours, theirs, match)[0]
+    placed = beyond_controls([Channel(plain, ours[0].controls)], match)[0].mean(0)
+    torch.testing.assert_close(placed, beyond_controls(theirs, match)[0].mean(0))
+    torch.testing.assert_close(plain - plain.mean(0), ours[0].rows - ours[0].rows.mean(0))
+
+
+def test_rows_without_a_trace_could_hide_and_others_could_not():
+    """Only half of the rows left a trace: no statement may say that the others would have been noticed."""
+    original, candidate, *references = networks(1, 6.0), networks(2), networks(3), networks(4)
+    assert original.answers is not None
+    answers = original.answers.clone()
+    answers[:, ::2] = networks(5).answers[:, ::2]  # type: ignore[index]  # has classes
+    margins = answers[:, torch.arange(ROWS), LABELS]
+    found = QUICK._could_hide(replace(original, answers=answers, margins=margins), candidate, references)
+    assert found.single == found.tried / 2
+    assert QUICK._could_hide(original, candidate, references).single == 0
+
+
+def test_rows_weigh_by_what_the_original_knows_of_them():
+    known, unknown = ([networks(seed, by).channels[0]] for seed, by in ((1, 6.0), (3, 0.0)))  # type: ignore[index]  # has controls
+    rows = known[0].rows.clone()
+    rows[:, :6] = unknown[0].rows[:, :6]
+    weights = telling([Channel(rows, unknown[0].controls)], unknown, LABELS)
+    assert weights is not None
+    assert float(weights.sum()) == pytest.approx(1)
+    assert not weights[:6].any()
+    assert bool((weights[6:] > 0).all())
+    assert telling(unknown, unknown, LABELS) is None

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from spotlessnet.auditing.beside import Beside
 from spotlessnet.auditing.betting import wealth_over_ways
-from spotlessnet.auditing.equivalence import SURELY_NOTICED, EquivalenceTest, row_weights
+from spotlessnet.auditing.equivalence import SURELY_NOTICED, EquivalenceTest
 from spotlessnet.auditing.evidence import Evidence, joined
 from spotlessnet.auditing.exchanging import Channel, StandingOut
+from spotlessnet.auditing.planted_rows import telling
 from spotlessnet.auditing.verdict import (
     FILE,
     RETAIN_ERROR,
@@ -88,12 +89,13 @@ class BankTest(EquivalenceTest):
         delivered: Evidence | None,
         extra: Sequence[Check],
     ) -> Verdict:
-        weights = row_weights(original, [references])
+        known_rows, theirs = original.channels, references.channels
+        if known_rows is None or theirs is None:
+            raise NeedError(NEEDS_CONTROLS)
+        weights = telling(known_rows, theirs, original.labels)
         known, beside = (self._beside(group, [references], weights) for group in (original, candidate))
         beside = self._unless_small(beside, known, candidate)
-        if beside.found is None or known.found is None:
-            raise NeedError(NEEDS_CONTROLS)
-        share = self._share_beside_controls(beside, known)
+        share = self._share_beside_controls(beside, known, candidate.has_copies)
         files = [] if delivered is None else [self._file(delivered, references, known)]
         guards = [
             self._guard(name, *(getattr(group, of) for group in (candidate, references, original)))

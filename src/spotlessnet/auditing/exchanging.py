@@ -9,6 +9,7 @@ alike. Each test is exact under its own null hypothesis, so a false accusation i
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 import torch
 from jaxtyping import Float64, Int64
@@ -112,7 +113,7 @@ class Comparison:
     """Networks beside retrained ones; what does not hang on the forgotten rows is computed once, for rows may be
     planted many times.
 
-    **Arguments:** those of `standing_out`.
+    **Arguments:** those of `standing_out`; and `match`, where it is known already.
     """
 
     def __init__(
@@ -124,12 +125,13 @@ class Comparison:
         permutations: int = 1999,
         seed: int = 0,
         weights: Float64[Tensor, " T"] | None = None,
+        match: "Match | None" = None,
     ) -> None:
         self.labels, self.S = labels, len(candidate[0].rows)
         T = len(labels)
         self.weights = torch.full((T,), 1 / T, dtype=torch.float64) if weights is None else weights
         generator = torch.Generator().manual_seed(seed)
-        self.match = _Match.of(references[0])
+        self.match = match or Match.of(references[0])
         self.chosen = _chosen(self.S, len(references[0].rows), permutations, generator)
         pick = torch.randint(self.match.field.shape[1] + 1, (permutations, len(labels)), generator=generator)
         # Nobody is exchanged in the first line: the data as they are count as one of the shuffles.
@@ -155,7 +157,7 @@ class Comparison:
 
 
 @dataclass(frozen=True, eq=False)
-class _Match:
+class Match:
     """Which controls retrained networks answer like each forgotten row, and like each other control."""
 
     near: Float64[Tensor, "T V"]
@@ -163,7 +165,7 @@ class _Match:
     field: Int64[Tensor, "T K"]
 
     @staticmethod
-    def of(references: Channel) -> "_Match":
+    def of(references: Channel) -> "Match":
         rows, controls = (group.mean(dim=0) for group in vars(references).values())
         apart, between = torch.cdist(rows, controls), torch.cdist(controls, controls)
         between.fill_diagonal_(torch.inf)  # no control speaks for itself
@@ -171,7 +173,7 @@ class _Match:
         order = apart.argsort(dim=1)
         few = min(NEAR, V - 1)
         closest = between.topk(few, dim=1, largest=False).indices
-        return _Match(_mean_over(order[:, :few], V), _mean_over(closest, V), order[:, :FIELD])
+        return Match(_mean_over(order[:, :few], V), _mean_over(closest, V), order[:, :FIELD])
 
     def beside(self, controls: Float64[Tensor, "S V C"]) -> Float64[Tensor, "S T C"]:
         """The mean answer of each forgotten row's nearest controls."""
@@ -188,7 +190,7 @@ def _chosen(S: int, n: int, permutations: int, generator: torch.Generator) -> In
     if S == 1:
         return torch.arange(n + 1).unsqueeze(1)  # each in turn: there are no more
     if math.comb(S + n, S) <= permutations:
-        return torch.combinations(torch.arange(S + n), S)  # all that there are, as they are first
+        return torch.tensor(list(combinations(range(S + n), S)))  # all that there are, as they are first
     orders = torch.rand(permutations, S + n, generator=generator).argsort(dim=1)[:, :S]
     return torch.cat([as_they_are, orders])
 
@@ -222,13 +224,13 @@ class _Ground:
     """What controls do in one way of asking: how far they stray, and how far rows may be expected to."""
 
     variance: Float64[Tensor, "T C"]
-    own: Float64[Tensor, "T K"]
-    every: Float64[Tensor, "T K"]
+    own: "Field"
+    every: "Field"
     alone: Float64[Tensor, "T K"]
     controls: int
 
     @staticmethod
-    def of(both: Channel, match: _Match, labels: Int64[Tensor, " T"], S: int) -> "_Ground":
+    def of(both: Channel, match: Match, labels: Int64[Tensor, " T"], S: int) -> "_Ground":
         """Of candidates, the first `S` networks, beside the others."""
         moved = both.controls[:S].mean(dim=0) - both.controls[S:].mean(dim=0)
         # What chance alone moves each by: rows of which retrained networks are unsure move further.
@@ -241,8 +243,8 @@ class _Ground:
         standardised = beyond.square() / of_controls
         column = labels.unsqueeze(1)
         return _Ground(
-            of_rows, standardised[match.field, column].sqrt(), standardised.mean(dim=1)[match.field].sqrt(),
-            beyond[match.field, column], len(moved),
+            of_rows, Field.of(standardised[match.field, column].sqrt()),
+            Field.of(standardised.mean(dim=1)[match.field].sqrt()), beyond[match.field, column], len(moved),
         )  # fmt: skip
 
 
@@ -256,27 +258,44 @@ def _row_p_values(
     spread = _clumping(beyond, labels, S) * math.sqrt(1 + T / ground.controls)
     found = []
     for mine, field in ((rows[place, labels], ground.own), (rows.square().mean(dim=1).sqrt(), ground.every)):
-        means = torch.cat([mine.unsqueeze(1), field], dim=1)[place, pick].mean(dim=1)
+        means = torch.cat([mine.unsqueeze(1), field.values], dim=1)[place, pick].mean(dim=1)
         drawn = means[1:].mean() + (means[1:] - means[1:].mean()) * spread
         found.append(float((1 + (drawn >= means[0] * (1 - 1e-9)).sum()) / (1 + len(drawn))))
-        found.append(-math.expm1(T * math.log1p(-float(beyond_all(mine, field).min().clamp(max=1 - 1e-9)))))
+        found.append(-math.expm1(T * math.log1p(-float(field.beyond(mine).min().clamp(max=1 - 1e-9)))))
     return found
 
 
-def beyond_all(values: Float64[Tensor, " T"], fields: Float64[Tensor, "T K"]) -> Float64[Tensor, " T"]:
-    """How likely a control lies as far out as each value does, by those of its field.
+@dataclass(frozen=True, eq=False)
+class Field:
+    """How far the controls of each row lie out.
 
     Where the last tenth begins, an exponential tail goes on: by ranks alone nothing among `T` rows could be rarer than
     `T` in all controls, however far it lies. The tail is as wide as the mean excess, and no control lies beyond it.
     """
-    K = fields.shape[1]
-    few = max(1, K // 10)
-    top = fields.topk(few + 1, dim=1).values
-    begin, excess = top[:, -1], top[:, :-1] - top[:, -1:]
-    width = torch.maximum(excess.mean(dim=1), excess[:, 0] / math.log(few + 1)).clamp(min=1e-12)
-    ranked = (1 + (fields >= values.unsqueeze(1)).sum(dim=1)).double() / (K + 1)
-    tail = (few + 1) / (K + 1) * (-(values - begin) / width).exp()
-    return torch.where(values > begin, tail, ranked)
+
+    values: Float64[Tensor, "T K"]
+    begin: Float64[Tensor, " T"]
+    width: Float64[Tensor, " T"]
+
+    @staticmethod
+    def of(values: Float64[Tensor, "T K"]) -> "Field":
+        """Find the tails."""
+        few = _last(values)
+        top = values.topk(few + 1, dim=1).values
+        excess = top[:, :-1] - top[:, -1:]
+        width = torch.maximum(excess.mean(dim=1), excess[:, 0] / math.log(few + 1))
+        return Field(values, top[:, -1], width.clamp(min=1e-12))
+
+    def beyond(self, values: Float64[Tensor, " T"]) -> Float64[Tensor, " T"]:
+        """How likely a control lies as far out as each value does."""
+        K = self.values.shape[1]
+        ranked = (1 + (self.values >= values.unsqueeze(1)).sum(dim=1)).double() / (K + 1)
+        tail = (_last(self.values) + 1) / (K + 1) * (-(values - self.begin) / self.width).exp()
+        return torch.where(values > self.begin, tail, ranked)
+
+
+def _last(values: Float64[Tensor, "T K"]) -> int:
+    return max(1, values.shape[1] // 10)
 
 
 def together(p_values: Sequence[float]) -> float:
@@ -286,18 +305,20 @@ def together(p_values: Sequence[float]) -> float:
     return 0.5 - math.atan(sum(angles) / len(angles)) / math.pi
 
 
-def beyond_controls(channels: Sequence[Channel], references: Sequence[Channel]) -> list[Float64[Tensor, "S T C"]]:
+def match_of(references: Sequence[Channel]) -> Match | None:
+    """Which controls are like which rows, where there are any."""
+    return Match.of(references[0]) if references[0].controls.shape[1] else None
+
+
+def beyond_controls(channels: Sequence[Channel], match: Match | None) -> list[Float64[Tensor, "S T C"]]:
     """Answers to the forgotten rows less those to controls that retrained networks answer alike, where there are any."""
-    if not references[0].controls.shape[1]:
-        return [one.rows for one in channels]
-    match = _Match.of(references[0])
-    return [one.rows - match.beside(one.controls) for one in channels]
+    return [one.rows if match is None else one.rows - match.beside(one.controls) for one in channels]
 
 
-def alike(references: Channel, labels: Int64[Tensor, " T"]) -> float:
+def alike(references: Channel, labels: Int64[Tensor, " T"], match: Match | None = None) -> float:
     """The mean correlation of two forgotten rows over retrained networks, beyond their controls: 0 alone, 1 as one."""
     T = len(labels)
-    beyond = references.rows - _Match.of(references).beside(references.controls)
+    beyond = references.rows - (match or Match.of(references)).beside(references.controls)
     return (_clumping(beyond, labels, 0) ** 2 - 1) / max(1, T - 1)
 
 

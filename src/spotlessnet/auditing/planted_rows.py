@@ -8,14 +8,13 @@ import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
-from spotlessnet.auditing.exchanging import Channel, beyond_controls
+from spotlessnet.auditing.exchanging import Channel, Match, beyond_controls, match_of
 from spotlessnet.auditing.verdict import CouldHide
 
 SINGLE = 24
 """Rows that are planted one at a time, each by itself: 0 of 24 unnoticed says that fewer than 12 % could be."""
 
-SHARES = (0.1, 0.25, 0.5)
-TRIES = 3
+TRIES = {0.1: 3, 0.25: 3, 0.5: 6}
 """Shares of the rows that are planted together, and how often each."""
 
 
@@ -34,10 +33,10 @@ class Move:
     error: Float64[Tensor, "T C"]
 
     @staticmethod
-    def of(known: Sequence[Channel], unknown: Sequence[Channel]) -> "list[Move]":
+    def of(known: Sequence[Channel], unknown: Sequence[Channel], match: Match | None) -> "list[Move]":
         """In every way of asking."""
         found = []
-        for with_rows, without in zip(beyond_controls(known, unknown), beyond_controls(unknown, unknown), strict=True):
+        for with_rows, without in zip(*(beyond_controls(group, match) for group in (known, unknown)), strict=True):
             error = with_rows.var(dim=0) / len(with_rows) + without.var(dim=0) / len(without)
             found.append(Move(with_rows.mean(dim=0) - without.mean(dim=0), error.sqrt()))
         return found
@@ -59,18 +58,21 @@ def telling(
     So rows that everyone answers alike do not blur the others. Nothing where no row surely left a trace.
     """
     place = torch.arange(len(labels))
-    variance = beyond_controls(unknown[:1], unknown)[0].var(dim=0)[place, labels]
-    weights = Move.of(known[:1], unknown[:1])[0].surely()[place, labels].clamp(min=0)
+    match = match_of(unknown)
+    variance = beyond_controls(unknown[:1], match)[0].var(dim=0)[place, labels]
+    weights = Move.of(known[:1], unknown[:1], match)[0].surely()[place, labels].clamp(min=0)
     weights = weights / (variance + variance.mean()).clamp(min=1e-12)
     return weights / weights.sum() if float(weights.sum()) > 0 else None
 
 
-def as_if_retrained(ours: Sequence[Channel], references: Sequence[Channel]) -> list[Float64[Tensor, "S T C"]]:
+def as_if_retrained(
+    ours: Sequence[Channel], references: Sequence[Channel], match: Match | None
+) -> list[Float64[Tensor, "S T C"]]:
     """The candidates' answers, moved in the mean to where retrained networks' lie beyond controls.
 
     What candidates know already, or chance did to them, must not help a planted row to be noticed.
     """
-    beyond = [beyond_controls(group, references) for group in (ours, references)]
+    beyond = [beyond_controls(group, match) for group in (ours, references)]
     return [one.rows + (b.mean(dim=0) - a.mean(dim=0)) for one, a, b in zip(ours, *beyond, strict=True)]
 
 
@@ -95,9 +97,9 @@ def could_hide(notices: Callable[[Bool[Tensor, " T"]], bool], count: int) -> Cou
 
     some = torch.randperm(count, generator=generator)[:SINGLE]
     single = sum(hides(row.unsqueeze(0)) for row in some)
-    share = 0.0
-    for part in SHARES:
-        many = max(1, round(part * count))
-        if any(hides(torch.randperm(count, generator=generator)[:many]) for _ in range(TRIES)):
-            share = part
-    return CouldHide(single, len(some), share, count)
+    hidden = {
+        part: sum(hides(torch.randperm(count, generator=generator)[: max(1, round(part * count))]) for _ in range(tries))
+        for part, tries in TRIES.items()
+    }
+    share = max((part for part, times in hidden.items() if times), default=0.0)
+    return CouldHide(single, len(some), share, count, hidden[0.5] / TRIES[0.5])

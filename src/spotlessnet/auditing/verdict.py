@@ -119,12 +119,14 @@ class CouldHide:
     - `single`, `tried`: single rows that could have been kept unnoticed, of so many that were tried.
     - `share`: the largest share of the rows that could have been, in any of its tries; 0 if every one was noticed.
     - `rows`: all forgotten rows; those that were tried are drawn from them.
+    - `halves`: of the halves of all rows that were tried, how many could have been kept.
     """
 
     single: int
     tried: int
     share: float
     rows: int
+    halves: float = 0.0
 
     @property
     def at_most(self) -> float:
@@ -135,8 +137,8 @@ class CouldHide:
 
     @property
     def half(self) -> bool:
-        """Whether half of the rows could have been kept: then nothing was shown."""
-        return self.share >= 0.5
+        """Whether most halves of the rows could have been kept: then nothing was shown."""
+        return self.halves > 0.5
 
     def __str__(self) -> str:
         text = f"Of {self.tried} single forgotten examples, {self.single} could have been kept unnoticed"
