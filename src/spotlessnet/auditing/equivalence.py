@@ -297,9 +297,7 @@ class EquivalenceTest:
         note = "mean losses, for the loss knows no wrong answers" if in_losses else ""
         return Check(name, self._state(inside, surely, margin, worse_only), *inside, margin, note)
 
-    def _beside(
-        self, candidate: Evidence, references: Sequence[Evidence], weights: Tensor | None = None
-    ) -> Beside:
+    def _beside(self, candidate: Evidence, references: Sequence[Evidence], weights: Tensor | None = None) -> Beside:
         """Candidate networks beside retrained ones, row by row; `weights` are of rows in the mean move."""
         ours, theirs = candidate.channels, [group.channels for group in references]
         if ours is None or any(group is None for group in theirs):

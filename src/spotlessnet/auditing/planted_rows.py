@@ -98,7 +98,9 @@ def could_hide(notices: Callable[[Bool[Tensor, " T"]], bool], count: int) -> Cou
     some = torch.randperm(count, generator=generator)[:SINGLE]
     single = sum(hides(row.unsqueeze(0)) for row in some)
     hidden = {
-        part: sum(hides(torch.randperm(count, generator=generator)[: max(1, round(part * count))]) for _ in range(tries))
+        part: sum(
+            hides(torch.randperm(count, generator=generator)[: max(1, round(part * count))]) for _ in range(tries)
+        )
         for part, tries in TRIES.items()
     }
     share = max((part for part, times in hidden.items() if times), default=0.0)

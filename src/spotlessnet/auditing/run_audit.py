@@ -38,8 +38,8 @@ SMALL = 200_000
 NOT_SHOWN = (
     "The verdict is about the method with these settings on these rows, over several trainings; a single file is held "
     "against retrained networks, but one file shows less than several.",
-    "No attack on gradients or over many requests was judged, nor one that learns the forgotten rows again; of hidden "
-    "layers, the last one was asked by a linear probe.",
+    "No attack on gradients or over many requests was judged, nor one that learns the forgotten rows again, nor copies "
+    "of the network in fewer bits; of hidden layers, the last one was asked by a linear probe.",
     "Optimiser state is not touched: if it was kept, it still carries the rows. Destroy it.",
 )
 FEW_REFERENCES = (
