@@ -1,7 +1,8 @@
 """Verdicts from a bank: three networks without the rows, or as many as a sequential audit asks for.
 
     python benchmarks/audit_gauntlet.py --pack gauntlet.npz
-    python benchmarks/bank.py --data gauntlet.npz --workers 3 --stop 480 --out results/bank.jsonl
+    python benchmarks/bank.py --data gauntlet.npz --workers 4 --stop 520 --out results/bank.jsonl
+    python benchmarks/bank.py --out results/bank.jsonl --table        # count what is there
 
 One row for each candidate of each audit, written when it is finished. Requests, networks and candidates are those of
 `audit_gauntlet.py`; `SETTINGS` are of its `CONFIRMING`, which served to choose nothing. Every audit has networks of its
@@ -13,6 +14,7 @@ import multiprocessing
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -29,6 +31,8 @@ from spotlessnet.auditing.bank import LOOKS
 from spotlessnet.auditing.bank_test import BankTest
 from spotlessnet.auditing.evidence import Evidence
 from spotlessnet.auditing.verdict import Verdict
+from spotlessnet.core.intervals import clopper_pearson
+from spotlessnet.core.registry import markdown_table
 
 SETTINGS = ("mnist/perceptron/wrong-60", "banking/perceptron/wrong-12", "blobs/deep/wrong-60")
 CANDIDATES = ("retrained", "original", "fine-tuned")
@@ -90,6 +94,28 @@ def _hidden(verdict: Verdict) -> dict[str, Any] | None:
     return None if verdict.could_hide is None else vars(verdict.could_hide)
 
 
+def summary(rows: list[dict[str, Any]]) -> str:
+    """What a page says: of every candidate, each outcome with its exact 95 % limits, and trainings in the mean."""
+    cells = []
+    for candidate in dict.fromkeys(row["candidate"] for row in rows):
+        some = [row for row in rows if row["candidate"] == candidate]
+        mean = sum(row["trainings"] for row in some) / len(some)
+        cells.append((candidate, *(_counts(some, form) for form in ("three", "sequential")), f"{mean:.1f}"))
+    head = ("network", "3 references", "in sequence", "trainings in the mean")
+    return markdown_table(head, cells)
+
+
+def _counts(rows: list[dict[str, Any]], form: str) -> str:
+    found = Counter(row[form] for row in rows)
+    words = []
+    for outcome, count in found.most_common():
+        share = clopper_pearson(count, len(rows))
+        words.append(f"{outcome} {count} of {len(rows)} ({100 * share.low:.0f}–{100 * share.high:.0f} %)")
+    none = [row for row in rows if row[form] == "forgotten" and not row[f"{form}_hidden"]["single"]]
+    kept = rows[0]["candidate"] == "one row kept"
+    return "; ".join([*words, *([f"{len(none)} of them said that none could have hidden"] if kept else [])])
+
+
 def jobs(settings: list[str], first: int) -> Iterator[Job]:
     """All settings in turn, so that a run that is stopped has looked at all of them alike."""
     for number in range(first, first + ENOUGH, AT_ONCE):
@@ -98,13 +124,16 @@ def jobs(settings: list[str], first: int) -> Iterator[Job]:
 
 def main() -> None:
     os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    flags = Flags(__doc__).out()
+    flags = Flags(__doc__).out().table()
     flags.add_argument("--data", type=Path, help="the file that `audit_gauntlet.py --pack` wrote")
     flags.add_argument("--settings", nargs="+", default=list(SETTINGS), help="data/network/cohort")
     flags.add_argument("--workers", type=int, default=2)
     flags.add_argument("--stop", type=float, default=600, help="seconds after which nothing more is written")
     flags.add_argument("--first", type=int, default=0, help="number of the first audit: the next run of more audits")
     given = flags.parse_args()
+    if given.table:
+        print(summary([json.loads(line) for line in given.out.read_text(encoding="utf-8").splitlines()]))
+        return
     began = time.monotonic()
     settings = [name for name in given.settings if is_here(name.split("/")[0], given.data)]
     about = {"command": command("bank"), "machine": machine()}

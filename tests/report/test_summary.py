@@ -177,8 +177,6 @@ def test_a_check_that_passes_outside_its_margin_is_marked_as_explained():
     inside, outside = (Check("error on forgotten rows", "same", 0.0, -0.005, high, 0.01) for high in (0.005, 0.04))
     assert chip_of(inside) is PASS
     assert chip_of(outside) is EXCUSED
-    assert (
-        chip_of(Check("error on test rows", "same", -0.1, -0.2, 0.0, 0.01, guards=True)) is PASS
-    )  # better is no fault
+    assert chip_of(Check("error on test rows", "same", -0.1, -0.2, 0.0, 0.01, guards=True)) is PASS
     assert chip_of(Check("margins row by row", "same", 0.5, math.nan, math.nan, math.nan)) is PASS
     assert chip_of(Check("error on forgotten rows", "different", 0.1, 0.05, 0.2, 0.01)).word == "fail"
