@@ -73,7 +73,7 @@ def audit(job: Job, packed: Path | None = None) -> dict[str, Any]:
     candidate, references = found[1], joined([group.channels or [] for group in found[2:]])
     ours = candidate.channels or []
     beside = standing_out(ours, references, candidate.labels, seed=number)
-    share = EquivalenceTest(seed=number).checks(*found)[SHARE]
+    share = EquivalenceTest(seed=number).checks(found[0], found[1], found[2], found[3])[SHARE]
     held = wealth_over_ways(ours, references, candidate.labels)
     return {
         "setting": name, "audit": number, "p_networks": beside.p_networks, "p_rows": beside.p_rows,

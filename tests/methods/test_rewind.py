@@ -118,11 +118,13 @@ def bounds_on_the_way(trained: Trained, split: Split) -> tuple[float, float]:
     """The largest curvature of the mean loss and the longest gradient of a row, at all weights of both trainings."""
     seen: list[Tensor] = []
     for data in (split.whole, split.retain):
-        fit(trained, data, watch=lambda _, now: seen.append(now.weights))  # type: ignore[func-returns-value]  # None goes on
+        fit(trained, data, watch=lambda _, now: seen.append(now.weights))
     batch = next(iter(split.whole.batches(100)))
+    assert isinstance(batch.x, Tensor)
+    x, y = batch.x, batch.y
 
     def loss(w: Tensor, i: int | slice) -> Tensor:
-        return trained.losses(batch.x[i], batch.y[i], w).mean()
+        return trained.losses(x[i], y[i], w).mean()
 
     curvature = max(
         float(torch.linalg.eigvalsh(torch.func.hessian(lambda w: loss(w, slice(None)))(w)).abs().max()) for w in seen
