@@ -1,95 +1,155 @@
 """Verdicts from a bank: three networks without the rows, or as many as a sequential audit asks for.
 
-`python benchmarks/bank.py --out results/bank.jsonl`. Settings as in `audit_gauntlet.py`; by default those of its
-`CONFIRMED` that were not looked at while the bank was chosen. Every audit has networks of its own.
+    python benchmarks/audit_gauntlet.py --pack gauntlet.npz
+    python benchmarks/bank.py --data gauntlet.npz --workers 4 --stop 520 --out results/bank.jsonl
+    python benchmarks/bank.py --out results/bank.jsonl --table        # count what is there
+
+One row for each candidate of each audit, written when it is finished. Requests, networks and candidates are those of
+`audit_gauntlet.py`; `SETTINGS` are of its `CONFIRMING`, which served to choose nothing. Every audit has networks of its
+own, and is judged by the package's own code from `Evidence.of` on.
 """
 
 import json
+import multiprocessing
+import os
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from benchmarks.common import Flags, command, machine
+from benchmarks.gauntlet_candidates import SEEDS, Audits, Setting
+from benchmarks.gauntlet_data import is_here
+
 from spotlessnet.auditing.bank import LOOKS
 from spotlessnet.auditing.bank_test import BankTest
+from spotlessnet.auditing.evidence import Evidence
+from spotlessnet.auditing.verdict import Verdict
+from spotlessnet.core.intervals import clopper_pearson
+from spotlessnet.core.registry import markdown_table
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from benchmarks.audit_gauntlet import SHARED, Block
-from benchmarks.common import Flags, command, machine, use_threads
-from benchmarks.gauntlet_networks import Way, train
+SETTINGS = ("mnist/perceptron/wrong-60", "banking/perceptron/wrong-12", "blobs/deep/wrong-60")
+CANDIDATES = ("retrained", "original", "fine-tuned")
+LONGER = ("a tenth kept", "one row kept", "half epochs", "margins matched")
+"""Those that mostly take all looks: of the first audit of each job alone."""
 
-AUDITS, NETWORKS, FIRST = 10, 8, 10**9
-BLOCKS = ("mnist/perceptron/wrong-60", "blobs/deep/wrong-60", "banking/perceptron/wrong-12")
+AT_ONCE = 3
+"""Audits whose networks are trained as one program."""
 
+ENOUGH = 1000
 
-def candidates(block: Block) -> dict[str, Any]:
-    """The bank's originals, and what might have been made of them."""
-    count, T = AUDITS * NETWORKS, len(block.rows)
-    original = block.fit(count, torch.ones(len(block.x), dtype=torch.bool), FIRST)
-    g = torch.Generator().manual_seed(FIRST)
-    keep = block.kept.repeat(count, 1)
-    for a in range(AUDITS):
-        some = block.rows[torch.randperm(T, generator=g)[: max(1, T // 10)]]
-        keep[a * NETWORKS : (a + 1) * NETWORKS, some] = True
-    seeds = list(range(FIRST + 4 * 10**6, FIRST + 4 * 10**6 + count))
-    short = Way(epochs=5, lr=0.05)
-    return {
-        "original": original,
-        "retrained": block.fit(count, block.kept, FIRST + 10**6),
-        "fine-tuned": train(block.network, original, block.x, block.y, block.kept.expand(count, -1), seeds, short),
-        "a tenth kept": block.fit(count, keep, FIRST + 3 * 10**6),
-    }
+Job = tuple[str, int]
+"""A setting, and the number of the first audit."""
 
 
-def judge(name: str) -> dict[str, dict[str, Any]]:
-    """Outcomes with three references and in sequence, and what the latter trained."""
-    block = Block.of(name)
-    found = {who: block.evidence(weights) for who, weights in candidates(block).items()}
-    references = block.evidence(block.fit(LOOKS[-1] * AUDITS, block.kept, FIRST + 5 * 10**6))
-    table: dict[str, dict[str, Any]] = {}
-    for who, group in found.items():
-        three, in_turn, spent = Counter[str](), Counter[str](), []
-        for a in range(AUDITS):
-            ours = torch.arange(a * NETWORKS, (a + 1) * NETWORKS)
-            others = found["original"].select((ours + NETWORKS) % (AUDITS * NETWORKS))
-            candidate, file = group.select(ours), group.select(ours[:1])
-            first = a * LOOKS[-1]
-            few = references.select(torch.arange(first, first + LOOKS[0]))
-            test = BankTest(seed=a, permutations=999)
-            three[test.judge(others, candidate, few, delivered=file).outcome] += 1
-            test = BankTest(seed=a, permutations=999, looks=len(LOOKS))
-            for look in LOOKS:
-                some = references.select(torch.arange(first, first + look))
-                verdict = test.judge(others, candidate, some, delivered=file)
-                if verdict.outcome != "inconclusive":
-                    break
-            in_turn[verdict.outcome] += 1
-            spent.append(look)
-        table[who] = {"three": three, "sequential": in_turn, "trainings": spent}
-    return table
+def rows_of(job: Job, packed: Path | None) -> list[dict[str, Any]]:
+    """What both forms of the bank say of each candidate."""
+    torch.set_num_threads(1)
+    name, first = job
+    setting = Setting.of(name, packed)
+    audits = Audits(setting, range(first, first + AT_ONCE))
+    known = dict(audits.candidates())
+
+    def look(weights: torch.Tensor) -> Evidence:
+        return Evidence.of(setting.networks(weights), setting.split, setting.trained.recipe)
+
+    rows = []
+    for candidate in (one for one in (*CANDIDATES, *LONGER) if one in known):
+        groups = known[candidate]()
+        for i, number in enumerate(audits.numbers[: 1 if candidate in LONGER else AT_ONCE]):
+            began = time.perf_counter()
+            original, references = (look(audits.alike[who][i]) for who in ("audited originals", "references"))
+            three, in_turn, spent = both_forms(original, look(groups[i]), references, number)
+            rows.append({
+                "setting": name, "audit": number, "candidate": candidate, "networks": SEEDS,
+                "three": three.outcome, "three_hidden": _hidden(three), "three_reason": three.reason[:120],
+                "sequential": in_turn.outcome, "sequential_hidden": _hidden(in_turn), "trainings": spent,
+                "seconds": round(time.perf_counter() - began, 2),
+            })  # fmt: skip
+    return rows
+
+
+def both_forms(original: Evidence, group: Evidence, references: Evidence, seed: int) -> tuple[Verdict, Verdict, int]:
+    """From the first three references; and in sequence, with the number of references that it took."""
+    file = group.select(torch.tensor([0]))
+
+    def judge(test: BankTest, count: int) -> Verdict:
+        return test.judge(original, group, references.select(torch.arange(count)), delivered=file)
+
+    three = judge(BankTest(seed=seed), LOOKS[0])
+    for count in LOOKS:
+        found = judge(BankTest(seed=seed, looks=len(LOOKS)), count)
+        if found.outcome != "inconclusive":
+            break
+    return three, found, count
+
+
+def _hidden(verdict: Verdict) -> dict[str, Any] | None:
+    return None if verdict.could_hide is None else vars(verdict.could_hide)
+
+
+def summary(rows: list[dict[str, Any]]) -> str:
+    """What a page says: of every candidate, each outcome with its exact 95 % limits, and trainings in the mean."""
+    cells = []
+    for candidate in dict.fromkeys(row["candidate"] for row in rows):
+        some = [row for row in rows if row["candidate"] == candidate]
+        mean = sum(row["trainings"] for row in some) / len(some)
+        cells.append((candidate, *(_counts(some, form) for form in ("three", "sequential")), f"{mean:.1f}"))
+    head = ("network", "3 references", "in sequence", "trainings in the mean")
+    return markdown_table(head, cells)
+
+
+def _counts(rows: list[dict[str, Any]], form: str) -> str:
+    found = Counter(row[form] for row in rows)
+    words = []
+    for outcome, count in found.most_common():
+        share = clopper_pearson(count, len(rows))
+        words.append(f"{outcome} {count} of {len(rows)} ({100 * share.low:.0f}–{100 * share.high:.0f} %)")
+    none = [row for row in rows if row[form] == "forgotten" and not row[f"{form}_hidden"]["single"]]
+    kept = rows[0]["candidate"] == "one row kept"
+    return "; ".join([*words, *([f"{len(none)} of them said that none could have hidden"] if kept else [])])
+
+
+def jobs(settings: list[str], first: int) -> Iterator[Job]:
+    """All settings in turn, so that a run that is stopped has looked at all of them alike."""
+    for number in range(first, first + ENOUGH, AT_ONCE):
+        yield from ((name, number) for name in settings)
 
 
 def main() -> None:
-    use_threads()
-    flags = Flags(__doc__).out()
-    flags.add_argument("--blocks", nargs="+", default=list(BLOCKS), help="data/network/rows")
+    os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    flags = Flags(__doc__).out().table()
+    flags.add_argument("--data", type=Path, help="the file that `audit_gauntlet.py --pack` wrote")
+    flags.add_argument("--settings", nargs="+", default=list(SETTINGS), help="data/network/cohort")
+    flags.add_argument("--workers", type=int, default=2)
+    flags.add_argument("--stop", type=float, default=600, help="seconds after which nothing more is written")
+    flags.add_argument("--first", type=int, default=0, help="number of the first audit: the next run of more audits")
     given = flags.parse_args()
-    for name in given.blocks:
-        began = time.perf_counter()
-        if name.split("/")[0] in ("mnist", "banking") and not SHARED.exists():
-            print(f"{name}: the data are not here")
-            continue
-        for who, row in judge(name).items():
-            mean = sum(row["trainings"]) / AUDITS
-            print(f"{name:28s} {who:13s} three {dict(row['three'])} sequential {dict(row['sequential'])} {mean:.1f}")
-            about = {"block": name, "candidate": who, "audits": AUDITS, "networks": NETWORKS, **row}
-            about |= {"seconds": round(time.perf_counter() - began), "command": command("bank"), "machine": machine()}
+    if given.table:
+        print(summary([json.loads(line) for line in given.out.read_text(encoding="utf-8").splitlines()]))
+        return
+    began = time.monotonic()
+    settings = [name for name in given.settings if is_here(name.split("/")[0], given.data)]
+    about = {"command": command("bank"), "machine": machine()}
+    with multiprocessing.get_context("spawn").Pool(given.workers) as pool:
+        found = pool.imap_unordered(partial(rows_of, packed=given.data), jobs(settings, given.first))
+        while (left := given.stop - (time.monotonic() - began)) > 0:
+            try:
+                rows = found.next(timeout=left)
+            except (multiprocessing.TimeoutError, StopIteration):
+                break
+            lines = "".join(json.dumps({**row, **about}) + "\n" for row in rows)
+            print(*(f"{r['setting']} {r['audit']} {r['candidate']} {r['three']}" for r in rows), sep="\n", flush=True)
             if given.out:
-                with given.out.open("a") as out:
-                    out.write(json.dumps(about) + "\n")
+                with given.out.open("a", encoding="utf-8") as out:
+                    out.write(lines)
+        pool.terminate()
 
 
 if __name__ == "__main__":

@@ -1,183 +1,156 @@
-"""Can the verdict be trusted? Real trainings on digits with wrong labels: who passes, who is caught, how p-values fall.
+"""Under the null: p-values, limits and bets of audits whose candidates were retrained as their references were.
 
-Run `python benchmarks/calibration.py --out results/calibration.json` for the figures kept there; without `--out` it
-only prints them. All networks are trained here: nothing is read from earlier runs.
+    python benchmarks/audit_gauntlet.py --pack gauntlet.npz
+    python benchmarks/calibration.py --data gauntlet.npz --workers 2 --stop 480 --out results/calibration.jsonl
+    python benchmarks/calibration.py --out results/calibration.jsonl --table       # count what is there
+
+Every audit trains 8 originals, 16 references and 8 candidates of its own, so that p-values of one setting are
+independent and may be held against the uniform distribution. Rows and labels of a setting are the same in all audits.
 """
 
 import json
+import multiprocessing
 import os
 import sys
 import time
-from collections import Counter
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from scipy import stats
 
-from spotlessnet.auditing.equivalence import EquivalenceTest
-from spotlessnet.auditing.evidence import Evidence
-from spotlessnet.auditing.exchanging import exchangeable
-from spotlessnet.core.intervals import clopper_pearson, permutation_pvalue, ratio_interval, t_interval
-from spotlessnet.core.recipe import Recipe
-from spotlessnet.core.split import Split, rows
-from spotlessnet.core.trained import Trained
-from spotlessnet.datasets import digits
-from spotlessnet.models.mlp import MLP
-from spotlessnet.training.fit_many import fit_many
-from spotlessnet.training.pairs import train_pairs
-
-# Started as a script, its own folder comes first, not the one that holds it.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.common import Flags, command, machine
+from benchmarks.gauntlet_candidates import SEEDS, Audits, Setting
 
-RECIPE = Recipe(epochs=40, lr=0.1, momentum=0.9, batch_size=50, weight_decay=1e-4)
+from spotlessnet.auditing.bank import LOOKS
+from spotlessnet.auditing.betting import wealth_over_ways
+from spotlessnet.auditing.equivalence import EquivalenceTest
+from spotlessnet.auditing.evidence import Evidence, joined
+from spotlessnet.auditing.exchanging import standing_out
+from spotlessnet.auditing.verdict import SHARE
+from spotlessnet.core.intervals import clopper_pearson
+from spotlessnet.core.progress import quiet
+from spotlessnet.core.recipe import Recipe
+from spotlessnet.core.registry import markdown_table
+from spotlessnet.core.trained import Trained
+from spotlessnet.models.mlp import MLP
+
 ADAMW = Recipe(
     epochs=40, lr=0.01, batch_size=50, optimizer="adamw", weight_decay=0.01, decay_toward="zero", decay_on="matrices",
     schedule="cosine", warmup_ratio=0.1, max_grad_norm=1.0,
 )  # fmt: skip
-RECIPES = {"sgd": RECIPE, "adamw": ADAMW}
+"""Of `calibration_adamw.py`."""
+
+SETTINGS = ("digits/perceptron/wrong-60", "mnist/perceptron/wrong-60", "banking/perceptron/wrong-12")
+FIRST = 3000
+"""Number of the first audit: networks that no other benchmark trains."""
+
+ENOUGH = 1000
+Job = tuple[str, int]
 
 
-def wrong_labels(count: int = 400, share: float = 0.15) -> Split:
-    """Some digits to train on, a share of them with wrong labels: the rows that must go."""
-    pair = digits.load()
-    train = pair.train.select(range(count))
-    generator = torch.Generator().manual_seed(0)
-    wrong = torch.randperm(count, generator=generator)[: round(share * count)].sort().values
-    y = train.labels().clone()
-    y[wrong] = (y[wrong] + torch.randint(1, 10, wrong.shape, generator=generator)) % 10
-    return rows(train.rows[wrong].tolist(), mislabelled=True)(train.relabel(y), pair.test)
-
-
-def otherwise(recipe: Recipe) -> Recipe:
-    """Another way to train that forgets as well: fewer epochs in smaller batches."""
-    return recipe.but(epochs=20, batch_size=25)
-
-
-def begin(seed: int, recipe: Recipe = RECIPE) -> Trained:
+def begin(seed: int, recipe: Recipe = ADAMW) -> Trained:
+    """An untrained network of `calibration_adamw.py`."""
     return Trained.of(MLP(64, 10, hidden=(32,), seed=seed), recipe=recipe)
 
 
-def pick(group: Evidence, which: np.ndarray[Any, Any]) -> Evidence:
-    return group.select(torch.from_numpy(which))
-
-
-def trained_on(split: Split, recipe: Recipe, kept: int, seeds: range) -> Evidence:
-    """Networks trained without the forgotten rows but for the first few, which were kept."""
-    keep = ~split.forgotten
-    keep[split.forgotten.nonzero().squeeze(1)[:kept]] = True
-    starts = torch.stack([begin(seed).weights for seed in seeds])
-    rows_of_each = keep.expand(len(seeds), -1)
-    weights = fit_many(begin(0), split.whole, recipe, seeds=list(seeds), keep=rows_of_each, starts=starts)
-    return Evidence.of([begin(0).at(w) for w in weights], split)
-
-
-def calibrate(pairs: int, draws: int, nulls: int, sets: int, seeds: int = 8, recipe: Recipe = RECIPE) -> dict[str, Any]:
-    """Train a pool, then audit random groups from it. Groups of one audit never share a network."""
-    began, split = time.perf_counter(), wrong_labels()
-    pool = train_pairs(partial(begin, recipe=recipe), split, seeds=pairs)
-    original, retrained, held_out = (Evidence.of(g, split) for g in (pool.original, pool.retrained, pool.held_out))
-    others = range(2 * pairs, 3 * pairs)
-    candidates = {
-        "retrained": retrained,
-        "original": original,
-        "trained otherwise": trained_on(split, otherwise(recipe), 0, others),
-        "one row kept": trained_on(split, recipe, 1, others),
-        "three rows kept": trained_on(split, recipe, 3, others),
-    }
-    trained_in, generator = time.perf_counter() - began, np.random.default_rng(0)
-
-    def groups(many: int) -> list[np.ndarray[Any, Any]]:
-        return np.split(generator.permutation(pairs)[: many * seeds], many)
-
-    words: dict[str, Counter[str]] = {name: Counter() for name in candidates}
-    for draw in range(draws):
-        a, b = groups(2)
-        audit, reference = EquivalenceTest(seed=draw), (pick(original, a), pick(retrained, a))
-        other = pick(held_out, groups(1)[0])
-        for name, pool_of in candidates.items():
-            words[name][audit(reference[0], pick(pool_of, b), reference[1], other).outcome] += 1
-    gap, by_row = [], []
-    for draw in range(nulls):
-        ours, theirs = (retrained.margins[group] for group in groups(2))
-        gap.append(permutation_pvalue(ours.mean(1), theirs.mean(1), _distance, draws=199, seed=draw))
-        by_row.append(exchangeable(ours, theirs, permutations=199, seed=draw))
-    mean, covered = float(retrained.margins.mean()), Counter[str]()
-    for _ in range(sets):
-        a, b = groups(2)
-        _, low, high = t_interval(retrained.margins[a].mean(1))
-        covered["mean margin"] += low <= mean <= high
-        base = retrained.margins[a].mean(1)
-        share = ratio_interval(retrained.margins[b].mean(1) - base, original.margins[a].mean(1) - base, 0.95)
-        covered["remembered share"] += share.low <= 0 <= share.high
+def audit(job: Job, packed: Path | None = None) -> dict[str, Any]:
+    """One audit of networks that never saw the rows."""
+    torch.set_num_threads(1)
+    name, number = job
+    began, setting = time.perf_counter(), Setting.of(name, packed)
+    made = Audits(setting, [number])
+    seeds = [seed for group in (1, 3, 0) for seed in made.seeds(group, SEEDS if group else 2 * SEEDS)]
+    keep = setting.kept.repeat(len(seeds), 1)
+    keep[:SEEDS] = True
+    with quiet():
+        groups = made.fit(seeds, keep, made.starts(seeds)).split(SEEDS)
+        recipe = setting.trained.recipe
+        found = [Evidence.of(setting.networks(weights), setting.split, recipe) for weights in groups]
+    candidate, references = found[1], joined([group.channels or [] for group in found[2:]])
+    ours = candidate.channels or []
+    beside = standing_out(ours, references, candidate.labels, seed=number)
+    share = EquivalenceTest(seed=number).checks(found[0], found[1], found[2], found[3])[SHARE]
+    held = wealth_over_ways(ours, references, candidate.labels)
     return {
-        "networks": 6 * pairs,
-        "forgotten_rows": len(split.forget),
-        "retained_rows": len(split.retain),
-        "seeds_per_audit": seeds,
-        "error_on_forgotten": {"original": _mean(original.forget_error), "retrained": _mean(retrained.forget_error)},
-        "error_on_test": {"original": _mean(original.test_error), "retrained": _mean(retrained.test_error)},
-        "margin_on_forgotten": {"original": _mean(original.margins), "retrained": _mean(retrained.margins)},
-        **{title: _rate(words[name], word, draws) for title, name, word in WANTED},
-        "null_p_values": {
-            name: {"draws": nulls, "ks_p": float(stats.kstest(p, "uniform").pvalue)}
-            for name, p in (("mean margin", gap), ("row by row", by_row))
-        },
-        "coverage_of_95": {name: count / sets for name, count in covered.items()} | {"sets": sets},
-        "seconds": {"training": round(trained_in, 1), "all": round(time.perf_counter() - began, 1)},
+        "setting": name, "audit": number, "p_networks": beside.p_networks, "p_rows": beside.p_rows,
+        "share": [share.low, share.high], "most_wealth": max(held), "wealth_at_looks": [held[k - 1] for k in LOOKS],
+        "seconds": round(time.perf_counter() - began, 2),
+    }  # fmt: skip
+
+
+def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """What should be uniform, what should be rare, and how often limits hold zero, the truth."""
+    n = len(rows)
+    p = [row["p_networks"] for row in rows]
+    return {
+        "audits": n,
+        "networks_ks": float(stats.kstest(p, "uniform").pvalue),
+        "networks_at_5": sum(one <= 0.05 for one in p),
+        "rows_at_2": sum(row["p_rows"] <= 0.02 for row in rows),
+        "both": sum(row["p_networks"] <= 0.05 and row["p_rows"] <= 0.02 for row in rows),
+        "share_covered": sum(row["share"][0] <= 0 <= row["share"][1] for row in rows),
+        "held_twenty": sum(row["most_wealth"] >= 20 for row in rows),
     }
 
 
-WANTED = (
-    ("retrained_pass", "retrained", "forgotten"),
-    ("original_caught", "original", "not forgotten"),
-    ("trained_otherwise_pass", "trained otherwise", "forgotten"),
-    ("one_row_kept_caught", "one row kept", "not forgotten"),
-    ("three_rows_kept_caught", "three rows kept", "not forgotten"),
-)
-"""The word that each kind of network should get."""
+COLUMNS = ("networks_at_5", "rows_at_2", "both", "share_covered", "held_twenty")
 
 
-def _rate(words: Counter[str], wanted: str, draws: int) -> dict[str, Any]:
-    share = clopper_pearson(words[wanted], draws)
-    return {"share": share.value, "low": share.low, "high": share.high, **words}
+def table(rows: list[dict[str, Any]]) -> str:
+    """One line a setting; counts with their exact 95 % limits."""
+    cells = []
+    for name in dict.fromkeys(row["setting"] for row in rows):
+        found = summary([row for row in rows if row["setting"] == name])
+        n = found["audits"]
+        limits = {key: clopper_pearson(found[key], n) for key in COLUMNS}
+        counts = [f"{found[key]} ({100 * one.low:.1f}–{100 * one.high:.1f} %)" for key, one in limits.items()]
+        cells.append((name, str(n), f"{found['networks_ks']:.2f}", *counts))
+    head = ("setting", "audits", "uniform? (KS p)", "networks p ≤ .05", "rows p ≤ .02", "both", "share: 90 % limits "
+            "hold 0", "bets ever hold 20")  # fmt: skip
+    return markdown_table(head, cells)
 
 
-def _distance(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> float:
-    return abs(float(a.mean() - b.mean()))
+def jobs(settings: list[str], first: int) -> Iterator[Job]:
+    """All settings in turn."""
+    for number in range(first, first + ENOUGH):
+        yield from ((name, number) for name in settings)
 
 
-def _mean(values: torch.Tensor) -> float:
-    return round(float(values.mean()), 4)
-
-
-def flags() -> Flags:
-    parser = Flags(__doc__).out(help="the file for the figures")
-    parser.add_argument("--pairs", type=int, default=200)
-    parser.add_argument("--draws", type=int, default=200)
-    parser.add_argument("--nulls", type=int, default=500)
-    parser.add_argument("--sets", type=int, default=1000)
-    parser.add_argument("--optimizer", choices=list(RECIPES), default="sgd", help="how the networks are trained")
-    return parser
+def read(path: Path | None) -> list[dict[str, Any]]:
+    """Rows of earlier runs."""
+    if path is None or not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def main() -> None:
-    given = flags().parse_args()
-    figures = calibrate(given.pairs, given.draws, given.nulls, given.sets, recipe=RECIPES[given.optimizer])
-    record = {
-        "command": command("calibration"),
-        "seeds": f"trainings 0 to {3 * given.pairs - 1}, labels 0, groups 0",
-        "machine": f"{machine()}, {os.cpu_count()} cores",
-        "figures": figures,
-    }
-    text = json.dumps(record, indent=2, allow_nan=False)
-    print(text)
-    if given.out:
-        given.out.parent.mkdir(parents=True, exist_ok=True)
-        given.out.write_text(text + "\n", encoding="utf-8")
+    os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    flags = Flags(__doc__).out().table()
+    flags.add_argument("--data", type=Path, help="the file that `audit_gauntlet.py --pack` wrote")
+    flags.add_argument("--settings", nargs="+", default=list(SETTINGS), help="data/network/cohort")
+    flags.add_argument("--workers", type=int, default=2)
+    flags.add_argument("--stop", type=float, default=600, help="seconds after which nothing more is written")
+    flags.add_argument("--first", type=int, default=FIRST, help="number of the first audit")
+    given = flags.parse_args()
+    began, about = time.monotonic(), {"command": command("calibration"), "machine": machine()}
+    if not given.table:
+        with multiprocessing.get_context("spawn").Pool(given.workers) as pool:
+            found = pool.imap_unordered(partial(audit, packed=given.data), jobs(given.settings, given.first))
+            while (left := given.stop - (time.monotonic() - began)) > 0:
+                try:
+                    row = found.next(timeout=left)
+                except (multiprocessing.TimeoutError, StopIteration):
+                    break
+                print(row["setting"], row["audit"], row["p_networks"], row["p_rows"], row["seconds"], flush=True)
+                if given.out:
+                    with given.out.open("a", encoding="utf-8") as out:
+                        out.write(json.dumps({**row, **about}) + "\n")
+            pool.terminate()
+    print(table(read(given.out)))
 
 
 if __name__ == "__main__":

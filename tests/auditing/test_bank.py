@@ -12,9 +12,11 @@ from scipy import stats
 from torch import nn
 
 import spotlessnet as sn
+from spotlessnet.auditing.bank import LOOKS
 from spotlessnet.auditing.bank_test import BankTest, two_sample_interval
-from spotlessnet.auditing.betting import wealth
+from spotlessnet.auditing.betting import knowing_scores, wealth, wealth_over_ways
 from spotlessnet.auditing.evidence import Evidence
+from spotlessnet.auditing.exchanging import Channel, standing_out
 from spotlessnet.auditing.wording import PASSED
 from spotlessnet.core.errors import NeedError, SettingError
 from spotlessnet.core.recipe import Recipe
@@ -48,6 +50,58 @@ def test_wealth_by_all_orders_has_mean_one_exactly():
 
 def test_ties_are_never_a_gain():
     assert max(wealth(torch.zeros(8), torch.zeros(6))) <= 1
+
+
+def ways(draw: torch.Generator, count: int, *, known: float = 0.0, kinds: int = 4) -> list[Channel]:
+    """What networks answer in several ways of asking that hang together; `known` raises the labels of ten rows."""
+    own = torch.randn(count, 1, 1, generator=draw, dtype=torch.float64)
+    found = []
+    for _ in range(kinds):
+        rows, controls = (own + torch.randn(count, n, 3, generator=draw, dtype=torch.float64) for n in (10, 40))
+        rows[:, torch.arange(10), LABELS] += known
+        found.append(Channel(rows, controls))
+    return found
+
+
+LABELS = torch.arange(10) % 3
+
+
+def ever_told_apart(draw: torch.Generator, *, by_shuffles: bool) -> bool:
+    """Whether any look at a sequence of references says that exchangeable networks differ."""
+    candidate, references = ways(draw, 8), ways(draw, 16)
+    if not by_shuffles:
+        return max(wealth_over_ways(candidate, references, LABELS)) >= 20
+    each = [[one.select(torch.arange(look)) for one in references] for look in LOOKS]
+    return any(standing_out(candidate, some, LABELS, permutations=199).p_networks <= 0.05 for some in each)
+
+
+def test_looking_after_every_training_accuses_no_more_than_one_in_twenty_exchangeable_groups():
+    draw = torch.Generator().manual_seed(8)
+    told = sum(ever_told_apart(draw, by_shuffles=False) for _ in range(800))
+    assert stats.binomtest(told, 800, 0.05, alternative="greater").pvalue > 0.01
+
+
+def test_shuffles_that_are_looked_at_five_times_do_and_so_the_test_above_can_fail():
+    draw = torch.Generator().manual_seed(9)
+    told = sum(ever_told_apart(draw, by_shuffles=True) for _ in range(150))
+    assert stats.binomtest(told, 150, 0.05, alternative="greater").pvalue < 0.01
+
+
+def test_bets_win_where_any_two_ways_of_asking_show_memory():
+    draw = torch.Generator().manual_seed(1)
+    references = ways(draw, 5)
+    unknown, known = ways(draw, 8), ways(draw, 8, known=8.0)
+    assert wealth_over_ways(known, references, LABELS)[2] >= 20  # three trainings are enough
+    plain_answers_alike = [*unknown[:2], *known[2:]]
+    assert wealth_over_ways(plain_answers_alike, references, LABELS)[-1] >= 20
+    assert max(wealth_over_ways(unknown, references, LABELS)) < 20
+
+
+def test_scores_are_means_over_rows_less_those_of_controls():
+    [group] = ways(torch.Generator().manual_seed(2), 3, kinds=1)
+    for s in range(3):
+        each = [group.rows[s, i, y] - group.controls[s, :, y].mean() for i, y in enumerate(LABELS.tolist())]
+        assert float(knowing_scores(group, LABELS)[s]) == pytest.approx(float(torch.stack(each).mean()))
 
 
 def problem(first: int = 0) -> tuple[Trained, Split]:
@@ -96,6 +150,34 @@ def test_the_delivered_file_is_judged_by_itself(bank):
     report = sn.audit(trained, split, Retrain(), name="retrain", bank=bank, delivered=original)
     assert report.checks["the delivered network"].state == "different"
     assert report.outcome == "not forgotten"
+
+
+def test_a_file_that_does_not_know_its_recipe_is_asked_as_its_references_are(bank, monkeypatch):
+    trained, split = problem()
+    asked: list[Recipe | None] = []
+    look = Evidence.of
+
+    def looking(group, split, recipe=None):
+        asked.append(recipe)
+        return look(group, split, recipe)
+
+    monkeypatch.setattr("spotlessnet.auditing.with_bank.Evidence.of", staticmethod(looking))
+    unknown = replace(fit(trained, split.retain, seed=5), recipe=None)
+    report = sn.audit(trained, split, Retrain(), name="retrain", bank=bank, delivered=unknown)
+    assert report.checks["the delivered network"].state == "same"
+    assert asked == [trained.recipe] * 4
+
+
+def test_a_planted_row_is_noticed_in_sequence_only_if_bets_win_too():
+    trained, split = problem()
+    knows = Evidence.of([fit(trained, split.whole, seed=s) for s in range(8)], split)
+    never = Evidence.of([fit(trained, split.retain, seed=s) for s in range(20, 31)], split)
+    candidate, references = never.select(torch.arange(8)), never.select(torch.arange(8, 11))
+    once = BankTest(permutations=399).judge(knows, candidate, references)
+    assert once.could_hide is not None
+    in_turn = BankTest(permutations=399, looks=5).one_look()._could_hide(knows, candidate, [references])
+    assert in_turn.single >= once.could_hide.single
+    assert in_turn.share >= once.could_hide.share
 
 
 def test_networks_are_found_again_to_the_bit_and_only_for_the_same_training(bank):

@@ -11,7 +11,7 @@ from spotlessnet.auditing.rows import Row
 from spotlessnet.auditing.summary import summarise
 from spotlessnet.auditing.verdict import Check, Checks, Verdict
 from spotlessnet.report.channels import LEFT, RIGHT, Channel, bands, channels
-from spotlessnet.report.chips import mark, self_tests
+from spotlessnet.report.chips import EXCUSED, PASS, chip_of, mark, self_tests
 from spotlessnet.report.page import page
 from tests.report.example import page_of_example, report, rows
 
@@ -171,3 +171,12 @@ def test_limits_of_shares_are_shares():
     other = [replace(row, unit="nats") for row in few]
     assert summarise(other)[0].limits[0] < 0
     assert math.isinf(summarise(few[:1])[0].limits[1])
+
+
+def test_a_check_that_passes_outside_its_margin_is_marked_as_explained():
+    inside, outside = (Check("error on forgotten rows", "same", 0.0, -0.005, high, 0.01) for high in (0.005, 0.04))
+    assert chip_of(inside) is PASS
+    assert chip_of(outside) is EXCUSED
+    assert chip_of(Check("error on test rows", "same", -0.1, -0.2, 0.0, 0.01, guards=True)) is PASS
+    assert chip_of(Check("margins row by row", "same", 0.5, math.nan, math.nan, math.nan)) is PASS
+    assert chip_of(Check("error on forgotten rows", "different", 0.1, 0.05, 0.2, 0.01)).word == "fail"

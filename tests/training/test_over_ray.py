@@ -94,7 +94,7 @@ def test_the_command_takes_modules_by_their_files_to_the_workers(cluster, tmp_pa
     ray = spotless(*asked, "--workers", "ray", "--out", "ray")
     assert ray.code == plain.code, ray.err
     assert len(trained()) == 17
-    assert "15 trainings, one by one over Ray: 5 with the rows, 10 without" in ray.err
+    assert "17 trainings, one by one over Ray: 5 with the rows, 10 without, 2 watched" in ray.err
     assert told("ray") == told("plain")
 
 

@@ -9,10 +9,21 @@ from scipy import stats
 from torch import Tensor
 
 from spotlessnet.auditing.beside import Beside
-from spotlessnet.auditing.betting import knowing_scores, wealth
+from spotlessnet.auditing.betting import wealth_over_ways
 from spotlessnet.auditing.equivalence import EquivalenceTest
-from spotlessnet.auditing.evidence import Evidence
-from spotlessnet.auditing.verdict import RETAIN_ERROR, TEST_ERROR, Check, Checks, Outcome, State, Verdict
+from spotlessnet.auditing.evidence import Evidence, joined
+from spotlessnet.auditing.exchanging import Channel, StandingOut
+from spotlessnet.auditing.planted_rows import SURELY_NETWORKS, SURELY_ROWS, telling, unnoticed
+from spotlessnet.auditing.verdict import (
+    FILE,
+    RETAIN_ERROR,
+    TEST_ERROR,
+    Check,
+    Checks,
+    CouldHide,
+    Outcome,
+    Verdict,
+)
 from spotlessnet.auditing.wording import HALF_COULD_HIDE, NO_TRACE, NOT_BEYOND_CONTROLS, fails_itself, why
 from spotlessnet.core.errors import DataError, NeedError, check_positive
 from spotlessnet.core.intervals import Interval
@@ -79,15 +90,14 @@ class BankTest(EquivalenceTest):
         delivered: Evidence | None,
         extra: Sequence[Check],
     ) -> Verdict:
-        known, beside = (
-            self._in_turn(group, references) if self.looks > 1 else self._beside(group, [references])
-            for group in (original, candidate)
-        )
-        beside = self._unless_small(beside, known, candidate)
-        if beside.found is None or known.found is None:
+        known_rows, theirs = original.channels, references.channels
+        if known_rows is None or theirs is None:
             raise NeedError(NEEDS_CONTROLS)
-        share = self._share_beside_controls(beside, known)
-        files = [] if delivered is None else [self.judge_file(original, delivered, [references])]
+        weights = telling(known_rows, theirs, original.labels)
+        known, beside = (self._beside(group, [references], weights) for group in (original, candidate))
+        beside = self._unless_small(beside, known, candidate)
+        share = self._share_beside_controls(beside, known, candidate.has_copies)
+        files = [] if delivered is None else [self._file(delivered, references, known)]
         guards = [
             self._guard(name, *(getattr(group, of) for group in (candidate, references, original)))
             for name, of in ((TEST_ERROR, "test_error"), (RETAIN_ERROR, "retain_error"))
@@ -98,7 +108,7 @@ class BankTest(EquivalenceTest):
         damaged = any(guard.state != "same" for guard in guards)
         if outcome == "not forgotten" and damaged and share.state != "different":
             outcome = "inconclusive"  # a broken network strays on single rows too: that is not memory
-        power: Outcome = "not forgotten" if known.stands_out else "inconclusive"
+        power: Outcome = "not forgotten" if self._knows(known) else "inconclusive"
         oracle = self._oracle(references)
         resolution = (share.high - share.low) / 2
         blocked, hidden = "", None
@@ -115,19 +125,35 @@ class BankTest(EquivalenceTest):
         seeds, many = len(candidate), len(references)
         return Verdict(outcome, reason, resolution, seeds, oracle, power, checks, hidden, references=many)
 
-    def _in_turn(self, candidate: Evidence, references: Evidence) -> Beside:
-        """As `_beside`, with networks told apart by the most that anyone betting on it has ever held."""
-        found = self._beside(candidate, [references])
-        if found.found is None:
-            return found
-        most = max(wealth(*knowing_scores([candidate, references])))
-        p_networks = min(1.0, 1 / most)
-        differs = p_networks <= self.networks_alarm
-        p_rows = found.found.p_rows
-        state: State = "same"
-        if differs and p_rows <= self.rows_doubt:
-            state = "different" if p_rows <= self.rows_alarm else "unclear"
-        return Beside(replace(found.found, p_networks=p_networks), max(p_networks, p_rows), differs, state)
+    def _beside(self, candidate: Evidence, references: Sequence[Evidence], weights: Tensor | None = None) -> Beside:
+        """In sequence, networks are told apart by the most that anyone betting on it has ever held.
+
+        A single network gives too little to bet on: it must be the furthest of all, and its rows must stand out.
+        """
+        beside = super()._beside(candidate, references, weights)
+        ours, theirs = candidate.channels, [one for group in references if (one := group.channels) is not None]
+        if self.looks == 1 or len(candidate) == 1 or ours is None or beside.found is None:
+            return beside
+        p_networks = _never_more_than_one(wealth_over_ways(ours, joined(theirs), candidate.labels))
+        found = replace(beside.found, p_networks=p_networks)
+        return self._judged(found, len(candidate), sum(len(group) for group in references))
+
+    def _could_hide(self, original: Evidence, candidate: Evidence, references: Sequence[Evidence]) -> CouldHide:
+        def noticed(found: StandingOut, planted: Sequence[Channel], theirs: Sequence[Channel]) -> bool:
+            # As a candidate would be: the furthest of all exchanges, or in sequence enough wealth as well.
+            S, n = len(planted[0].rows), len(theirs[0].rows)
+            least = max(SURELY_NETWORKS, 1.001 / math.comb(S + n, n))
+            if found.p_networks > least or found.p_rows > SURELY_ROWS:
+                return False
+            held = [] if self.looks == 1 else wealth_over_ways(planted, theirs, candidate.labels)
+            return not held or _never_more_than_one(held) <= self.networks_alarm
+
+        return unnoticed(original, candidate, references, seed=self.seed, noticed=noticed)
+
+    def _file(self, delivered: Evidence, references: Evidence, known: Beside) -> Check:
+        """The very network that is taken away; `known` is what was found of the originals."""
+        beside = self._unless_small(self._beside(delivered, [references]), known, delivered)
+        return replace(beside.check(), name=FILE)
 
     def _oracle(self, references: Evidence) -> Outcome:
         """Whether references stand out beside each other: more than half of them must not."""
@@ -150,6 +176,11 @@ class BankTest(EquivalenceTest):
         spread = math.sqrt(float((len(theirs) - 1) * theirs.var() + (len(originals) - 1) * originals.var()) / free)
         margin = max(self.points, self.deviations * spread)
         return Check(name, self._state(inside, surely, margin, worse_only=True), *inside, margin, guards=True)
+
+
+def _never_more_than_one(held: Sequence[float]) -> float:
+    """The p-value of a wealth that was looked at after every training."""
+    return min(1.0, 1 / max(held))
 
 
 def two_sample_interval(a: Tensor, b: Tensor, level: float) -> Interval:

@@ -10,10 +10,10 @@ inference*). So trainings go on until the evidence is enough, and no longer.
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
-from spotlessnet.auditing.evidence import Evidence
+from spotlessnet.auditing.exchanging import Channel
 
 STAKE = 0.9
 """The share of the wealth that is put on the guess; the rest is kept on its contrary, so that nothing loses all."""
@@ -51,18 +51,24 @@ def _bet(candidates: Float[Tensor, " S"], references: Float[Tensor, " n"], slack
     return found
 
 
-def knowing_scores(groups: Sequence[Evidence]) -> list[Float[Tensor, " S"]]:
+def wealth_over_ways(
+    candidate: Sequence[Channel], references: Sequence[Channel], labels: Int64[Tensor, " T"]
+) -> list[float]:
+    """Wealth of somebody who bets an equal share on every way of asking: the mean of fair bets is a fair bet.
+
+    So a network that was tuned until its plain answers are those of a retrained one loses only that share.
+    """
+    ways = [
+        wealth(knowing_scores(ours, labels), knowing_scores(theirs, labels))
+        for ours, theirs in zip(candidate, references, strict=True)
+    ]
+    return [sum(each) / len(each) for each in zip(*ways, strict=True)]
+
+
+def knowing_scores(group: Channel, labels: Int64[Tensor, " T"]) -> Float64[Tensor, " S"]:
     """One score a network: how much it likes the labels of the forgotten rows, beyond how it likes them anywhere.
 
     A fixed function of the network, as exchangeability asks for: nothing in it is learnt from the groups compared.
     """
-    found = []
-    for group in groups:
-        channels = group.channels
-        if channels is None:
-            found.append(group.margins.double().mean(dim=1))
-            continue
-        first, labels = channels[0], group.labels
-        own = first.rows[:, torch.arange(len(labels)), labels]
-        found.append((own - first.controls.mean(dim=1)[:, labels]).mean(dim=1))
-    return found
+    own = group.rows[:, torch.arange(len(labels)), labels]
+    return (own - group.controls.mean(dim=1)[:, labels]).mean(dim=1)

@@ -9,6 +9,7 @@ alike. Each test is exact under its own null hypothesis, so a false accusation i
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 import torch
 from jaxtyping import Float64, Int64
@@ -188,6 +189,8 @@ def _chosen(S: int, n: int, permutations: int, generator: torch.Generator) -> In
     as_they_are = torch.arange(S).unsqueeze(0)
     if S == 1:
         return torch.arange(n + 1).unsqueeze(1)  # each in turn: there are no more
+    if math.comb(S + n, S) <= permutations:
+        return torch.tensor(list(combinations(range(S + n), S)))  # all that there are, as they are first
     orders = torch.rand(permutations, S + n, generator=generator).argsort(dim=1)[:, :S]
     return torch.cat([as_they_are, orders])
 

@@ -13,6 +13,7 @@ from spotlessnet.auditing.exchanging import (
     Channel,
     Comparison,
     Match,
+    StandingOut,
     alike,
     beyond_controls,
     exchangeable,
@@ -98,8 +99,25 @@ def plant(
     return answers + share * move.surely(int(rows.sum())) * rows.unsqueeze(1)
 
 
-def unnoticed(original: Evidence, candidate: Evidence, references: Sequence[Evidence], *, seed: int = 0) -> CouldHide:
-    """Plant rows in candidates, as the original knows them, and see what would not have been noticed."""
+def surely_noticed(found: StandingOut, planted: Sequence[Channel], references: Sequence[Channel]) -> bool:
+    """Whether networks with planted rows stand out beside references, with something to spare for chance."""
+    return found.p_networks <= SURELY_NETWORKS and found.p_rows <= SURELY_ROWS
+
+
+def unnoticed(
+    original: Evidence,
+    candidate: Evidence,
+    references: Sequence[Evidence],
+    *,
+    seed: int = 0,
+    noticed: Callable[[StandingOut, Sequence[Channel], Sequence[Channel]], bool] = surely_noticed,
+) -> CouldHide:
+    """Plant rows in candidates, as the original knows them, and see what would not have been noticed.
+
+    **Arguments:**
+
+    - `noticed`: whether networks with such rows would have been; a bank has rules of its own.
+    """
     known, ours, *others = (channels_of(group) for group in (original, candidate, *references))
     theirs = joined(others)
     labels = candidate.labels
@@ -116,8 +134,8 @@ def unnoticed(original: Evidence, candidate: Evidence, references: Sequence[Evid
         if beside is None:
             margins = (group[..., 0] for group in (planted[0], theirs[0].rows))
             return exchangeable(*margins, permutations=PLANTED, seed=seed) <= SURELY_NETWORKS
-        found = beside.found(planted)
-        return found.p_networks <= SURELY_NETWORKS and found.p_rows <= SURELY_ROWS
+        known_rows = [Channel(answers, one.controls) for answers, one in zip(planted, ours, strict=True)]
+        return noticed(beside.found(planted), known_rows, theirs)
 
     return could_hide(notices, candidate.margins.shape[1])
 

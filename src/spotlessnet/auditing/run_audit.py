@@ -4,11 +4,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 
+from spotlessnet.auditing.attack_checks import attack_checks
 from spotlessnet.auditing.audit_report import AuditReport, Cost, Curves
 from spotlessnet.auditing.bank import Bank
 from spotlessnet.auditing.battery import battery_rows, delivered_rows, readouts_of_one, row_of
 from spotlessnet.auditing.curves import curves_of, label_probabilities, watched_training
-from spotlessnet.auditing.equivalence import attack_check, judge_networks
+from spotlessnet.auditing.equivalence import judge_networks
 from spotlessnet.auditing.networks import Networks
 from spotlessnet.auditing.own_training import learnt_elsewhere
 from spotlessnet.auditing.seeds import scrub_seed
@@ -37,8 +38,8 @@ SMALL = 200_000
 NOT_SHOWN = (
     "The verdict is about the method with these settings on these rows, over several trainings; a single file is held "
     "against retrained networks, but one file shows less than several.",
-    "No attack on gradients or over many requests was judged, nor one that learns the forgotten rows again; of hidden "
-    "layers, the last one was asked by a linear probe.",
+    "No attack on gradients or over many requests was judged, nor one that learns the forgotten rows again, nor copies "
+    "of the network in fewer bits; of hidden layers, the last one was asked by a linear probe.",
     "Optimiser state is not touched: if it was kept, it still carries the rows. Destroy it.",
 )
 FEW_REFERENCES = (
@@ -109,7 +110,7 @@ def audit(
     with working("drawing curves"):
         curves = curves_of(networks, split, controls, scrub, name, paths)
     attacks = [u_lira(trainings.original[0], split, scrub, executor=executor)] if shadow_attack else []
-    extra = [attack_check(attack.forgotten) for attack in attacks]
+    extra = [check for attack in attacks for check in attack_checks(attack.forgotten)]
     diagnostics = networks.scrubbed[name][0].gaussian.diagnostics
     verdict = judge_networks(networks.by(name), trainings, split, extra=extra, delivered=delivered)
     return AuditReport(

@@ -61,15 +61,17 @@ class FromBank:
 
     def verdict(self) -> Verdict:
         """Train references until there is a verdict, or no more are allowed."""
-        original, candidate = (Evidence.of(group, self.split) for group in (self.original, self.scrubbed))
-        delivered = None if self.delivered is None else Evidence.of([self.delivered], self.split)
+        # One recipe for all: a file that does not know its own would else be asked differently from its references.
+        recipe = self.original[0].recipe
+        original, candidate = (Evidence.of(group, self.split, recipe) for group in (self.original, self.scrubbed))
+        delivered = None if self.delivered is None else Evidence.of([self.delivered], self.split, recipe)
         test = BankTest(looks=len(self.bank.looks))
         for count in self.bank.looks:
             had = len(self.references)
             with Meter(self.original[0].device) as meter:
                 self.references += self.bank.without_rows(self.start, self.split, count - had, self.executor, after=had)
             self.training.seconds += meter.seconds
-            references = Evidence.of(self.references, self.split)
+            references = Evidence.of(self.references, self.split, recipe)
             found = test.judge(original, candidate, references, delivered=delivered)
             if found.outcome != "inconclusive":
                 break

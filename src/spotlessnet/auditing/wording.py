@@ -7,6 +7,7 @@ from spotlessnet.auditing.verdict import (
     ATTACK,
     FILE,
     FORGET_ERROR,
+    FOUND,
     NEVER_SAW,
     OTHERWISE,
     RETAIN_ERROR,
@@ -168,6 +169,15 @@ def _attack(check: Check) -> str:
     return f"an attacker recognises the forgotten examples among examples that were never seen: {figures}"
 
 
+def _found(check: Check) -> str:
+    rate = next(rate for rate, name in FOUND.items() if name == check.name)
+    limits = f"{_percent(check.low)} to {_percent(check.high)}; {_percent(check.margin)} may be"
+    figures = f"{_percent(check.value)} of them ({limits}) at a rate of false alarms of {100 * rate:g} %"
+    if check.state == "unclear":
+        return f"it cannot be told how many of the forgotten examples an attacker is sure of: {figures}"
+    return f"an attacker is sure of some of the forgotten examples: {figures}"
+
+
 def _percent(share: float) -> str:
     text = f"{100 * share:.0f} %"
     return "0 %" if text == "-0 %" else text.replace("-", "−")
@@ -181,5 +191,6 @@ SENTENCES = {
     ROWS: _rows,
     FILE: _file,
     ATTACK: _attack,
+    **dict.fromkeys(FOUND.values(), _found),
 }
 """How each check is told."""

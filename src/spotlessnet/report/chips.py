@@ -8,6 +8,7 @@ from spotlessnet.auditing.verdict import (
     ATTACK,
     FILE,
     FORGET_ERROR,
+    FOUND,
     RETAIN_ERROR,
     ROWS,
     SHARE,
@@ -36,6 +37,9 @@ class Chip:
 
 
 PASS, FAIL, UNCLEAR = Chip("✓", "pass", "good"), Chip("✗", "fail", "bad"), Chip("?", "unclear", "open")
+EXCUSED = Chip(
+    "✓", "explained", "good", "outside what is allowed, for the network was trained differently or by chance"
+)
 STATES = {"same": PASS, "different": FAIL, "unclear": UNCLEAR}
 
 CHECKED = {
@@ -56,6 +60,7 @@ MEANING = {
     RETAIN_ERROR: "How often the answers on retained examples are wrong: unlearning must not break the network.",
     TEST_ERROR: "How often the answers on new examples are wrong: unlearning must not break the network.",
     ATTACK: "How well an attacker tells forgotten examples from examples that were never seen; 0.5 is guessing.",
+    **dict.fromkeys(FOUND.values(), "How many forgotten examples an attacker names with so few false alarms."),
 }
 """What each check looks at, in one sentence."""
 
@@ -73,12 +78,18 @@ class Told:
     note: str
 
 
+def chip_of(check: Check) -> Chip:
+    """How a check came out; one that passes although its limits lie outside the margin says so."""
+    outside = max(abs(check.low), abs(check.high)) > check.margin and not check.guards  # NaN is never outside
+    return EXCUSED if check.state == "same" and outside else STATES[check.state]
+
+
 def told(check: Check) -> Told:
     """A check, its figures as text."""
     has_limits = not math.isnan(check.low)
     return Told(
         check.name,
-        STATES[check.state],
+        chip_of(check),
         MEANING.get(check.name, ""),
         number(check.value),
         f"{number(check.low)} to {number(check.high)}" if has_limits else "–",
@@ -109,7 +120,7 @@ def mark(line: Line, checks: Checks, band: tuple[float, float]) -> Chip | None:
         return None
     check = checks.get(CHECKED.get(line.readout, ""))
     if check is not None:
-        chip = STATES[check.state]
+        chip = chip_of(check)
         return Chip(chip.sign, chip.word, chip.tone, f"check “{check.name}”")
     if line.miss == "as retrained":
         return Chip("=", "as retrained", "soft", "no difference from retrained networks was found")

@@ -110,7 +110,9 @@ def audit_plan(plan: Plan, settings: Audit | None = None) -> list[str]:
     if settings is not None and settings.bank is not None and split.test is None:
         raise NeedError(NEEDS_CONTROLS)
     with_rows, without = _trainings(plan, settings or Audit())
-    lines.append(f"        {with_rows + without} trainings{alone}{over}: {with_rows} with the rows, {without} without")
+    each, further = _further(settings or Audit())
+    count = with_rows + without + further
+    lines.append(f"        {count} trainings{alone}{over}: {with_rows} with the rows, {without} without{each}")
     if settings is not None and settings.bank is not None:
         lines.append(_of_bank(settings, with_rows))
     elif kind == "classes" and split.kept is not None and split.test is not None:
@@ -132,6 +134,14 @@ def _trainings(plan: Plan, settings: Audit) -> tuple[int, int]:
         return settings.seeds, 2 * settings.seeds
     is_there = bank.holds(plan.opened.trained, plan.opened.split)
     return 0 if is_there else settings.seeds, settings.references
+
+
+def _further(settings: Audit) -> tuple[str, int]:
+    """Trainings beyond those that are compared, in words and as a number."""
+    if settings.bank is not None:
+        return "", 0
+    shadows = f", {SHADOWS} shadows" if settings.shadow_attack else ""
+    return f", {WATCHED} watched{shadows}", WATCHED + (SHADOWS if settings.shadow_attack else 0)
 
 
 def _of_bank(settings: Audit, trained: int) -> str:
