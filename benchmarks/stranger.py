@@ -86,8 +86,8 @@ def typed(readme: Path) -> list[tuple[str, str, int]]:
     own = [
         "python cnn.py",
         "python forget_in_cnn.py",
-        f"spotless scrub {CNN} --audit --seeds 5 --dry-run",
-        f"spotless scrub {CNN} --audit --seeds 5 --out cnn-run/",
+        f"spotless scrub {CNN} --audit --dry-run",
+        f"spotless scrub {CNN} --audit --out cnn-run/",
         "spotless verify cnn-run/ --forget person.csv",
         "python look_at_cnn.py",
     ]
@@ -119,7 +119,8 @@ def environment(folder: Path, wheel: Path, dependencies: list[Path]) -> dict[str
         (inside / "dependencies.pth").write_text("".join(f"{path.resolve()}\n" for path in dependencies))
         subprocess.run([*install, "--no-deps", "--no-index", str(wheel)], check=True)
     else:
-        subprocess.run([*install, f"{wheel}[trainers]", "nbclient", "ipykernel"], check=True)
+        versions = ["-c", str(ROOT / "constraints.txt")]
+        subprocess.run([*install, *versions, f"{wheel}[trainers]", "nbclient", "ipykernel"], check=True)
     around = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
     search = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
     return {**around, "PATH": search, "OMP_NUM_THREADS": "1", "NO_COLOR": "1", "COLUMNS": "110"}
