@@ -130,7 +130,9 @@ def _hardly_told(settings: Audit, tests: int | None) -> list[str]:
     """What makes it likely that the audit will be inconclusive, said before anything is trained."""
     lines = []
     if settings.bank is None and settings.seeds < USUAL:
-        lines.append(f"        {settings.seeds} pairs of trainings are inconclusive more often than {USUAL}, the default")
+        lines.append(
+            f"        {settings.seeds} pairs of trainings are inconclusive more often than {USUAL}, the default"
+        )
     if tests is None:
         lines.append("        no attack and no matched controls: they need test rows, which nobody trained on")
     elif tests < FEW_TESTS:
