@@ -27,6 +27,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.docs.blocks import blocks
 
+from spotlessnet.core.errors import count_of
+
 ROOT = Path(__file__).parents[1]
 FILES, NOTEBOOKS = ROOT / "docs" / "first_hour", ROOT / "docs" / "notebooks"
 ROWS, PAGE = ROOT / "results" / "first_hour.json", ROOT / "docs" / "first_hour.md"
@@ -267,7 +269,8 @@ def shown(said: str) -> list[str]:
     lines = [line[:160] + (" ..." if len(line) > 160 else "") for line in said.splitlines()]
     if len(lines) <= SHOWN:
         return lines
-    return [*lines[: SHOWN // 2], f"[... {len(lines) - SHOWN} lines ...]", *lines[-SHOWN // 2 :]]
+    left = count_of(len(lines) - SHOWN, "line")
+    return [*lines[: SHOWN // 2], f"[... {left} ...]", *lines[-SHOWN // 2 :]]
 
 
 def written(text: str, made: str) -> str:

@@ -70,7 +70,7 @@ def test_fields_are_checked_before_anything_is_opened(fields, error, message):
 
 
 def test_what_is_missing_is_named_by_its_flag():
-    with pytest.raises(NeedError, match=r"This needs --model and --id-column\. Give it as a flag, or as a line"):
+    with pytest.raises(NeedError, match=r"This needs --model and --id-column\. Give them as flags, or as lines"):
         Case(id_column=None).need("model", "id_column")
 
 

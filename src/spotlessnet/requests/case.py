@@ -153,12 +153,11 @@ class Case:
 
     def need(self, *names: str) -> None:
         """Raise unless these fields were given."""
-        missing = [name for name in names if getattr(self, name) is None]
+        missing = [as_flag(name) for name in names if getattr(self, name) is None]
         if missing:
-            raise NeedError(
-                f"This needs {' and '.join(as_flag(name) for name in missing)}. Give it as a flag, or as a line of the "
-                "case file."
-            )
+            needed = " and ".join([*([", ".join(missing[:-1])] if missing[1:] else []), missing[-1]])
+            how = "them as flags, or as lines" if missing[1:] else "it as a flag, or as a line"
+            raise NeedError(f"This needs {needed}. Give {how} of the case file.")
 
     def as_recipe(self) -> Recipe | None:
         """How the network was trained, if that was said; but for `augment`, which must be imported first."""
