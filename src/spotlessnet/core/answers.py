@@ -123,15 +123,15 @@ class Utility:
         """How far it may rise, in the unit in which it is told.
 
         >>> Utility("rows", 9, 0.1, 0.2).allowed(0.05)
-        'it may rise by 5 points'
+        'a rise by 5 points is allowed'
         >>> Utility("rows", 9, 0.1, 0.9, scale=0.7, kind="loss", borne=10).allowed(0.05)
-        'it may rise by 0.35, which is 50 % of what the network knows about the labels'
+        'a rise by 0.35 is allowed, 50 % of what the network knows about the labels'
         """
         share = 100 * self.borne * limit
         if self.kind != "loss":
-            return f"it may rise by {share:g} points"
+            return f"a rise by {share:g} points is allowed"
         most = f"{share / 100 * self.scale:.3g}"
-        return f"it may rise by {most}, which is {share:g} % of what the network knows about the labels"
+        return f"a rise by {most} is allowed, {share:g} % of what the network knows about the labels"
 
     def record(self) -> dict[str, Any]:
         """For receipts."""
