@@ -185,7 +185,7 @@ def test_the_plan_tells_the_time_of_the_audit_too(here):
 
 @pytest.mark.parametrize(("tests", "few"), [(None, False), (1, True), (48, True), (49, False)])
 def test_what_can_hardly_be_told_is_said_before_anything_is_trained(here, tests, few):
-    how = ()
+    how: tuple[str, ...] = ()
     if tests is not None:
         (here / "few.py").write_text(f"from mydata import test as all_\n\ndef test():\n    x, y, *_ = all_()\n"
                                      f"    return x.repeat(9, 1)[:{tests}], y.repeat(9)[:{tests}]\n")  # fmt: skip

@@ -65,7 +65,7 @@ class Comparison:
         assert case.out is not None
         folder = Folder(case.out, resume, case.private_days)
         folder.check(inputs_of(case))
-        parts: list[Part] = ["retain", "forget", *(["test"] if split.test is not None else [])]
+        parts: tuple[Part, ...] = ("retain", "forget", "test") if split.test is not None else ("retain", "forget")
         looks: list[Readout] = [MeanLoss(on) for on in parts]
         if type(self.opened.trained.loss).mistakes is not Loss.mistakes:  # answers can be wrong
             looks = [*(Error(on) for on in parts), MeanLoss("forget")]
