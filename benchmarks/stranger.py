@@ -27,6 +27,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.docs.blocks import blocks
 
+from spotlessnet.core.errors import count_of
+
 ROOT = Path(__file__).parents[1]
 FILES, NOTEBOOKS = ROOT / "docs" / "first_hour", ROOT / "docs" / "notebooks"
 ROWS, PAGE = ROOT / "results" / "first_hour.json", ROOT / "docs" / "first_hour.md"
@@ -86,8 +88,8 @@ def typed(readme: Path) -> list[tuple[str, str, int]]:
     own = [
         "python cnn.py",
         "python forget_in_cnn.py",
-        f"spotless scrub {CNN} --audit --seeds 5 --dry-run",
-        f"spotless scrub {CNN} --audit --seeds 5 --out cnn-run/",
+        f"spotless scrub {CNN} --audit --dry-run",
+        f"spotless scrub {CNN} --audit --out cnn-run/",
         "spotless verify cnn-run/ --forget person.csv",
         "python look_at_cnn.py",
     ]
@@ -119,7 +121,8 @@ def environment(folder: Path, wheel: Path, dependencies: list[Path]) -> dict[str
         (inside / "dependencies.pth").write_text("".join(f"{path.resolve()}\n" for path in dependencies))
         subprocess.run([*install, "--no-deps", "--no-index", str(wheel)], check=True)
     else:
-        subprocess.run([*install, f"{wheel}[trainers]", "nbclient", "ipykernel"], check=True)
+        versions = ["-c", str(ROOT / "constraints.txt")]
+        subprocess.run([*install, *versions, f"{wheel}[trainers]", "nbclient", "ipykernel"], check=True)
     around = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
     search = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
     return {**around, "PATH": search, "OMP_NUM_THREADS": "1", "NO_COLOR": "1", "COLUMNS": "110"}
@@ -266,7 +269,8 @@ def shown(said: str) -> list[str]:
     lines = [line[:160] + (" ..." if len(line) > 160 else "") for line in said.splitlines()]
     if len(lines) <= SHOWN:
         return lines
-    return [*lines[: SHOWN // 2], f"[... {len(lines) - SHOWN} lines ...]", *lines[-SHOWN // 2 :]]
+    left = count_of(len(lines) - SHOWN, "line")
+    return [*lines[: SHOWN // 2], f"[... {left} ...]", *lines[-SHOWN // 2 :]]
 
 
 def written(text: str, made: str) -> str:

@@ -10,9 +10,7 @@ before.load_state_dict(torch.load("cnn.pt"))
 start.load_state_dict(torch.load("cnn-init.pt"))
 x, y, _ = examples()
 gone = [row for row, person in enumerate(people) if person == "person-07"]
-result = sn.unlearn(
-    before, (x, y), forget=gone, init=start, trainer=train, test=test(), audit=sn.Audit(seeds=5)
-)  # fmt: skip
+result = sn.unlearn(before, (x, y), forget=gone, init=start, trainer=train, test=test(), audit=True)
 
 inputs, answers = test()
 for name, network in {"before": before, "after": result.model}.items():

@@ -71,6 +71,13 @@ def test_how_many_could_hide_is_an_upper_limit_unless_all_were_tried():
     assert CouldHide(0, 24, 0.0, 60).at_most == pytest.approx(1 - 0.05 ** (1 / 24))
     assert "at most 12 % of all 60 (95 % confidence)" in str(CouldHide(0, 24, 0.0, 60))
     assert "confidence" not in str(CouldHide(0, 12, 0.0, 12))
+    assert str(CouldHide(2, 12, 0.0, 12)) == (
+        "Had a single forgotten example been kept, this audit would have noticed in 10 of 12 trials. Had a tenth of "
+        "them been kept together, it would have noticed in every trial."
+    )
+    assert str(CouldHide(2, 12, 0.25, 12)).endswith(
+        "Had up to 25 % of them been kept together, it could have missed that."
+    )
 
 
 def test_the_stated_limit_holds_for_rows_that_were_not_tried():

@@ -305,9 +305,9 @@ def test_a_small_share_that_is_surely_there_is_not_excused():
 
 def test_where_little_was_remembered_another_training_leaves_it_open():
     """The original is hardly surer of the forgotten rows; another training moves all rows ten times as far."""
-    groups = [stranger_group(101, 0.4), stranger_group(102), stranger_group(103)]
+    original, retrained, held_out = stranger_group(101, 0.4), stranger_group(102), stranger_group(103)
     otherwise = stranger_group(1, doubt=0.7)
-    found = QUICK.checks(groups[0], otherwise, *groups[1:])
+    found = QUICK.checks(original, otherwise, retrained, held_out)
     assert QUICK.outcome(found) == "inconclusive"
 
 

@@ -17,6 +17,7 @@ from spotlessnet.auditing.audit_report import AuditReport
 from spotlessnet.auditing.rows import Row
 from spotlessnet.auditing.verdict import Outcome, Verdict
 from spotlessnet.cli.common import GROUPS
+from spotlessnet.core import display, progress
 from spotlessnet.methods import Fisher
 from spotlessnet.requests.case import Case, as_flag
 from tests.cli.workshop import BASE, QUICK, RECIPE, spotless
@@ -185,6 +186,15 @@ def test_quiet_is_quiet_and_json_is_one_document(here):
     ended = spotless("scrub", *BASE, *QUICK, "--out", "run", "--quiet", "--json")
     assert ended.err == ""
     assert json.loads(ended.out)["schema"] == 1
+
+
+def test_with_json_the_progress_is_still_told_on_stderr(here, monkeypatch):
+    """The fault before: an audit of minutes for a script was silent."""
+    for module, name in ((progress, "PATIENCE"), (display, "FIRST"), (progress, "BEAT")):
+        monkeypatch.setattr(module, name, 0.001)
+    ended = spotless("scrub", *BASE, *QUICK, "--out", "run", "--json")
+    assert "reading and checking: at work for" in ended.err
+    assert json.loads(ended.out)["status"] == "done"
 
 
 def test_a_mistake_of_ours_is_one_line_and_a_traceback_only_with_debug(here, monkeypatch):

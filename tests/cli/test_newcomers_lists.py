@@ -104,6 +104,16 @@ def test_a_header_is_not_an_id(here, allow):
     assert spotless("verify", "run", "--forget", "other.csv").code == 7
 
 
+def test_a_header_is_not_an_id_where_no_row_is_known_either(here):
+    """The fault before: of two strangers and a header three ids were said to be missing."""
+    (here / "forget.csv").write_text("people\nnobody\nno-one\n")
+    for allow, told in (((), "Of 2 ids in column 'id', 0 matched"), (("--allow-missing",), "None of 2 ids")):
+        ended = spotless("scrub", *BASE, *QUICK, *allow, "--dry-run")
+        assert ended.code == 3
+        assert told in ended.err
+        assert "'people'" not in ended.err
+
+
 def test_a_column_that_is_named_must_be_the_one_of_the_list(here):
     """The fault before: whatever the only column was called, any name would do."""
     (here / "forget.csv").write_text("email\nperson-1\nperson-5\n")
@@ -171,6 +181,21 @@ def test_the_plan_tells_the_time_of_the_audit_too(here):
     assert "total " not in alone
     unknown = spotless("scrub", *BASE, "--method", "fisher", "--dry-run", "--audit").out
     assert "no verdict" in unknown
+
+
+@pytest.mark.parametrize(("tests", "few"), [(None, False), (1, True), (48, True), (49, False)])
+def test_what_can_hardly_be_told_is_said_before_anything_is_trained(here, tests, few):
+    how: tuple[str, ...] = ()
+    if tests is not None:
+        (here / "few.py").write_text(f"from mydata import test as all_\n\ndef test():\n    x, y, *_ = all_()\n"
+                                     f"    return x.repeat(9, 1)[:{tests}], y.repeat(9)[:{tests}]\n")  # fmt: skip
+        how = ("--test", "few.py:test")
+    asked = ("scrub", *BASE, *RECIPE, *how, "--audit", "--dry-run")
+    said = spotless(*asked, "--seeds", "5").out
+    assert "        5 pairs of trainings are inconclusive more often than 8, the default" in said
+    assert "pairs of trainings are inconclusive" not in spotless(*asked).out
+    assert ("too few to tell of a single forgotten one: likely inconclusive" in said) == few
+    assert ("no matched controls" in said) == (tests is None)
 
 
 def test_the_trained_network_is_no_start_and_a_start_of_another_network_is_named(here):

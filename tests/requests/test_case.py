@@ -49,7 +49,7 @@ def test_a_case_file_must_be_there_be_text_and_be_short(tmp_path):
 
 def test_values_come_in_their_types(tmp_path):
     found = read_case(written(tmp_path, 'weights = "w.pt"\nmax_nats = 1\nid-column = "person"\n[set]\ndamping = 0.5'))
-    assert found == {"weights": Path("w.pt"), "max_nats": 1.0, "id_column": "person", "settings": {"damping": 0.5}}
+    assert found == {"weights": tmp_path / "w.pt", "max_nats": 1.0, "id_column": "person", "settings": {"damping": 0.5}}
 
 
 @pytest.mark.parametrize(
@@ -69,8 +69,41 @@ def test_fields_are_checked_before_anything_is_opened(fields, error, message):
         Case.of(fields)
 
 
+def test_paths_of_a_case_file_count_from_its_folder(tmp_path, monkeypatch):
+    """The fault before: they were taken from wherever the command was called."""
+    folder = tmp_path / "requests"
+    folder.mkdir()
+    text = """
+        weights = "../w.pt"
+        out = "run"
+        model = "../nets.py:build"
+        data = "rows.npz"
+        test = "package.module:test"
+        loss = "squared-error"
+        init = "/far/away.pt"
+        [recipe]
+        augment = "views.py:crop"
+        optimizer = "adamw"
+    """
+    monkeypatch.chdir(tmp_path)
+    found = read_case(written(folder, text).relative_to(tmp_path))
+    assert found == {
+        "weights": Path("w.pt"),
+        "out": Path("requests/run"),
+        "model": "nets.py:build",
+        "data": "requests/rows.npz",
+        "test": "package.module:test",
+        "loss": "squared-error",
+        "init": Path("/far/away.pt"),
+        "recipe": {"augment": "requests/views.py:crop", "optimizer": "adamw"},
+    }
+    monkeypatch.chdir(folder)
+    here = read_case(Path("case.toml"))
+    assert (here["weights"], here["out"], here["data"]) == (Path("../w.pt"), Path("run"), "rows.npz")
+
+
 def test_what_is_missing_is_named_by_its_flag():
-    with pytest.raises(NeedError, match=r"This needs --model and --id-column\. Give it as a flag, or as a line"):
+    with pytest.raises(NeedError, match=r"This needs --model and --id-column\. Give them as flags, or as lines"):
         Case(id_column=None).need("model", "id_column")
 
 

@@ -5,9 +5,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
 import spotlessnet as sn
-from spotlessnet.core.errors import DataError, NeedError, SettingError
+from spotlessnet.core.errors import DataError, NeedError, ResourceError, SettingError
 from spotlessnet.core.split import rows
 from spotlessnet.requests.case import Case
 from spotlessnet.requests.comparing import broken_down, comparison_of
@@ -49,6 +51,35 @@ def test_what_cannot_be_compared_is_refused_before_anything_is_read():
         comparison_of(Case(settings={"damping": 1}), "ntk")
     with pytest.raises(SettingError, match="There is no method 'nkt'"):
         comparison_of(unread, "nkt")
+
+
+def regression(**more: object) -> Case:
+    x, y = torch.randn(40, 4), torch.randn(40, 1)
+    trained = sn.Trained.of(nn.Linear(4, 1), init=nn.Linear(4, 1), recipe=RECIPE, loss=sn.SquaredError())
+    return Case(model=trained, data=sn.Data.of((x, y)), forget=rows(FORGET), **more)  # type: ignore[arg-type]
+
+
+def test_a_regression_is_compared_by_what_it_has(tmp_path):
+    """The fault before: the plan was given, and the work then ended at methods and readouts that need classes."""
+    with pytest.raises(NeedError, match="'random-labels' needs classes"):
+        comparison_of(regression(), "ntk,random-labels")
+    usual = comparison_of(regression(), seeds=1)
+    assert "random-labels" not in usual.scrubs
+    assert "without random-labels: it needs classes, and this network has none" in usual.lines()
+    found = comparison_of(regression(out=tmp_path / "run"), "finetune", seeds=1).run()
+    assert {row.readout for row in found} == {"loss on retain", "loss on forget"}
+    assert all(row.value > 0 for row in found)
+
+
+def test_the_plan_of_a_comparison_has_its_time():
+    once, twice = (comparison_of(case(), "finetune", seeds=seeds) for seeds in (1, 1000))
+    assert all(one.lines()[-1].startswith("time    about ") for one in (once, twice))
+    # Two trainings and the method, for each seed.
+    assert once.costs[0].retraining > 0
+    assert once.costs[0].seconds > 0
+    assert " s, at most " in once.lines()[-1]
+    with pytest.raises(ResourceError, match="This would need about"):
+        comparison_of(case(memory_limit=1e-6), "finetune")
 
 
 def served(folder: Path, **more: object) -> Path:

@@ -55,7 +55,7 @@ def test_hugging_face(tmp_path: Path, capsys):
     x = torch.randn(40, 5, generator=torch.Generator().manual_seed(0))
     y = torch.arange(40) % 3
     arguments = transformers.TrainingArguments(
-        output_dir=str(tmp_path), num_train_epochs=5, learning_rate=0.05, per_device_train_batch_size=8, use_cpu=True,
+        output_dir=str(tmp_path), num_train_epochs=10, learning_rate=0.05, per_device_train_batch_size=8, use_cpu=True,
         disable_tqdm=True, report_to=[], logging_strategy="no",
     )  # fmt: skip
     trainer = HuggingFaceTrainer(arguments)
@@ -71,9 +71,9 @@ def test_hugging_face(tmp_path: Path, capsys):
     transformers.Trainer(model=want, args=arguments, train_dataset=rows).train()
     assert_same(network.at(found.mean).module(), want)
     assert not torch.equal(found.mean, network.weights)
-    assert epochs_of(trainer) == 5
+    assert epochs_of(trainer) == 10
     short = ShortRetrain(error_tolerance=1.0)(network, split)
-    assert short.diagnostics["epochs"] == 1
+    assert short.diagnostics["epochs"] == 2  # a fifth
     assert not list(tmp_path.iterdir())  # no checkpoint of any audited network
 
 
@@ -83,8 +83,10 @@ def test_hugging_face_refuses_what_it_cannot_use():
 
 
 @pytest.mark.filterwarnings("ignore")  # its own use of what is deprecated
-def test_lightning():
-    lightning = pytest.importorskip("pytorch_lightning")
+@pytest.mark.parametrize("name", ["pytorch_lightning", "lightning.pytorch"])
+def test_lightning(name):
+    """By either name: the extra brings both, and the trainer of one refuses modules of the other."""
+    lightning = pytest.importorskip(name)
 
     class Lit(lightning.LightningModule):  # type: ignore[name-defined, misc]  # imported if it is there
         def __init__(self, network: nn.Module) -> None:

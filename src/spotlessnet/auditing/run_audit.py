@@ -172,13 +172,14 @@ def _in_its_light(verdict: Verdict, scrub: Scrub, trainings: Trainings, split: S
 def by_construction(verdict: Verdict, doubt: str = "") -> Verdict:
     """The verdict on a method that never sees the forgotten rows: no proof is asked of an audit that cannot give one.
 
-    What the audit shows still counts: a difference that is surely there, and a network that is worse on test rows.
+    What the audit shows still counts: a difference that is surely there, and networks that are surely worse on test
+    or retained rows. That they may be worse says nothing of the rows, and is told in the reason.
 
     **Arguments:**
 
     - `doubt`: what speaks against it that rows were never seen, if anything does.
     """
-    damaged = any(check.guards and check.state != "same" for check in verdict.checks)
+    damaged = any(check.guards and check.state == "different" for check in verdict.checks)
     if verdict.outcome != "inconclusive" or damaged:
         return verdict
     shown = [sentence(check) for check in verdict.checks if check.state == "different"]

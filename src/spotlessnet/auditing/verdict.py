@@ -141,12 +141,13 @@ class CouldHide:
         return self.halves > 0.5
 
     def __str__(self) -> str:
-        text = f"Of {self.tried} single forgotten examples, {self.single} could have been kept unnoticed"
+        noticed = f"{self.tried - self.single} of {self.tried} trials"
+        text = f"Had a single forgotten example been kept, this audit would have noticed in {noticed}"
         if self.tried < self.rows:
-            text = f"{text}, so at most {100 * self.at_most:.0f} % of all {self.rows} (95 % confidence)"
+            text = f"{text}, so it would miss at most {100 * self.at_most:.0f} % of all {self.rows} (95 % confidence)"
         if not self.share:
-            return f"{text}; a tenth of all of them together could not."
-        return f"{text}; up to {100 * self.share:.0f} % of all of them together could have been."
+            return f"{text}. Had a tenth of them been kept together, it would have noticed in every trial."
+        return f"{text}. Had up to {100 * self.share:.0f} % of them been kept together, it could have missed that."
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ def never_saw(reason: str) -> str:
     """Why a method that never reads the forgotten examples needs no proof, and what kept the audit from giving one."""
     return (
         "the method trains on the other examples alone: no trace of the forgotten ones could be expected, and none was "
-        f"detected. The audit by itself could not have told, for {reason}"
+        f"detected. By itself the audit would have been inconclusive: {reason}"
     )
 
 
@@ -95,7 +95,7 @@ def sentence(check: Check) -> str:
     """One check in words, its numbers included.
 
     >>> sentence(Check(SHARE, "different", 0.5, 0.4, 0.6, 0.2))
-    'of what the original network remembers of the forgotten examples, 50 % is left (40 % to 60 %; 20 % may be)'
+    'of what the original network remembers of the forgotten examples, 50 % is left (40 % to 60 %; 20 % is allowed)'
     """
     return str(check) if check.name not in SENTENCES else SENTENCES[check.name](check)
 
@@ -117,11 +117,11 @@ def _share(check: Check) -> str:
         return (
             "the forgotten examples are avoided, which gives them away: the unlearned networks are further from them "
             f"than networks that never saw them, by {_percent(-check.value)} of what the original network remembers "
-            f"({_percent(-check.high)} to {_percent(-check.low)}; {_percent(check.margin)} may be)"
+            f"({_percent(-check.high)} to {_percent(-check.low)}; {_percent(check.margin)} is allowed)"
         )
     return (
         f"of what the original network remembers of the forgotten examples, {_percent(check.value)} is left ({limits}; "
-        f"{_percent(check.margin)} may be)"
+        f"{_percent(check.margin)} is allowed)"
     )
 
 
@@ -134,7 +134,8 @@ def _error(check: Check) -> str:
         what, least, unit = f"the error on {whose}", f"{100 * check.margin:.1f}", " points"
         value, low, high = (f"{100 * abs(one):.1f}" for one in _outward(check))
     side = "lower" if check.value < 0 else "higher"
-    limits = f"({low} to {high}; {least} may be)" if check.low * check.high > 0 else f"(up to {high}; {least} may be)"
+    span = f"{low} to {high}" if check.low * check.high > 0 else f"up to {high}"
+    limits = f"({span}; {least} is allowed)"
     if check.state == "unclear":
         return f"{what} may be {side} than that of retrained networks, by {value}{unit} {limits}"
     worse = ": a damaged network proves nothing about forgetting" if check.guards else ""
@@ -162,7 +163,7 @@ def _file(check: Check) -> str:
 def _attack(check: Check) -> str:
     figures = (
         f"area under the curve {check.value:.2f} ({check.low:.2f} to {check.high:.2f}), where 0.50 is guessing and "
-        f"{check.margin:.2f} may be"
+        f"{check.margin:.2f} is allowed"
     )
     if check.state == "unclear":
         return f"it cannot be told whether an attacker recognises the forgotten examples: {figures}"

@@ -89,7 +89,7 @@ def audit(
     case = asked.case
     if not forgettable and (features or ridge):
         raise SettingError("--features and --ridge are of a forgettable model. Give --forgettable, or leave them out.")
-    with no_bars() if quiet or json else nullcontext():
+    with no_bars() if quiet else nullcontext():
         if forgettable:
             if shadow_attack or keep_trainings is not None or bank is not None or sequential or workers != "in turn":
                 raise SettingError(

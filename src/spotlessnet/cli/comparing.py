@@ -36,18 +36,20 @@ def compare(
     from spotlessnet.report.number import number
 
     console = Console(json, quiet)
-    with no_bars() if quiet or json else nullcontext():
+    with no_bars() if quiet else nullcontext():
         comparison = comparison_of(asked.case, methods, seeds=seeds)
-        console.say(str(comparison))
+        lines = comparison.lines()
         if asked.dry_run:
-            told = {"status": "planned", "methods": list(comparison.scrubs), "seeds": seeds}
-            console.give(told, [str(comparison)])
+            told = {"status": "planned", "plan": lines, "methods": list(comparison.scrubs), "seeds": seeds}
+            console.give(told, lines)
             return 0
+        for line in lines:
+            console.say(line)
         rows = comparison.run(workers=workers, resume=asked.resume)
-    lines = summarise(rows)
-    columns = list(dict.fromkeys(line.readout for line in lines))
-    cells = {(line.method, line.readout): number(line.mean.value) for line in lines}
-    table = [[m, *(cells.get((m, c), "") for c in columns)] for m in dict.fromkeys(line.method for line in lines)]
+    found = summarise(rows)
+    columns = list(dict.fromkeys(line.readout for line in found))
+    cells = {(line.method, line.readout): number(line.mean.value) for line in found}
+    table = [[m, *(cells.get((m, c), "") for c in columns)] for m in dict.fromkeys(line.method for line in found)]
     console.table(["method", *columns], table)
     # A method that broke down shows as a dash, or only as fewer seeds: both must be said.
     for (method, why), count in broken_down(rows).items():

@@ -34,7 +34,7 @@ def demo(
     from spotlessnet.auditing.summary import as_text, summarise
     from spotlessnet.demo import demo as run
 
-    with no_bars() if quiet or json else nullcontext():
+    with no_bars() if quiet else nullcontext():
         report, path = run(out, seeds=seeds)
     word = "not judged" if report.verdict is None else f"{report.outcome}: {report.reason}"
     for line in as_text([one for one in summarise(report.rows) if one.readout.startswith("error on")]).splitlines():

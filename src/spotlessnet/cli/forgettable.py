@@ -80,7 +80,7 @@ def train(
         )
     case = Case(model=model, core=core, data=data, id_column=id_column, epochs=epochs, lr=lr, out=out)
     case = replace(case, recipe=pairs(recipe, "--recipe"))
-    with no_bars() if quiet or json else nullcontext():
+    with no_bars() if quiet else nullcontext():
         served = train_model(case, features=features, ridge=ridge, classes=classes, seed=seed)
     return _told(served, Console(json, quiet))
 

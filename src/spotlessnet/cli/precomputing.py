@@ -62,7 +62,7 @@ def precompute(
     """
     console = Console(json, quiet)
     executor = Executor(keep_trainings, workers, console.say)
-    with no_bars() if quiet or json else nullcontext():
+    with no_bars() if quiet else nullcontext():
         if not asked.dry_run:
             asked.case.need("out")
         found = precomputation_of(
@@ -75,10 +75,10 @@ def precompute(
             after_requests=after_requests,
             executor=executor,
         )
-        console.say(str(found))
         if asked.dry_run:
             console.give({"status": "planned", "bytes": found.size}, [str(found)])
             return 0
+        console.say(str(found))
         made = found.run(resume=asked.resume)
     told = {"status": "done", "statistics": made.statistics, "sha256": made.sha256}
     if made.fold_models is not None:

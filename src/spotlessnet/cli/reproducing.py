@@ -51,7 +51,7 @@ def reproduce(
     if dry_run:
         console.give({"status": "planned", "settings": str(settings)}, [str(settings)])
         return 0
-    with no_bars() if quiet or json else nullcontext():
+    with no_bars() if quiet else nullcontext():
         found = (
             runner.draw(experiment, out / name) if draw else runner.reproduce(experiment, settings, out / name, data)
         )

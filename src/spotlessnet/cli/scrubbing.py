@@ -104,7 +104,7 @@ def scrub(
             "--keep-trainings, --bank, --sequential and --workers are for the networks of an audit. Give --audit "
             "as well."
         )
-    with no_bars() if quiet or json else nullcontext():
+    with no_bars() if quiet else nullcontext():
         if asked.dry_run:
             lineages_of(asked.case)  # a record that served a request is refused here too
             return planned(plan_of(asked.case), console, audit=how)

@@ -38,7 +38,9 @@ BORNE = {"error": 1.0, "balanced error": 3.0, "loss": 10.0}
 """Times the limit that each rise may be. Few rows carry a balanced error, and confidence falls with any noise: five
 points of error go with fifteen of the balanced error, and with half of what a loss knows about the labels."""
 
-INSIST = "--max-damage says how much may be lost, --accept-damage insists."
+INSIST = (
+    "--max-damage says how much may be lost, --accept-damage insists (in Python `max_damage=`, `accept_damage=True`)."
+)
 
 
 def margin(logits: Float[Tensor, "N C"], y: Int[Tensor, " N"]) -> Float64[Tensor, " N"]:
@@ -117,6 +119,20 @@ class Utility:
         of = "" if self.kind == "error" else ", every class counting the same,"
         return f"{self.after:.1%} of {self.rows} {self.on}{of} are answered wrong, {self.before:.1%} before"
 
+    def allowed(self, limit: float) -> str:
+        """How far it may rise, in the unit in which it is told.
+
+        >>> Utility("rows", 9, 0.1, 0.2).allowed(0.05)
+        'a rise by 5 points is allowed'
+        >>> Utility("rows", 9, 0.1, 0.9, scale=0.7, kind="loss", borne=10).allowed(0.05)
+        'a rise by 0.35 is allowed, 50 % of what the network knows about the labels'
+        """
+        share = 100 * self.borne * limit
+        if self.kind != "loss":
+            return f"a rise by {share:g} points is allowed"
+        most = f"{share / 100 * self.scale:.3g}"
+        return f"a rise by {most} is allowed, {share:g} % of what the network knows about the labels"
+
     def record(self) -> dict[str, Any]:
         """For receipts."""
         return {"on": self.on, "rows": self.rows, "kind": self.kind, "before": self.before, "after": self.after}
@@ -149,7 +165,7 @@ def advice_for(before: Trained, scrub: Scrub | None = None) -> str:
         tries.append("less noise (a larger budget in nats)")
     names = {entry.name for entry in named}
     if before.can_retrain and "retrain" not in names:
-        tries.append("`--method retrain`")
+        tries.append('`--method retrain` (in Python `method="retrain"`)')
     if not before.can_retrain:
         tries.append("a retraining (give init and recipe, or a trainer)")
     recipe = before.recipe if trains else None
@@ -193,8 +209,8 @@ def check_damage(
     worst = max(found, key=lambda one: float("inf") if one.share != one.share else one.share, default=None)
     if worst is not None and not worst.share <= limit:  # not a number counts as damage
         raise DamageError(
-            f"The scrubbed network is ruined: {worst}, and the rise may be {worst.borne * limit:g}. Nothing was "
-            f"written. {advice_for(before, scrub)}"
+            f"The scrubbed network is ruined: {worst}; {worst.allowed(limit)}. Nothing was written. "
+            f"{advice_for(before, scrub)}"
         )
     # Each set of rows once, though it is judged by several measures.
     rows = sum({one.on: one.rows for one in found if one.kind != "balanced error"}.values())

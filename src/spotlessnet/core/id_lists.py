@@ -45,9 +45,9 @@ class Listing:
     column: str = "id"
 
     def without_header(self, known: set[str]) -> list[str]:
-        """The ids, less a first line that heads a column and that no row has while rows have others of the list."""
+        """The ids, less a first line that heads a column and that no row has."""
         first, rest = self.ids[:1], self.ids[1:]
-        is_header = self.may_have_header and first and first[0] not in known and any(name in known for name in rest)
+        is_header = self.may_have_header and rest and first[0] not in known
         if not is_header or not self._is_head(first[0]):
             return self.ids
         # Nobody need name the usual column; whoever names another means it.

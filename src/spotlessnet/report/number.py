@@ -1,8 +1,10 @@
-"""`number`: a number as people read it."""
+"""`number`: a number as people read it; and words in which code stands."""
 
 import math
 import re
 from typing import Any
+
+from markupsafe import Markup, escape
 
 
 def number(value: Any) -> str:
@@ -27,3 +29,12 @@ def without_codes(text: str) -> str:
     '0.1 [−∞, ∞], single –; information'
     """
     return re.sub(r"\bnan\b", "–", re.sub(r"\binf\b", "∞", text.replace("-inf", "−inf")))
+
+
+def with_code(text: str) -> Markup:
+    """A text for a page, escaped, in which what stands between backticks is shown as code.
+
+    >>> with_code("more (`--seeds`) <b>")
+    Markup('more (<code>--seeds</code>) &lt;b&gt;')
+    """
+    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))

@@ -13,7 +13,7 @@ from spotlessnet.core.errors import count_of
 from spotlessnet.report.channels import bands, channels
 from spotlessnet.report.chips import self_tests, told
 from spotlessnet.report.figures import pictures
-from spotlessnet.report.number import number
+from spotlessnet.report.number import number, with_code
 from spotlessnet.report.tables import columns, cost_rows, readout_rows, seconds_of
 
 TONES = {"forgotten": "good", "not forgotten": "bad", NEVER_SAW: "good"}
@@ -26,6 +26,7 @@ def page(report: AuditReport) -> str:
     spans = bands(report.rows)
     methods = columns(lines, report.method)
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=False)
+    environment.filters["code"] = with_code
     template = environment.from_string(files("spotlessnet.report").joinpath("page.html").read_text(encoding="utf-8"))
     outcome = report.outcome
     return template.render(

@@ -38,8 +38,11 @@ SHADOWS = 64
 WATCHED, FIGURES, RELEARN_USUAL = 2, 4, 5
 """Trainings whose way is watched; scrubs for the figures; epochs in which a network usually relearns."""
 
-LEAST = 5
-"""Pairs of trainings below which the equivalence test gives no verdict."""
+LEAST, USUAL = 5, 8
+"""Pairs of trainings below which the equivalence test gives no verdict, and how many there are unless said."""
+
+FEW_TESTS = 49
+"""Test rows of which a single forgotten one can stand out at all: as one of fifty, at a level of 2 %."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ class Audit:
     - `sequential`: with a bank, train more references, up to 16, where there is no verdict yet.
     """
 
-    seeds: int = 8
+    seeds: int = USUAL
     shadow_attack: bool = False
     keep_trainings: str | PathLike[str] | None = None
     workers: str = "in turn"
@@ -122,8 +125,21 @@ def audit_plan(plan: Plan, settings: Audit | None = None) -> list[str]:
     if executor.folder is not None:
         lines.append(f"        each finished one is kept in {executor.folder} until `spotless purge` destroys it")
     lines += _time_of_audit(plan, settings or Audit())
-    if split.test is None:
+    return [*lines, *_hardly_told(settings or Audit(), None if split.test is None else len(split.test))]
+
+
+def _hardly_told(settings: Audit, tests: int | None) -> list[str]:
+    """What makes it likely that the audit will be inconclusive, said before anything is trained."""
+    lines = []
+    if settings.bank is None and settings.seeds < USUAL:
+        lines.append(
+            f"        {settings.seeds} pairs of trainings are inconclusive more often than {USUAL}, the default"
+        )
+    if tests is None:
         lines.append("        no attack and no matched controls: they need test rows, which nobody trained on")
+    elif tests < FEW_TESTS:
+        few = f"{tests} test row{'s are' if tests > 1 else ' is'} too few to tell of a single forgotten one"
+        lines.append(f"        {few}: likely inconclusive; give at least {FEW_TESTS}, better 200")
     return lines
 
 

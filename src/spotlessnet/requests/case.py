@@ -55,6 +55,10 @@ RECIPE = ("epochs", "lr", "momentum", "batch_size", "schedule", "patience")
 """Settings of a recipe that have a flag of their own; the table `recipe` takes these and all others."""
 
 
+SPECS = ("model", "data", "test", "validation", "core", "loss", "train", "augment")
+"""Fields that may name a file by `file.py:name` or `file.npz`."""
+
+
 @dataclass(frozen=True)
 class Case:
     """What to forget, in which network, how, and where the result goes.
@@ -153,12 +157,11 @@ class Case:
 
     def need(self, *names: str) -> None:
         """Raise unless these fields were given."""
-        missing = [name for name in names if getattr(self, name) is None]
+        missing = [as_flag(name) for name in names if getattr(self, name) is None]
         if missing:
-            raise NeedError(
-                f"This needs {' and '.join(as_flag(name) for name in missing)}. Give it as a flag, or as a line of the "
-                "case file."
-            )
+            needed = " and ".join([*([", ".join(missing[:-1])] if missing[1:] else []), missing[-1]])
+            how = "them as flags, or as lines" if missing[1:] else "it as a flag, or as a line"
+            raise NeedError(f"This needs {needed}. Give {how} of the case file.")
 
     def as_recipe(self) -> Recipe | None:
         """How the network was trained, if that was said; but for `augment`, which must be imported first."""
@@ -228,7 +231,7 @@ def inputs_of(case: Case) -> dict[str, Path]:
     """Every file and folder that a case reads, by the field that names it."""
     files = ("training", "weights", "forget", "init", "reference", "statistics", "fold_models")
     named = {name: getattr(case, name) for name in files}
-    for name in ("model", "data", "test", "validation", "core", "loss", "train", "augment"):
+    for name in SPECS:
         spec = getattr(case, name)
         if isinstance(spec, str):
             place = spec if spec.endswith(".npz") else spec.rpartition(":")[0]
@@ -249,7 +252,7 @@ def kinds() -> dict[str, tuple[Any, ...]]:
 def read_case(path: Path) -> dict[str, Any]:
     """The fields of a case file; one that is not known is refused by name, with the nearest that is.
 
-    Paths in it count from the current folder, as on the command line.
+    Paths in it count from its own folder, wherever the command is called.
     """
     content = bytes(read_whole(path, "case file", LARGEST))
     # A name cannot go on in the next line, so this bounds how many parts it has, whatever is quoted.
@@ -270,7 +273,19 @@ def read_case(path: Path) -> dict[str, Any]:
         if plain in values:
             raise DataError(f"The case file {path} has {plain!r} twice, once by its old name {_old(plain)!r}.")
         values[plain] = _typed(path, name, value, known[plain])
-    return values
+    return {name: _beside(path.parent, name, value) for name, value in values.items()}
+
+
+def _beside(folder: Path, name: str, value: Any) -> Any:
+    """A value whose paths counted from a folder, as they count from here: `nets.py:build` is `there/nets.py:build`."""
+    if isinstance(value, Path):
+        return Path(os.path.normpath(folder / value))
+    if name == "recipe" and isinstance(value, dict):
+        return {key: _beside(folder, "augment" if key == "augment" else "", one) for key, one in value.items()}
+    if not isinstance(value, str) or name not in SPECS or "\0" in value:
+        return value
+    place, colon, inside = (value, "", "") if value.endswith(".npz") else value.rpartition(":")
+    return f"{os.path.normpath(folder / place)}{colon}{inside}" if place.endswith((".py", ".npz")) else value
 
 
 def _old(field: str) -> str:

@@ -13,7 +13,7 @@ from torch.utils.data import TensorDataset
 
 from spotlessnet.core.adapters import Arrays, MapStyle
 from spotlessnet.core.data import Contents, Data, as_bytes, contents_of, spelled
-from spotlessnet.core.errors import DataError, MismatchError, ResourceError, SpotlessError
+from spotlessnet.core.errors import DataError, MismatchError, ResourceError, SettingError, SpotlessError
 from spotlessnet.core.files import Look
 from spotlessnet.core.id_lists import listed_ids, read_list
 from spotlessnet.core.loss import LOSSES, CrossEntropy, Loss
@@ -104,6 +104,9 @@ def need_inputs(case: Case, *others: str) -> None:
 def load_network(case: Case) -> LoadedNetwork:
     """The network of a case with its weights, and what was precomputed for it."""
     trained = case.model if isinstance(case.model, Trained) else _trained(case, _network(case))
+    if case.device in ("cpu", "cuda") and trained.device.type != case.device:
+        where = f"A network in memory stays where it is, on {trained.device.type}, but `device` is {case.device!r}."
+        raise SettingError(f"{where} Move it yourself, `model.to({case.device!r})`, and leave out `device`.")
     statistics = case.statistics
     if isinstance(statistics, Path):
         # With what earlier requests did to their rows, as long as that lies in `private`.
@@ -231,7 +234,7 @@ def _rows(case: Case, name: str) -> tuple[Data, Data | None]:
 
         pair = load(spec)
         return (pair.test, None) if name == "test" else (pair.train, pair.test if len(pair.test) else None)
-    return as_data(made(spec, name), name, case.id_column), None
+    return as_data(made(spec, name), as_flag(name), case.id_column), None
 
 
 def rows_of(case: Case, name: str) -> Data:
@@ -254,7 +257,7 @@ def as_data(found: Any, name: str, column: str | None = None) -> Data:
             return Data.of(found[:2], columns={called: list(found[2])})
         data = Data.of(found)
     except SpotlessError as e:
-        raise DataError(f"{as_flag(name)}: {e}") from e
+        raise DataError(f"{name}: {e}") from e
     if isinstance(data.source, MapStyle) and not isinstance(found, Data):
         return replace(data, source=replace(data.source, id_name=called))
     return data

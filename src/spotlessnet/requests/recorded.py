@@ -276,5 +276,5 @@ def recorded(folder: str | Path, data: Any = None, *, accept_changes: bool = Fal
     from spotlessnet.requests.loading import as_data
 
     record = read_record(Path(folder))
-    rows = None if data is None else as_data(data, "data", record.id_column)
+    rows = None if data is None else as_data(data, "`data`", record.id_column)
     return Recorded(Path(folder), record, rows, accept_changes)

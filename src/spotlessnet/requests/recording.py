@@ -233,8 +233,8 @@ def _data_of(asked: Asked) -> tuple[Data, Source | None]:
         return load(given).train, Source(place)
     if isinstance(given, str) or (callable(given) and not hasattr(given, "__len__")):
         source, found = reference_to(given, "data", asked.folder)
-        return as_data(found() if callable(found) else found, "data", asked.id_column), source
-    return as_data(given, "data", asked.id_column), None
+        return as_data(found() if callable(found) else found, "`data`", asked.id_column), source
+    return as_data(given, "`data`", asked.id_column), None
 
 
 def _column(data: Data, asked: str | None) -> str | None:

@@ -362,7 +362,8 @@ def _check_changed(opened: LoadedRequest, weights: Float[Tensor, " P"], gaussian
     if is_unchanged(opened, weights, gaussian) and not opened.case.accept_damage:
         raise DamageError(
             "Nothing was changed: every weight came back bit for bit, so nothing was forgotten, and nothing was "
-            "written. Take another method or stronger settings; --accept-damage insists."
+            "written. Take another method or stronger settings; --accept-damage insists (in Python "
+            "`accept_damage=True`)."
         )
 
 

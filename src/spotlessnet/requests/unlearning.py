@@ -247,7 +247,7 @@ def _rows(name: str, given: Any, ids: Sequence[Any] | str | None, column: str | 
     """Examples from whatever was given; text is left to the loader."""
     if isinstance(given, (str, Path)):
         return str(given)
-    data = as_data(given, name, column)
+    data = as_data(given, f"`{name}`", column)
     if ids is None or isinstance(ids, str):
         return data
     if len(ids) != len(data):

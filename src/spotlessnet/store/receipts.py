@@ -331,7 +331,7 @@ def _in_words(value: Any) -> Any:
 def without_figures(text: str) -> str:
     """A sentence without the numbers in it, and without asides that have one.
 
-    >>> without_figures("of what it knew, 50 % is left (40 % to 60 %; 20 % may be), in float32")
+    >>> without_figures("of what it knew, 50 % is left (40 % to 60 %; 20 % is allowed), in float32")
     'of what it knew, … is left, in float32'
     """
     return NUMBER.sub("…", ASIDE.sub("", text))

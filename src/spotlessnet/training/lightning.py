@@ -1,5 +1,6 @@
 """Lightning's `Trainer` as a trainer of this package; Lightning itself is imported only when it trains."""
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -52,12 +53,20 @@ class LightningTrainer:
         how = {**quiet, **self.options, "enable_checkpointing": False, "max_epochs": epochs or self.epochs}
         order = torch.Generator().manual_seed(seed)
         rows = DataLoader(examples, self.batch_size, shuffle=True, generator=order, **self.loader)
-        _lightning().Trainer(**how).fit(model if self.wrap is None else self.wrap(model), rows)
+        module = model if self.wrap is None else self.wrap(model)
+        _lightning(module).Trainer(**how).fit(module, rows)
         return model
 
 
-def _lightning() -> ModuleType:
-    for name in ("lightning.pytorch", "pytorch_lightning"):  # one code base under two names
+def _lightning(module: nn.Module | None = None) -> ModuleType:
+    """Lightning under the name by which a module, or else the program, imported it: one does not take the other's."""
+    names = ["lightning.pytorch", "pytorch_lightning"]  # one code base, and the first brings the second along
+    old = {"pytorch_lightning"}
+    if old & {base.__module__.partition(".")[0] for base in type(module).__mro__} or (
+        module is None and "lightning" not in sys.modules and old <= sys.modules.keys()
+    ):
+        names.reverse()
+    for name in names:
         try:
             return import_module(name)
         except ImportError:
