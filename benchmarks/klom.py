@@ -59,6 +59,8 @@ BETWEEN = 2
 """Classes between coherent sets of one draw and the next."""
 
 FOLDS = 3
+CUT = (0.05, 0.2)
+"""Shares of the epochs after which retraining is cut short."""
 
 
 @dataclass(frozen=True)
@@ -178,6 +180,15 @@ class World:
         found = network.predict(self.test, 2048).argmax(dim=1).cpu() != self.test.labels().cpu()
         return {"margins": kept, "error": float(found.double().mean())}
 
+    @property
+    def together(self) -> list[str] | None:
+        """For every row who asks for it: a coherent set is one request, others come alone."""
+        ids = [str(i) for i in range(len(self.train))]
+        for name in COHERENT:
+            for i in self.sets[name].rows.tolist():
+                ids[i] = name
+        return ids
+
     def path(self, seed: int) -> Path:
         return self.keep / f"network-{seed}.pt"
 
@@ -200,7 +211,7 @@ class Training:
 
     world: World
     fleet: Fleet
-    found: dict[str, Any] = field(default_factory=lambda: {"networks": []})
+    found: dict[str, Any] = field(default_factory=lambda: {"networks": [], "unlearned": []})
 
     def networks(self, seeds: list[int]) -> float:
         """Train some side by side, look at them, and say how long each took, were it alone as fast."""
@@ -218,11 +229,7 @@ class Training:
 
     def fold_models(self, seed: int) -> None:
         """Three, on two thirds of all rows each; they are of no network of the design and serve several."""
-        world = self.world
-        ids = [str(i) for i in range(len(world.train))]
-        for name in COHERENT:
-            for i in world.sets[name].rows.tolist():
-                ids[i] = name
+        world, ids = self.world, self.world.together
         beside = prepared(world.start(seed), world.size.recipe)
         executor = FleetExecutor(fleet=self.fleet)
         made = train_fold_models(beside, world.train, folds=FOLDS, groups=ids, seed=seed, executor=executor)
@@ -231,9 +238,23 @@ class Training:
         write(world.keep / f"folds-{seed}.pt", told)
         print(f"fold models {seed}, {world.left:.0f} s left", flush=True)
 
-    def go(self, options: argparse.Namespace) -> None:
-        """Some networks, fold models, then the other networks as long as there is time."""
-        seeds = list(range(options.first, options.first + options.networks))
+    def truncated(self, seeds: list[int], fraction: float) -> None:
+        """Retraining that ends early: what was missed is what was asked to be forgotten, so one serves several sets."""
+        world = self.world
+        epochs = max(1, round(fraction * world.size.recipe.epochs))
+        began = time.perf_counter()
+        made = self.fleet.fit([Job(world.start(seed), world.seen(seed), seed, epochs) for seed in seeds])
+        took = (time.perf_counter() - began) / len(seeds)
+        for seed, network in zip(seeds, made, strict=True):
+            share = epochs * len(world.seen(seed)) / (world.size.recipe.epochs * len(world.train))
+            for name in world.missed(seed):
+                told = {"seed": seed, "set": name, "method": f"truncated-retrain, {fraction:.0%}", "settings": "{}",
+                        "seconds": took, "share": share}  # fmt: skip
+                self.found["unlearned"].append(told | world.looked(network, name, "retain", "validation"))
+        print(f"{epochs} epochs: {took:.2f} s, {world.left:.0f} s left", flush=True)
+
+    def go(self, seeds: list[int], folds: list[int], about: str, cut: dict[float, list[int]] | None = None) -> None:
+        """Some networks, fold models, retraining cut short, then the other networks as long as there is time."""
         at_once, took = len(self.fleet.lanes), 0.0
         groups = [seeds[i : i + at_once] for i in range(0, len(seeds), at_once)]
         for i, group in enumerate(groups):
@@ -241,12 +262,15 @@ class Training:
                 print(f"no time for seeds from {group[0]} on", flush=True)
                 break
             took = self.networks(group)
-            if i == 1 or len(groups) == 1:
-                for k in range(options.folds):
-                    self.fold_models(options.first + 5000 + FOLDS * k)
+            if i == min(1, len(groups) - 1):
+                for fold in folds:
+                    self.fold_models(fold)
+                for fraction, cuts in (cut or {}).items():
+                    for k in range(0, len(cuts), at_once):
+                        self.truncated(cuts[k : k + at_once], fraction)
         size = self.world.size.recipe.epochs
-        about = f"{note('klom')}; {accelerator(self.world.device)}, {size} epochs, {at_once} networks at once"
-        write(self.world.keep / "trained.pt", self.found | {"about": about})
+        said = f"{about}; {accelerator(self.world.device)}, {size} epochs, {at_once} networks at once"
+        write(self.world.keep / "trained.pt", self.found | {"about": said})
 
 
 def write(path: Path, what: object) -> None:
@@ -298,6 +322,7 @@ def write_sets(options: argparse.Namespace) -> None:
 def main(arguments: list[str] | None = None) -> None:
     parser = flags(__doc__)
     parser.add_argument("what", choices=("sets", "train"))
+    parser.add_argument("--cuts", type=int, default=0, help="retrainings cut short, of each length")
     parser.add_argument("--at-once", type=int, default=2, help="networks that are trained side by side")
     parser.add_argument("--plain", action="store_true", help="do not compile the network")
     options = parser.parse_args(arguments)
@@ -309,7 +334,11 @@ def main(arguments: list[str] | None = None) -> None:
         compiled = False if options.plain else None
         fleet = Fleet(world.start(options.first), world.train, at_once=options.at_once, compiled=compiled)
         print(f"ready after {time.perf_counter() - world.began:.0f} s", flush=True)
-        Training(world, fleet).go(options)
+        seeds, folds, cuts = (
+            [options.first + base + step * i for i in range(count)]
+            for base, step, count in ((0, 1, options.networks), (5000, FOLDS, options.folds), (7200, 1, options.cuts))
+        )
+        Training(world, fleet).go(seeds, folds, note("klom"), dict.fromkeys(CUT, cuts) if cuts else None)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""KLoM, an attacker and prices out of the margins that `benchmarks/klom.py` and `benchmarks/klom_digits.py` keep.
+"""KLoM, an attacker and prices out of margins kept by `klom.py`, `klom_serve.py` and `klom_digits.py`.
 
-    python benchmarks/klom_page.py klom-0.pt klom-160.pt --out results/klom.jsonl          # rows, and the table
+    python benchmarks/klom_page.py trained.pt served-*.pt --out results/klom.jsonl         # rows, and the table
     python benchmarks/klom_page.py --page       # docs/quality_and_cost.md and its figure, from rows under results/
 
 For each forget set the networks that saw it are originals, the others retrained networks. KLoM (`readouts/klom.py`) for
@@ -47,7 +47,7 @@ PAGE = ROOT / "docs" / "quality_and_cost.md"
 def read(paths: list[Path]) -> dict[str, Any]:
     """All networks of several processes."""
     found = [torch.load(path, weights_only=True) for path in paths]
-    joined = {key: [one for each in found for one in each[key]] for key in ("networks", "unlearned")}
+    joined = {key: [one for each in found for one in each.get(key, [])] for key in ("networks", "unlearned")}
     return joined | {"about": found[0]["about"]}
 
 

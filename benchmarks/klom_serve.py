@@ -223,8 +223,11 @@ def choose(server: Server, seeds: list[int], options: argparse.Namespace) -> Non
             file.write(json.dumps(line) + "\n")
             file.flush()
             off = Tensor(line["gap"]).square().mean().sqrt()
-            said = f"{unit.method} {unit.settings} {unit.name} {unit.seed}: {off:.2f}"
-            print(f"{said}, mean {Tensor(line['gap']).mean():+.2f}, {worse:+.2%}, {line['share']:.1%}, {line['seconds']:.2f} s", flush=True)
+            said = f"{unit.method} {unit.settings} {unit.name} {unit.seed}: {off:.2f}, {line['share']:.1%}"
+            print(
+                f"{said}, mean {Tensor(line['gap']).mean():+.2f}, {worse:+.2%}, {found['seconds']:.2f} s",
+                flush=True,
+            )
     print(f"worker {options.worker} ends with {world.left:.0f} s left", flush=True)
 
 
