@@ -41,14 +41,14 @@ MOVED = 2
 def moved(x: Tensor, draw: torch.Generator | None = None, mirror: Tensor | None = None) -> Tensor:
     """Images `[N, C, H, W]`, mirrored by chance or as said and moved by up to two pixels, the border reflected."""
     n, _, height, width = x.shape
-    where = {"device": x.device}
+    device = x.device
     if mirror is None:
-        mirror = torch.rand(n, 1, generator=draw, **where) < 0.5
-    by = torch.randint(0, 2 * MOVED + 1, (2, n, 1), generator=draw, **where)
-    row, column = torch.arange(height, **where), torch.arange(width, **where).expand(n, -1)
+        mirror = torch.rand(n, 1, generator=draw, device=device) < 0.5
+    by = torch.randint(0, 2 * MOVED + 1, (2, n, 1), generator=draw, device=device)
+    row, column = torch.arange(height, device=device), torch.arange(width, device=device).expand(n, -1)
     rows = _inside(by[0] - MOVED + row, height)
     columns = _inside(by[1] - MOVED + torch.where(mirror, width - 1 - column, column), width)
-    each = torch.arange(n, **where)[:, None, None]
+    each = torch.arange(n, device=device)[:, None, None]
     # Channels last before and after: an image's pixel is then one short run of memory.
     return x.permute(0, 2, 3, 1)[each, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
 

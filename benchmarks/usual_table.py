@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from spotlessnet.core.buffers import MOST
 from spotlessnet.core.data import Data, evenly
 from spotlessnet.core.progress import Meter, quiet
 from spotlessnet.core.trained import Trained, buffers_of
@@ -37,7 +38,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.common import accelerator, cifar10, device_of, note
 from benchmarks.fleet import Fleet
 from benchmarks.klom import Size, Training, World, flags, full, tiny, write
-from benchmarks.klom_serve import BUDGET, MOST, OURS, Server, Unit, chosen, spelt
+from benchmarks.klom_serve import BUDGET, OURS, Server, Unit, chosen, spelt
 
 RANDOM, CLASS = "random", "class"
 LABEL = 4

@@ -89,6 +89,7 @@ def rows_of(found: list[dict[str, Any]], of_class: Tensor) -> Iterator[Row]:
     about = next(each["about"] for each in found if each.get("networks"))
     for kind, name in enumerate((RANDOM, CLASS), start=1):
         retrained = {seed % APART: one for seed, one in networks.items() if seed // APART == kind}
+        groups: list[tuple[str, int, dict[str, Any], dict[str, float]]]
         groups = [(ORIGINAL, seed, one, {}) for seed, one in networks.items() if seed < APART]
         groups += [(RETRAINED, seed, one, {}) for seed, one in retrained.items()]
         for each in found:

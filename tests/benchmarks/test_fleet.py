@@ -57,8 +57,8 @@ def test_networks_side_by_side_are_trained_as_by_hand() -> None:
         for name, value in model.named_parameters():
             # Rates lie in float32 on the device; everything else is float64.
             torch.testing.assert_close(network.unflatten(network.weights)[name], value, rtol=1e-6, atol=1e-8)
-        for name, value in model.named_buffers():
-            torch.testing.assert_close(buffers_of(network.model)[name], value, rtol=1e-6, atol=1e-8)
+        for name, buffer in model.named_buffers():
+            torch.testing.assert_close(buffers_of(network.model)[name], buffer, rtol=1e-6, atol=1e-8)
     assert not torch.allclose(made[0].weights, made[1].weights)
 
 
