@@ -33,6 +33,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.common import GREY, Flags, Place, grey_style, save
 from benchmarks.large_second import table as full_size_table
 from benchmarks.sisa_digits import table as shards_table
+from benchmarks.usual_table_page import table as usual_table
 
 PARTS = ("forget", "retain", "validation")
 ORIGINAL, RETRAINED = "original", "retrained"
@@ -166,18 +167,19 @@ def write_page(page: Path = PAGE) -> None:
     digits, cifar = (read_rows(RESULTS / name) for name in ("klom-digits.jsonl", "klom.jsonl"))
     made = {
         "digits": table(digits),
-        "CIFAR-10": table([row for row in cifar if row.method != HALVES]),
+        "CIFAR-10": table(cifar),
+        "usual table": usual_table(read_rows(RESULTS / "usual-table.jsonl")),
         "full size": full_size_table([RESULTS / "large-second.jsonl"]),
         "shards": shards_table(read_rows(RESULTS / "sisa-digits.jsonl")),
     }
     for name, text in made.items():
         Place(f"<!-- {name}: written by benchmarks/klom_page.py -->", f"<!-- end of {name} -->").write(page, text)
-    draw([RESULTS / "klom-digits.jsonl"])
+    drawn = [row for row in (*cifar, *digits) if "small" not in row.experiment]
+    draw(drawn)
 
 
-def draw(paths: list[Path], place: Path = PICTURE) -> None:
+def draw(rows: list[Row], place: Path = PICTURE) -> None:
     """KLoM P95 on the forget set, and the attacker's AUC, against the share of training FLOPs, by forget set."""
-    rows = [row for path in paths for row in read_rows(path)]
     known = {row.key: row for row in rows}
     experiments = list(dict.fromkeys(row.experiment for row in rows))
     names = sorted({row.method.rpartition(", ")[0] or row.method for row in rows if row.readout == SHARE})

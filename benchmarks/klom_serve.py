@@ -134,7 +134,7 @@ class Server:
         """The method, with fold models that this original's turn brings."""
         made: Scrub = METHODS.find(unit.method)(**unit.told)
         if isinstance(made, OutOfFoldDistillation) and self.folds:
-            asked = self.fold_models(self.folds[unit.seed // 9 % len(self.folds)])
+            asked = self.fold_models(self.folds[unit.seed // 2 % len(self.folds)])
             made = replace(made, fold_models=replace(asked, origin=network.weights))
         return made.reseeded(unit.seed)
 

@@ -172,12 +172,15 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--chosen", type=Path)
     parser.add_argument("--patience", type=float, default=inf, help="methods that take longer are asked no more")
     parser.add_argument("--at-once", type=int, default=1)
+    parser.add_argument("--after", type=Path, help="compile now, and train once this file is there")
     options = parser.parse_args(arguments)
     with quiet(), matmul("tf32"):
         world = opened(options)
         if options.what == "train":
             fleet = Fleet(world.start(0), world.train, at_once=options.at_once)
             print(f"ready after {time.perf_counter() - world.began:.0f} s", flush=True)
+            while options.after is not None and not options.after.exists() and world.left > 0:
+                time.sleep(0.2)
             seeds = [APART * kind + seed for seed in range(options.networks) for kind in range(3)]
             folds = [3 * APART + 3 * i for i in range(options.folds)]
             Training(world, fleet).go(seeds, folds, note("usual_table"))
