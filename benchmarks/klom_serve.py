@@ -173,12 +173,14 @@ def originals(world: World, seeds: list[int], name: str) -> list[int]:
 def to_choose(world: World, seeds: list[int], count: int) -> Iterator[Unit]:
     """Every setting on a few originals of the large sets."""
     # A method with one setting is tried once, to see that it runs, and last, for some take long.
-    for method, every in sorted(grid(world).items(), key=lambda item: len(item[1]) == 1):
-        alone = len(every) == 1
-        for settings in every:
-            for name in LARGE[: 1 if alone else None]:
-                for seed in originals(world, seeds, name)[: 1 if alone else count]:
-                    yield Unit(method, spelt(settings), name, seed)
+    found = sorted(grid(world).items(), key=lambda item: len(item[1]) == 1)
+    for k in range(count):
+        for method, every in found:
+            alone = len(every) == 1
+            for settings in every:
+                for name in LARGE[: 1 if alone else None]:
+                    if not (alone and k):
+                        yield Unit(method, spelt(settings), name, originals(world, seeds, name)[k])
 
 
 def to_run(world: World, seeds: list[int], chosen: dict[tuple[str, str], dict[str, Any]]) -> Iterator[Unit]:
