@@ -32,7 +32,7 @@ from spotlessnet.operators.precision import matmul
 # Started as a script, its own folder comes first, not the one that holds it.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.common import Flags, accelerator, cifar10, device_of, note
-from benchmarks.fleet import Fleet, Job, ResNet9
+from benchmarks.fleet import Fleet, Job, ResNet9, moved
 from benchmarks.klom import full
 
 SEEDS = 800
@@ -63,7 +63,8 @@ def counted(network: Trained, data: Data) -> float:
 def tried(options: argparse.Namespace, train: Data, test: Data, device: torch.device) -> Iterator[Row]:
     """Seconds of an epoch, then errors of whole trainings, as long as there is time."""
     end = time.perf_counter() + options.stop
-    recipe = full(2, device.type == "cuda").recipe.but(batch_size=64 if options.tiny else 512)
+    recipe = full(2, device.type == "cuda").recipe
+    recipe = recipe.but(batch_size=64 if options.tiny else 512, label_smoothing=0.1, augment=moved)
     x = train.fetch(train.rows[:1]).x
     assert isinstance(x, torch.Tensor)  # pictures
     start = begun(options, recipe, SEEDS, device, int(x.shape[1]))

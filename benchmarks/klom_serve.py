@@ -38,7 +38,7 @@ from spotlessnet.training.tuning import Tuning
 # Started as a script, its own folder comes first, not the one that holds it.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.common import accelerator, note
-from benchmarks.klom import World, flags, opened, write
+from benchmarks.klom import World, flags, opened, waited, write
 
 LEFT_OUT = {
     "retrain": "the reference",
@@ -54,8 +54,14 @@ LEFT_OUT = {
 }
 OURS = "out-of-fold-distillation"
 RATES = (0.01, 0.05, 0.2)
+USUAL, FAST = 0.05, 0.2
+"""Where no setting was chosen; the second for methods that spoil the network first and must repair it."""
+
 BUDGET = 0.05
 TOLERANCE = 0.01
+EVERY = 5
+"""Of so many rows one is written down to choose by."""
+
 LARGE = ("random, large", "coherent, large")
 OWN: dict[str, dict[str, Any]] = {
     "scrub": {"away": 1},
@@ -98,6 +104,8 @@ class Unit:
     settings: str
     name: str
     seed: int
+    label: str = ""
+    """What is added to the method's name, where there are several settings of it."""
 
     @property
     def told(self) -> dict[str, Any]:
@@ -161,7 +169,7 @@ class Server:
             print(f"{unit}: {type(error).__name__}: {str(error)[:300]}", flush=True)
             return None
         after = network.at(done.mean, done.buffers)
-        told = {"seed": unit.seed, "set": unit.name, "method": unit.method, "settings": unit.settings}
+        told = {"seed": unit.seed, "set": unit.name, "method": unit.method + unit.label, "settings": unit.settings}
         told |= {"seconds": meter.seconds, "share": share}
         return told | self.world.looked(after, unit.name, "retain", "validation")
 
@@ -183,30 +191,42 @@ def to_choose(world: World, seeds: list[int], count: int) -> Iterator[Unit]:
                         yield Unit(method, spelt(settings), name, originals(world, seeds, name)[k])
 
 
-def to_run(world: World, seeds: list[int], chosen: dict[tuple[str, str], dict[str, Any]]) -> Iterator[Unit]:
-    """What matters most comes first: all methods on some originals of the large sets, ours on all of every set."""
-    methods = list(dict.fromkeys(method for method, _ in chosen))
-    methods = sorted(methods, key=lambda method: method != OURS)
+def listed(world: World) -> list[tuple[str, str, dict[str, Any]]]:
+    """Where nothing was chosen: method, label and settings; ours first, as shipped and with other targets."""
+    found: list[tuple[str, str, dict[str, Any]]] = []
+    for method, every in grid(world).items():
+        if method == OURS:
+            labels = ("", ", in minus out", ", squares")
+            found = [(method, label, settings) for label, settings in zip(labels, every[:3], strict=True)] + found
+        else:
+            rate = FAST if method in ("msg", "ct") else USUAL
+            found.append((method, "", every[RATES.index(rate) if len(every) > 1 else 0]))
+    return found
+
+
+def to_run(world: World, seeds: list[int], found: list[tuple[str, str, dict[str, Any]]]) -> Iterator[Unit]:
+    """What matters most comes first: all methods on some originals of the large sets, then ours on all of every set."""
+    ours = [one for one in found if one[0] == OURS]
+    others = [one for one in found if one[0] != OURS]
     some, every, small = slice(0, 12), slice(12, None), [n for n in world.sets if n not in LARGE]
     waves = [
-        (methods, LARGE, some), ([OURS], small, some), ([OURS], LARGE, every), (methods[1:], LARGE, every),
-        ([OURS], small, every), (methods[1:], small, slice(None)),
+        (found, LARGE, some), (ours[:1], small, some), (ours[:1], LARGE, every), (others, LARGE, every),
+        (ours[:1], small, every), (others, small, slice(None)),
     ]  # fmt: skip
-    for names, sets, part in waves:
+    for methods, sets, part in waves:
         mine = {name: originals(world, seeds, name)[part] for name in sets}
         for i in range(max((len(each) for each in mine.values()), default=0)):
-            for method in names:
+            for method, label, settings in methods:
                 for name in sets:
-                    like = name.replace("small", "large")
-                    settings = chosen.get((method, like), chosen.get((method, LARGE[0])))
-                    if i < len(mine[name]) and settings is not None:
-                        yield Unit(method, spelt(settings), name, mine[name][i])
+                    if i < len(mine[name]):
+                        yield Unit(method, spelt(settings), name, mine[name][i], label)
 
 
 def choose(server: Server, seeds: list[int], options: argparse.Namespace) -> None:
     """A line for each request: how far off margins are, what it costs; `chosen` reads them."""
     world = server.world
-    trained = torch.load(world.keep / "trained.pt", weights_only=True)["networks"]
+    paths = world.keep.glob("trained-*.pt")
+    trained = [one for path in paths for one in torch.load(path, weights_only=True)["networks"]]
     units = list(to_choose(world, seeds, options.count))
     with options.out.open("a", encoding="utf-8") as file:
         for unit in units[options.worker :: options.workers]:
@@ -219,7 +239,7 @@ def choose(server: Server, seeds: list[int], options: argparse.Namespace) -> Non
             mean = torch.stack([one["margins"][unit.name].double() for one in goal]).mean(dim=0)
             worse = found["error"] - sum(one["error"] for one in goal) / len(goal)
             line = {"method": unit.method, "set": unit.name, "settings": unit.settings, "seed": unit.seed,
-                    "gap": [round(float(v), 3) for v in found["margins"][unit.name].double() - mean],
+                    "gap": [round(float(v), 2) for v in (found["margins"][unit.name].double() - mean)[::EVERY]],
                     "worse": worse, "share": found["share"], "seconds": found["seconds"],
                     "note": note("klom_serve")}  # fmt: skip
             file.write(json.dumps(line) + "\n")
@@ -252,13 +272,23 @@ def run(server: Server, seeds: list[int], options: argparse.Namespace) -> None:
     world = server.world
     about = f"{note('klom_serve')}; {accelerator(world.device)}, {world.size.recipe.epochs} epochs"
     found: dict[str, Any] = {"unlearned": [], "about": about}
-    units = list(to_run(world, seeds, chosen(options.chosen)))
-    saved = time.perf_counter()
+    picked = listed(world)
+    if options.chosen is not None:
+        best = chosen(options.chosen)
+        picked = [(method, "", best.get((method, LARGE[0]), told)) for method, label, told in picked if not label]
+    units = list(to_run(world, seeds, picked))
+    saved, slow = time.perf_counter(), set[str]()
     for i, unit in enumerate(units[options.worker :: options.workers]):
         if world.left < 3:
             print(f"no time from unit {i * options.workers} of {len(units)} on: {unit}", flush=True)
             break
-        made = server.served(unit) if server.broken.get(unit.method, 0) < 2 else None
+        if server.broken.get(unit.method, 0) > 1 or unit.method in slow:
+            continue
+        began = time.perf_counter()
+        made = server.served(unit)
+        if time.perf_counter() - began > options.patience:
+            slow.add(unit.method)
+            print(f"{unit} took {time.perf_counter() - began:.0f} s and is asked no more", flush=True)
         if made is not None:
             found["unlearned"].append(made)
         if time.perf_counter() - saved > 5:
@@ -272,13 +302,13 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("what", choices=("choose", "run"))
     parser.add_argument("--worker", type=int, default=0)
     parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--chosen", type=Path)
+    parser.add_argument("--chosen", type=Path, help="what `choose` wrote; the usual settings unless given")
+    parser.add_argument("--patience", type=float, default=inf, help="methods that take longer are asked no more")
     parser.add_argument("--count", type=int, default=2, help="originals of each set to choose on")
     options = parser.parse_args(arguments)
     with quiet(), matmul("tf32"):
         world = opened(options)
-        while not (world.keep / "trained.pt").exists() and world.left > 0:
-            time.sleep(0.2)
+        waited(world, options.parts)
         seeds = sorted(int(path.stem.split("-")[1]) for path in world.keep.glob("network-*.pt"))
         folds = sorted(int(path.stem.split("-")[1]) for path in world.keep.glob("folds-*.pt"))
         (choose if options.what == "choose" else run)(Server(world, folds), seeds, options)

@@ -23,7 +23,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spotlessnet.core.buffers import MOST
 from spotlessnet.core.data import Data, evenly
 from spotlessnet.core.progress import Meter, quiet
 from spotlessnet.core.trained import Trained, buffers_of
@@ -36,9 +35,9 @@ from spotlessnet.training.fit import fit
 # Started as a script, its own folder comes first, not the one that holds it.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.common import accelerator, cifar10, device_of, note
-from benchmarks.fleet import Fleet
-from benchmarks.klom import Size, Training, World, flags, full, tiny, write
-from benchmarks.klom_serve import BUDGET, OURS, Server, Unit, chosen, spelt
+from benchmarks.fleet import Fleet, moved
+from benchmarks.klom import Size, Training, World, flags, full, tiny, waited, write
+from benchmarks.klom_serve import Server, Unit, listed, spelt
 
 RANDOM, CLASS = "random", "class"
 LABEL = 4
@@ -101,19 +100,12 @@ class Table(World):
 
 def to_serve(world: Table, options: argparse.Namespace) -> Iterator[Unit]:
     """Every method for every request, the first seed first."""
-    found = chosen(options.chosen) if options.chosen else {}
-    for method in dict.fromkeys(name for name, _ in found):
-        if (method, "coherent, large") not in found:
-            found[method, "coherent, large"] = found[method, "random, large"]
-    recipe = world.size.recipe
-    rest = min(MOST, len(world.train)) / (3 * recipe.epochs * len(world.train))
-    # A class is another kind of request, which the package serves by a preset of its own.
-    found[OURS, "coherent, large"] = {"compute_budget": world.size.times * BUDGET - rest, "epochs": 5}
-    found.setdefault((OURS, "random, large"), found[OURS, "coherent, large"])
-    like = {"random, large": RANDOM, "coherent, large": CLASS}
     for seed in range(options.networks):
-        for (method, name), settings in sorted(found.items(), key=lambda item: item[0][0] != OURS):
-            yield Unit(method, spelt(settings), like[name], seed)
+        for method, label, settings in listed(world):
+            for name in world.sets:
+                # A class is another kind of request, which the package serves by a preset of its own.
+                if not (name == CLASS and label):
+                    yield Unit(method, spelt(settings), name, seed, label)
 
 
 def serve(world: Table, options: argparse.Namespace) -> None:
@@ -156,7 +148,7 @@ def opened(options: argparse.Namespace) -> Table:
         size = replace(tiny(), width=4)
     else:
         train, test = (on_device(data, device) for data in cifar10(options.data))
-        size = Size(5000, 64, full(options.epochs, device.type == "cuda").recipe.but(label_smoothing=0.0))
+        size = Size(5000, 64, full(options.epochs, device.type == "cuda").recipe.but(augment=moved))
     drawn = torch.randperm(len(train), generator=torch.Generator().manual_seed(DRAWN))[: len(train) // 10]
     of_class = (train.labels().cpu() == LABEL).nonzero().squeeze(1)
     sets = {RANDOM: train.select(drawn.sort().values), CLASS: train.select(of_class)}
@@ -169,24 +161,19 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("what", choices=("train", "serve"))
     parser.add_argument("--worker", type=int, default=0)
     parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--chosen", type=Path)
     parser.add_argument("--patience", type=float, default=inf, help="methods that take longer are asked no more")
     parser.add_argument("--at-once", type=int, default=1)
-    parser.add_argument("--after", type=Path, help="compile now, and train once this file is there")
     options = parser.parse_args(arguments)
     with quiet(), matmul("tf32"):
         world = opened(options)
         if options.what == "train":
             fleet = Fleet(world.start(0), world.train, at_once=options.at_once)
             print(f"ready after {time.perf_counter() - world.began:.0f} s", flush=True)
-            while options.after is not None and not options.after.exists() and world.left > 0:
-                time.sleep(0.2)
             seeds = [APART * kind + seed for seed in range(options.networks) for kind in range(3)]
             folds = [3 * APART + 3 * i for i in range(options.folds)]
             Training(world, fleet).go(seeds, folds, note("usual_table"))
             return
-        while not (world.keep / "trained.pt").exists() and world.left > 0:
-            time.sleep(0.2)
+        waited(world, 1)
         serve(world, options)
 
 
