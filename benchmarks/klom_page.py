@@ -1,6 +1,6 @@
 """KLoM, an attacker and prices out of margins kept by `klom.py`, `klom_serve.py` and `klom_digits.py`.
 
-    python benchmarks/klom_page.py trained.pt served-*.pt --out results/klom.jsonl         # rows, and the table
+    python benchmarks/klom_page.py trained-*.pt served-*.pt --out results/klom.jsonl         # rows, and the table
     python benchmarks/klom_page.py --page       # docs/quality_and_cost.md and its figure, from rows under results/
 
 For each forget set the networks that saw it are originals, the others retrained networks. KLoM (`readouts/klom.py`) for

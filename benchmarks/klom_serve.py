@@ -1,14 +1,15 @@
 """Requests to the networks of `benchmarks/klom.py`, by every method of the package.
 
-    python benchmarks/klom_serve.py choose --data DIR --keep FOLDER --draw 1 --out choose.jsonl   # settings
-    python benchmarks/klom_serve.py run --data DIR --keep FOLDER --out served-0.pt --chosen choose.jsonl
-    python benchmarks/klom_page.py FOLDER/trained.pt served-*.pt --out results/klom.jsonl
+    python benchmarks/klom_serve.py run --data DIR --keep FOLDER --out served-0.pt
+    python benchmarks/klom_serve.py choose --data DIR --keep FOLDER --draw 1 --out choose.jsonl   # for --chosen
+    python benchmarks/klom_page.py FOLDER/trained-*.pt served-*.pt --out results/klom.jsonl
 
 Several processes side by side (`--worker 0 --workers 4` and so on) share the work; each waits until the networks are
-trained. Every method that goes on training has one epoch and the same grid of rates, in units of the training's;
-out-of-fold distillation 5 % of a training and a grid of targets. The setting is chosen, on other rows and networks
-(`--draw 1`), whose margins on the forgotten rows come nearest to the mean of retrained networks, among those that keep
-the test error within a point. Costs hold what BatchNorm's statistics take that are estimated anew at the end.
+trained. Without `--chosen` a method that goes on training has one epoch at a twentieth of the training's rate, a fifth
+where it spoils the network first; out-of-fold distillation 5 % of a training, as shipped and with two other targets.
+`choose` tries a grid of three rates, and of six settings of ours, on other rows and networks (`--draw 1`); chosen is
+the one whose margins on the forgotten rows come nearest to the mean of retrained networks, among those that keep the
+test error within a point. Costs hold what BatchNorm's statistics take that are estimated anew at the end.
 """
 
 import argparse

@@ -1,12 +1,11 @@
 """The field's usual table: CIFAR-10, ResNet-18, a tenth of the rows at random or one class, every method.
 
     python benchmarks/usual_table.py train --data DIR --keep FOLDER --networks 3 --epochs 16
-    python benchmarks/usual_table.py serve --data DIR --keep FOLDER --networks 3 --epochs 16 --chosen FILE --out FILE
-    python benchmarks/usual_table_page.py FOLDER/trained.pt served-*.pt --data DIR --out results/usual-table.jsonl
+    python benchmarks/usual_table.py serve --data DIR --keep FOLDER --networks 3 --epochs 16 --out FILE
+    python benchmarks/usual_table_page.py FOLDER/trained-0.pt served-*.pt --data DIR --out results/usual-table.jsonl
 
 For each seed an original, one network retrained for each request, from the same initial weights, and one set of three
-fold models for all seeds. Settings are those that `benchmarks/klom_serve.py` chose for ResNet-9 on other rows: those of
-its large random set for random rows, of its coherent one for the class. A request's time is compared with that of a
+fold models for all seeds. Settings are the usual ones of `benchmarks/klom_serve.py`, not tuned. A request's time is compared with that of a
 training by the package's own loop, which is measured by an epoch, in the same process and beside the same others.
 """
 

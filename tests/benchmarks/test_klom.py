@@ -26,14 +26,14 @@ def test_tiny(tmp_path: Path) -> None:
     lines += [lines[0] | {"method": klom_serve.OURS, "set": name, "settings": ours} for name in klom_serve.LARGE]
     chosen.write_text("\n".join(json.dumps(line) for line in lines), encoding="utf-8")
     klom_serve.main(["run", *told, "--out", str(served), "--chosen", str(chosen)])
-    klom_page.main([str(keep / "trained.pt"), str(served), "--out", str(out), "--least", "2"])
+    klom_page.main([str(keep / "trained-0.pt"), str(served), "--out", str(out), "--least", "2"])
     rows = read_rows(out)
     assert {row.experiment for row in rows} == {f"CIFAR-10, {name}" for name in (*klom.RANDOM, *klom.COHERENT)}
     assert {row.method for row in rows} >= {"original", "retrained", klom_serve.OURS, "finetune"}
     shares = [row.value for row in rows if row.readout == klom_page.SHARE]
     assert shares
     assert all(share > 0 for share in shares)
-    found = klom_page.read([keep / "trained.pt", served])
+    found = klom_page.read([keep / "trained-0.pt", served])
     for one in found["unlearned"]:
         was_missed = one["set"] in klom.World.missed(_nobody(), one["seed"])
         assert was_missed == ("truncated" in one["method"])
