@@ -5,8 +5,9 @@
     python benchmarks/usual_table_page.py FOLDER/trained-0.pt served-*.pt --data DIR --out results/usual-table.jsonl
 
 For each seed an original, one network retrained for each request, from the same initial weights, and one set of three
-fold models for all seeds. Settings are the usual ones of `benchmarks/klom_serve.py`, not tuned. A request's time is compared with that of a
-training by the package's own loop, which is measured by an epoch, in the same process and beside the same others.
+fold models for all seeds. Settings are the usual ones of `benchmarks/klom_serve.py`, not tuned. A request's time is
+compared with that of a training by the package's own loop, which is measured by an epoch, in the same process and
+beside the same others.
 """
 
 import argparse
