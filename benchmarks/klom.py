@@ -241,11 +241,11 @@ class Training:
         epochs = max(1, round(fraction * world.size.recipe.epochs))
         began = time.perf_counter()
         made = self.fleet.fit([Job(world.start(seed), world.seen(seed), seed, epochs) for seed in seeds])
-        took = (time.perf_counter() - began) / len(seeds)
+        took, cut = (time.perf_counter() - began) / len(seeds), epochs / world.size.recipe.epochs
         for seed, network in zip(seeds, made, strict=True):
             share = epochs * len(world.seen(seed)) / (world.size.recipe.epochs * len(world.train))
             for name in world.missed(seed):
-                told = {"seed": seed, "set": name, "method": f"truncated-retrain, {fraction:.0%}", "settings": "{}",
+                told = {"seed": seed, "set": name, "method": f"truncated-retrain, {cut:.0%}", "settings": "{}",
                         "seconds": took, "share": share}  # fmt: skip
                 self.found["unlearned"].append(told | world.looked(network, name, "retain", "validation"))
         print(f"{epochs} epochs: {took:.2f} s, {world.left:.0f} s left", flush=True)

@@ -33,7 +33,6 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.common import GREY, Flags, Place, grey_style, save
 from benchmarks.large_second import table as full_size_table
 from benchmarks.sisa_digits import table as shards_table
-from benchmarks.usual_table_page import table as usual_table
 
 PARTS = ("forget", "retain", "validation")
 ORIGINAL, RETRAINED = "original", "retrained"
@@ -168,14 +167,12 @@ def write_page(page: Path = PAGE) -> None:
     made = {
         "digits": table(digits),
         "CIFAR-10": table(cifar),
-        "usual table": usual_table(read_rows(RESULTS / "usual-table.jsonl")),
         "full size": full_size_table([RESULTS / "large-second.jsonl"]),
         "shards": shards_table(read_rows(RESULTS / "sisa-digits.jsonl")),
     }
     for name, text in made.items():
         Place(f"<!-- {name}: written by benchmarks/klom_page.py -->", f"<!-- end of {name} -->").write(page, text)
-    drawn = [row for row in (*cifar, *digits) if "small" not in row.experiment]
-    draw(drawn)
+    draw(digits)
 
 
 def draw(rows: list[Row], place: Path = PICTURE) -> None:

@@ -1,7 +1,6 @@
 """The usual table out of what `benchmarks/usual_table.py` keeps.
 
     python benchmarks/usual_table_page.py trained-0.pt served-*.pt --data DIR --out results/usual-table.jsonl
-    python benchmarks/klom_page.py --page          # docs/quality_and_cost.md, this table too
 
 All in points. *UA*: errors on forgotten rows. *RA*, *TA*: right answers on retained and on test rows, those of the
 class left out where one was forgotten. *MIA*: the share of forgotten rows that an attacker takes for rows never seen;
