@@ -290,7 +290,7 @@ class ResNet9(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Logits, a fifth of what the head says: the largest of many entries makes large ones at first."""
         x = self.layers(x.contiguous(memory_format=torch.channels_last))
-        # Not `amax`: compiled, its gradient compares rounded with unrounded entries, finds none equal and is NaN.
+        # Not `amax`: compiled on a GPU its gradient was NaN, probably for comparing rounded with unrounded entries.
         return self.head(nn.functional.max_pool2d(x, x.shape[-2:]).flatten(1)) / 5
 
 
