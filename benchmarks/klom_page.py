@@ -1,6 +1,6 @@
-"""KLoM, an attacker and prices out of the margins that `benchmarks/klom.py` and `benchmarks/klom_digits.py` keep.
+"""KLoM, an attacker and prices out of margins kept by `klom.py`, `klom_serve.py` and `klom_digits.py`.
 
-    python benchmarks/klom_page.py klom-0.pt klom-160.pt --out results/klom.jsonl          # rows, and the table
+    python benchmarks/klom_page.py trained-*.pt served-*.pt --out results/klom.jsonl         # rows, and the table
     python benchmarks/klom_page.py --page       # docs/quality_and_cost.md and its figure, from rows under results/
 
 For each forget set the networks that saw it are originals, the others retrained networks. KLoM (`readouts/klom.py`) for
@@ -47,7 +47,7 @@ PAGE = ROOT / "docs" / "quality_and_cost.md"
 def read(paths: list[Path]) -> dict[str, Any]:
     """All networks of several processes."""
     found = [torch.load(path, weights_only=True) for path in paths]
-    joined = {key: [one for each in found for one in each[key]] for key in ("networks", "unlearned")}
+    joined = {key: [one for each in found for one in each.get(key, [])] for key in ("networks", "unlearned")}
     return joined | {"about": found[0]["about"]}
 
 
@@ -166,18 +166,17 @@ def write_page(page: Path = PAGE) -> None:
     digits, cifar = (read_rows(RESULTS / name) for name in ("klom-digits.jsonl", "klom.jsonl"))
     made = {
         "digits": table(digits),
-        "CIFAR-10": table([row for row in cifar if row.method != HALVES]),
+        "CIFAR-10": table(cifar),
         "full size": full_size_table([RESULTS / "large-second.jsonl"]),
         "shards": shards_table(read_rows(RESULTS / "sisa-digits.jsonl")),
     }
     for name, text in made.items():
         Place(f"<!-- {name}: written by benchmarks/klom_page.py -->", f"<!-- end of {name} -->").write(page, text)
-    draw([RESULTS / "klom-digits.jsonl"])
+    draw(digits)
 
 
-def draw(paths: list[Path], place: Path = PICTURE) -> None:
+def draw(rows: list[Row], place: Path = PICTURE) -> None:
     """KLoM P95 on the forget set, and the attacker's AUC, against the share of training FLOPs, by forget set."""
-    rows = [row for path in paths for row in read_rows(path)]
     known = {row.key: row for row in rows}
     experiments = list(dict.fromkeys(row.experiment for row in rows))
     names = sorted({row.method.rpartition(", ")[0] or row.method for row in rows if row.readout == SHARE})

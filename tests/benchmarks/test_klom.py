@@ -1,50 +1,79 @@
-"""The KLoM benchmark: its design, its augmentation, its attacker, and a tiny run from training to table."""
+"""The KLoM benchmark: its design, its choice of settings, its attacker, and a tiny run from training to table."""
 
+import json
 from itertools import combinations
 from pathlib import Path
 
 import pytest
 import torch
 
-from benchmarks import klom, klom_page
+from benchmarks import klom, klom_page, klom_serve
 from spotlessnet.auditing.rows import read_rows
 from spotlessnet.core.data import Data
 
 
 @pytest.mark.slow
 def test_tiny(tmp_path: Path) -> None:
-    margins, out = tmp_path / "margins.pt", tmp_path / "rows.jsonl"
-    told = ["run", "--tiny", "--out", str(margins), "--device", "cpu", "--networks", "4", "--folds", "1"]
-    klom.main([*told, "--only", "5 rounds"])
-    klom_page.main([str(margins), "--out", str(out), "--least", "2"])
+    keep, chosen, served, out = (tmp_path / name for name in ("keep", "chosen.jsonl", "served.pt", "rows.jsonl"))
+    told = ["--tiny", "--device", "cpu", "--keep", str(keep)]
+    klom.main(["train", *told, "--networks", "4", "--folds", "1", "--cuts", "2"])
+    lines = [
+        {"method": "finetune", "set": name, "settings": klom_serve.spelt({"epochs": 1, "lr": lr}), "gap": [gap],
+         "worse": 0.0}
+        for name in klom_serve.LARGE for lr, gap in ((0.001, 3.0), (0.01, 1.0))
+    ]  # fmt: skip
+    ours = klom_serve.spelt({"epochs": 2, "examples_per_epoch": 20})
+    lines += [lines[0] | {"method": klom_serve.OURS, "set": name, "settings": ours} for name in klom_serve.LARGE]
+    chosen.write_text("\n".join(json.dumps(line) for line in lines), encoding="utf-8")
+    klom_serve.main(["run", *told, "--out", str(served), "--chosen", str(chosen)])
+    klom_page.main([str(keep / "trained-0.pt"), str(served), "--out", str(out), "--least", "2"])
     rows = read_rows(out)
     assert {row.experiment for row in rows} == {f"CIFAR-10, {name}" for name in (*klom.RANDOM, *klom.COHERENT)}
-    assert {row.method for row in rows} >= {"original", "retrained", f"{klom.OURS}, 5 rounds, 5%"}
+    assert {row.method for row in rows} >= {"original", "retrained", klom_serve.OURS, "finetune"}
     shares = [row.value for row in rows if row.readout == klom_page.SHARE]
     assert shares
     assert all(share > 0 for share in shares)
-    found = klom_page.read([margins])
+    found = klom_page.read([keep / "trained-0.pt", served])
     for one in found["unlearned"]:
-        assert one["set"] not in klom.Run.missed(_nobody(), one["seed"])
+        was_missed = one["set"] in klom.World.missed(_nobody(), one["seed"])
+        assert was_missed == ("truncated" in one["method"])
+        if one["method"] == "finetune":
+            assert json.loads(one["settings"])["lr"] == 0.01
 
 
-def _nobody() -> klom.Run:
-    """A run with the names of the sets alone."""
-    made = object.__new__(klom.Run)
+def _nobody() -> klom.World:
+    """A world with the names of the sets alone."""
+    made = object.__new__(klom.World)
     made.sets = dict.fromkeys((*klom.RANDOM, *klom.COHERENT))  # type: ignore[assignment]  # nothing is read from them
     return made
 
 
 def test_every_network_misses_half_of_the_sets_and_no_two_sets_go_together() -> None:
-    run = _nobody()
-    every = [set(run.missed(seed)) for seed in range(16)]
-    for name in run.sets:
+    world = _nobody()
+    every = [set(world.missed(seed)) for seed in range(16)]
+    for name in world.sets:
         assert sum(name in missed for missed in every) == 8
-    for a, b in combinations(run.sets, 2):
+    for a, b in combinations(world.sets, 2):
         assert sum({a, b} <= missed for missed in every) == 4
     for seed in range(0, 16, 2):
         assert not every[seed] & every[seed + 1]
-        assert every[seed] | every[seed + 1] == set(run.sets)
+        assert every[seed] | every[seed + 1] == set(world.sets)
+
+
+def test_the_setting_nearest_to_retraining_is_chosen_among_those_that_keep_errors(tmp_path: Path) -> None:
+    def line(setting: int, gap: list[float], worse: float) -> str:
+        told = {"method": "m", "set": "s", "settings": klom_serve.spelt({"epochs": setting}), "gap": gap}
+        return json.dumps(told | {"worse": worse})
+
+    path = tmp_path / "lines.jsonl"
+    # The first is off by chance of one network only, the second truly, the third is near and ruins the network.
+    lines = [line(1, [2.0, 2.0], 0.0), line(1, [-2.0, -2.0], 0.0), line(2, [1.0, 1.0], 0.0), line(3, [0.0, 0.0], 0.5)]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    assert klom_serve.chosen(path) == {("m", "s"): {"epochs": 1}}
+    path.write_text("\n".join(lines[2:]), encoding="utf-8")
+    assert klom_serve.chosen(path) == {("m", "s"): {"epochs": 2}}
+    path.write_text("\n".join([lines[3], line(4, [9.0, 9.0], 0.2)]), encoding="utf-8")
+    assert klom_serve.chosen(path) == {("m", "s"): {"epochs": 4}}  # none keeps errors: the one nearest to that
 
 
 def test_sets_are_disjoint_and_coherent_ones_lie_along_a_direction() -> None:
@@ -61,19 +90,6 @@ def test_sets_are_disjoint_and_coherent_ones_lie_along_a_direction() -> None:
         along = x[sets[name], 0, 0, 0]
         assert along.abs().min() > 0
         assert along.sign().unique().numel() == 1
-
-
-def test_images_are_moved_as_a_loop_would() -> None:
-    x = torch.arange(2 * 3 * 5 * 5, dtype=torch.float32).reshape(2, 3, 5, 5)
-    torch.manual_seed(0)
-    found = klom.shifted(x)
-    torch.manual_seed(0)
-    flips = torch.rand(2, 1, 1, 1) < 0.5
-    by = torch.randint(0, 9, (2, 2, 1))
-    for n in range(2):
-        wide = torch.nn.functional.pad(x[n].flip(2) if bool(flips[n]) else x[n], (4, 4, 4, 4))
-        i, j = int(by[0, n]), int(by[1, n])
-        assert torch.equal(found[n], wide[:, i : i + 5, j : j + 5])
 
 
 def test_the_attacker_is_at_chance_on_equal_networks_and_sees_what_differs() -> None:

@@ -61,9 +61,11 @@ class AMUN(Tuning):
     def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
         forget = split.forget.select(split.forget.rows.argsort())
         found = [self.adversarial(trained, *trained.fetch(forget, rows)[:2]) for rows in forget.rows.split(256)]
-        x, y = (torch.cat(parts).cpu() for parts in zip(*found, strict=True))
-        told = split.whole.labels().cpu()
-        data = joined(split.whole, Data.of((x, y.to(told))))
+        x, y = (torch.cat(parts) for parts in zip(*found, strict=True))
+        # Where the other rows lie, inputs and labels each: the data may be on a GPU in part.
+        one = split.whole.fetch(split.whole.rows[:1])
+        assert isinstance(one.x, Tensor)  # `adversarial` has looked
+        data = joined(split.whole, Data.of((x.to(one.x.device), y.to(one.y))))
         return fit(trained, data, self.recipe(trained, notes), seed=self.seed, label="AMUN").weights
 
     def adversarial(
