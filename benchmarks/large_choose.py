@@ -25,7 +25,6 @@ from torch import Tensor
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import SpotlessError
 from spotlessnet.core.progress import quiet
-from spotlessnet.core.row_keys import RowKeys
 from spotlessnet.core.split import Split, joined
 from spotlessnet.core.targets import WeightedDistillation
 from spotlessnet.core.trained import Trained
@@ -33,7 +32,6 @@ from spotlessnet.experiments.few import some
 from spotlessnet.methods.out_of_fold.class_bias import suppress_class_bias
 from spotlessnet.operators.precision import matmul
 from spotlessnet.precomputed.fold_models import FoldModels
-from spotlessnet.precomputed.grouped import grouped_folds, groups_of, joined_by_copies
 from spotlessnet.readouts.linear_probe import LinearProbe
 
 # Started as a script, its own folder comes first, not the one that holds it.
@@ -41,8 +39,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.captured import WARM
 from benchmarks.common import Flags, accelerator, device_of, note
 from benchmarks.folded import FoldedCaptured
-from benchmarks.large import COHORTS, FORGET, TRAINING, begin, requests
-from benchmarks.large_second import FOLDS, Bench, Clock, Seed
+from benchmarks.large import COHORTS, FORGET, begin, requests
+from benchmarks.large_second import Bench, Clock, Seed
 
 READ = 2048
 JUDGED = 5000
@@ -274,33 +272,11 @@ class Choosing(Bench):
     def __post_init__(self) -> None:
         assert isinstance(self.captured, FoldedCaptured)
         self.steps = Steps(self.captured)
-        whole = self.splits["some"].whole
-        self.keys = RowKeys.of(whole)  # once: the rows of all seeds are the same
-        self.place = self.keys.find(whole)
-
-    def prepared(self, seed: int) -> Seed:
-        """Original and fold models, divided as `train_fold_models` does."""
-        start = begin(self.options, seed, device_of(self.options))
-        took, original = self.trained(start, None, seed)
-        whole, held = self.splits["some"].whole, self.splits["some"].validation
-        assert held is not None
-        group = groups_of(whole, self.groups(), FOLDS)
-        assert group is not None
-        draw = torch.Generator().manual_seed(seed)
-        drawn = grouped_folds(joined_by_copies(group, self.place), FOLDS, draw)
-        began = time.perf_counter()
-        made = [self.captured.fit(start, whole.select((drawn != k).nonzero().squeeze(1)), seed=seed + k).weights
-                for k in range(FOLDS)]  # fmt: skip
-        part = torch.zeros(1, len(whole), dtype=torch.long)
-        part[0, self.place] = drawn
-        folds = FoldModels(torch.stack(made), self.keys, part, origin=original.weights.clone())
-        print(f"seed {seed}: fold models in {time.perf_counter() - began:.1f} s", flush=True)
-        return Seed(seed, start, original, folds, took={TRAINING: took})
 
     def cohort(self, ready: Seed, cohort: str) -> None:
         _, retrained = self.trained(ready.start, cohort, ready.seed)
         split = self.splits[cohort]
-        asked = ask(ready.original, ready.folds, split, cohort, ready.folds.part[0, self.place])
+        asked = ask(ready.original, ready.folds, split, cohort, ready.folds.part[0, self.keys[1]])
         seen = {"original": ready.original, "retrained": retrained}
         if cohort in self.floors:
             seen["floor"] = self.floors[cohort]

@@ -9,6 +9,7 @@ from spotlessnet.core.gaussian import Measured
 class DistillationFacts(Measured):
     """What was visited, how the answers were made, and how far retained rows have moved."""
 
+    rounds: int | None = None
     rows_in_a_round: int | None = None
     cost_in_trainings: float | None = None
     bias_lowered_by: float | None = None
