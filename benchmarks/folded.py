@@ -10,10 +10,10 @@ import copy
 from collections.abc import Iterator
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
-
 from benchmarks.captured import Captured
+from torch import Tensor, nn
+from torch.nn.functional import conv2d, linear, pad
+
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import SettingError
 from spotlessnet.core.trained import Trained
@@ -45,10 +45,10 @@ class Folded(nn.Module):
         shift = norm.bias - norm.running_mean * scale
         W = conv.weight * scale[:, None, None, None]
         more = filled(len(W)) - len(W)
-        W = F.pad(W, (0, 0, 0, 0, 0, x.shape[1] - W.shape[1], 0, more)).to(x.dtype)
+        W = pad(W, (0, 0, 0, 0, 0, x.shape[1] - W.shape[1], 0, more)).to(x.dtype)
         W = W.contiguous(memory_format=torch.channels_last)
         assert not isinstance(conv.padding, str)
-        return F.conv2d(x, W, F.pad(shift, (0, more)).to(x.dtype), conv.stride, conv.padding)
+        return conv2d(x, W, pad(shift, (0, more)).to(x.dtype), conv.stride, conv.padding)
 
 
 class Cut(nn.Module):
@@ -59,7 +59,7 @@ class Cut(nn.Module):
         self.head = head
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x[:, : self.head.in_features].to(self.head.weight.dtype), self.head.weight, self.head.bias)
+        return linear(x[:, : self.head.in_features].to(self.head.weight.dtype), self.head.weight, self.head.bias)
 
 
 def folded(network: nn.Module) -> nn.Module:
@@ -108,7 +108,7 @@ class FoldedCaptured(Captured):
         for p, value, slope in zip(parameters, values, slopes, strict=True):
             p.data, p.grad = value, slope
         kind = torch.bfloat16 if begun.device.type == "cuda" else torch.float32
-        x = F.pad(self.x, (0, 0, 0, 0, 0, EIGHT - self.x.shape[1]))
+        x = pad(self.x, (0, 0, 0, 0, 0, EIGHT - self.x.shape[1]))
         self.x = self.seen = x.to(kind).contiguous(memory_format=torch.channels_last)
 
     def answers(self, at: Tensor) -> Tensor:

@@ -142,6 +142,7 @@ def kernel_step(network: Trained, rows: Data, change: Tensor, ridge: float) -> T
 
     $$w + J^\top (J J^\top + \rho \bar k I)^{-1} \Delta$$
     """
+
     def centred(w: Tensor, x: Tensor) -> Tensor:
         z = network.outputs(x.unsqueeze(0), w)[0]
         return z - z.mean()
@@ -204,7 +205,8 @@ class Asked:
         counts = [share * count]
         for chosen, part in ((unseen, how.missed), (~unseen, 1 - how.missed)):
             pool = kept[chosen]
-            parts.append(pool[torch.randperm(len(pool), generator=draw)[: int(part * (count - counts[0]) / how.reuse) + 1]])
+            most = int(part * (count - counts[0]) / how.reuse) + 1
+            parts.append(pool[torch.randperm(len(pool), generator=draw)[:most]])
             counts.append(part * (count - counts[0]))
         each = [cycled(rows, int(c), draw) for rows, c in zip(parts, counts, strict=True) if int(c)]
         every = torch.cat(each)

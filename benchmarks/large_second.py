@@ -152,7 +152,8 @@ class Bench:
         part = torch.zeros(1, len(whole), dtype=torch.long)
         part[0, place] = drawn
         folds = FoldModels(made, keys, part, origin=original.weights.clone())
-        assert (held := self.splits["some"].validation) is not None
+        held = self.splits["some"].validation
+        assert held is not None  # given by `requests`
         folds = replace(folds, scale=_scale(folds, original, held))
         folds = replace(folds, lack=folds.lacking(original, whole.select(evenly(len(whole), WATCHED))))
         return Seed(seed, start, original, folds, took={TRAINING: took, WRITING: writing})

@@ -5,7 +5,7 @@ import torch
 from benchmarks.captured import Captured
 from benchmarks.folded import FoldedCaptured, folded
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn.functional import pad
 
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import SettingError
@@ -44,7 +44,7 @@ def test_same_answers_and_gradients(network: nn.Module) -> None:
     x = torch.randn(3, 3, 16, 16, dtype=torch.float64)
     expected = network(x)
     one = folded(network)
-    found = one(F.pad(x, (0, 0, 0, 0, 0, 5)))
+    found = one(pad(x, (0, 0, 0, 0, 0, 5)))
     assert torch.allclose(found, expected, rtol=1e-10)
     for mine, theirs in zip(gradients(one, found), gradients(network, expected), strict=True):
         assert torch.allclose(mine, theirs, rtol=1e-9, atol=1e-9 * float(theirs.abs().max()))

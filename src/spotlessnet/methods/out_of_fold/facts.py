@@ -18,6 +18,8 @@ class DistillationFacts(Measured):
     label_boost: float | None = None
     retain_temperature: float | None = None
     targets: str | None = None
+    lr_scale: float | None = None
+    momentum: float | None = None
     forgotten_read: int | None = None
     retained_read: int | None = None
     visits: int | None = None

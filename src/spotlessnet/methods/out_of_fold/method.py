@@ -71,7 +71,7 @@ class OutOfFoldDistillation(Tuning):
     are kept, still know the rows that they were trained on.
 
     **Arguments** beside those of `Tuning`. The kind of request chooses `forget_weight`, `temperature`,
-    `retain_temperature`, `targets` and `label_boost` unless said.
+    `retain_temperature`, `targets`, `label_boost`, `lr_scale` and `momentum` unless said.
 
     - `fold_models`: what `train_fold_models` gave.
     - `forget_weight`: $\beta$, the weight of the forgotten rows. Unless said, a visit to one counts seven times at
@@ -109,8 +109,7 @@ class OutOfFoldDistillation(Tuning):
     retain_temperature: float | None = None
     targets: Targets | None = None
     self_weight: float = 0.25
-    lr_scale: float = 0.1
-    momentum: float | None = 0.9
+    lr_scale: float | None = None
     examples_per_epoch: int | None = None
     compute_budget: float | None = None
     max_step_scale: float | None = None
@@ -130,10 +129,9 @@ class OutOfFoldDistillation(Tuning):
     def __post_init__(self) -> None:
         super().__post_init__()
         name = type(self).__name__
-        check_positive(f"{name}.lr_scale", self.lr_scale)
         if self.targets is not None:
             check_choice(f"{name}.targets", self.targets, get_args(Targets))
-        for setting in ("temperature", "retain_temperature", "examples_per_epoch", "compute_budget"):
+        for setting in ("lr_scale", "temperature", "retain_temperature", "examples_per_epoch", "compute_budget"):
             value = getattr(self, setting)
             if value is not None and not ("temperature" in setting and value == math.inf):
                 check_positive(f"{name}.{setting}", value)
@@ -156,7 +154,7 @@ class OutOfFoldDistillation(Tuning):
 
     def recipe(self, trained: Trained, notes: Notes) -> Recipe:
         known = super().recipe(replace(trained, weight_decay=0.0), notes)
-        lr = self.lr_scale * known.lr if self.lr is None else self.lr
+        lr = (self.lr_scale or 1.0) * known.lr if self.lr is None else self.lr
         # Answers are read for rows as they are; an augmented row would be taught another row's answer.
         return known.but(lr=lr, schedule="cosine", augment=None)
 
@@ -240,6 +238,8 @@ class OutOfFoldDistillation(Tuning):
             "label_boost": self.label_boost,
             "retain_temperature": held,
             "targets": self.targets,
+            "lr_scale": self.lr_scale,
+            "momentum": self.momentum,
         }
         return usual._replace(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]  # each of its own kind
 
@@ -287,7 +287,8 @@ class OutOfFoldDistillation(Tuning):
         temperatures = preset.temperature, preset.retain_temperature
         told = lesson.told(preset.forget_weight, preset.label_boost, temperatures)
         # The rounds are in the visits, so the rate falls to zero over all of them and not in each.
-        recipe = self.recipe(trained, notes).but(epochs=1)
+        told_steps = replace(self, lr_scale=preset.lr_scale, momentum=preset.momentum)
+        recipe = told_steps.recipe(trained, notes).but(epochs=1)
         clip = None
         if self._is_held(careful) and recipe.optimizer == "sgd":  # Adam divides by the size of its gradients
             lr, momentum, size = recipe.lr, recipe.momentum, recipe.batch_size

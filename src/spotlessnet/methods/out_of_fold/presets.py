@@ -8,16 +8,18 @@ Targets = Literal["out of fold", "in minus out", "in minus out, shrunk"]
 
 
 class Preset(NamedTuple):
-    """The weight of the forgotten rows, temperatures, what is added to retained rows' own labels, and targets."""
+    """The weight of the forgotten rows, temperatures, what is added to retained rows' labels, targets, and steps."""
 
     forget_weight: float
     temperature: float
     label_boost: float
     retain_temperature: float
     targets: Targets
+    lr_scale: float = 0.3
+    momentum: float = 0.8
 
 
-CORRECTED = Preset(0.3, temperature=math.inf, label_boost=0.0, retain_temperature=3.0, targets="in minus out")
+CORRECTED = Preset(0.3, math.inf, 0.0, retain_temperature=3.0, targets="in minus out", lr_scale=0.1, momentum=0.9)
 """Rows of classes that stay, by fold models: margins may be far from any that probabilities show, so squares see them.
 Of the visits that a budget pays for, so many are to forgotten rows: few rows need many."""
 

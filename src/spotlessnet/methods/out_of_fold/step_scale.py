@@ -62,7 +62,8 @@ def step_length(
 
     over some of the rows, on the parabola through three lengths; where it bends down, the best of the three is taken.
     Never longer than the longest of them at which the error of the retained rows has grown by half a point and twice
-    its standard error at most; where it has grown by more at each, a quarter of the step and less is tried, and zero is the last resort.
+    its standard error at most; where it has grown by more at each, a quarter of the step and less is tried, and zero
+    is the last resort.
     """
     forget, retain = forget.some(ASKED), retain.some(ASKED_RETAINED)
     labels = retain.data.labels().cpu().long()
