@@ -384,6 +384,6 @@ class OutOfFoldDistillation(Tuning):
                 "`OutOfFoldDistillation.compute_budget` is in trainings, but the recipe is not known. Give "
                 "`examples_per_epoch`, or a recipe."
             )
-        rounds, usual = self.rounds(trained, split), self._usual_rows(split)
-        most = self.price(split, rounds).rows_for(self.compute_budget, trained.recipe.epochs)
+        usual = self._usual_rows(split)
+        most = self.price(split, self.rounds(trained, split)).rows_for(self.compute_budget, trained.recipe.epochs)
         return most if usual is None else min(most, usual)
