@@ -47,13 +47,13 @@ def test_no_request_from_a_memory_takes_back_what_an_earlier_one_did(setting, se
 
 
 def test_fold_models_refuse_before_wrong_labels_come_back(monkeypatch):
-    """As it was judged once, by rows with their own labels alone, 2 looks come back here."""
+    """As it was judged once, by rows with their own labels alone, 8 of 28 looks had come back here."""
     seen = found(4, 307, FOLD_MODELS)
     assert seen[FOLD_MODELS, SERVED] >= 1
     assert seen[FOLD_MODELS, LOSS] == 0
     monkeypatch.setattr(drift, "_taken_back", lambda alone, step, effects: alone.taken_back(step, effects))
     before = found(4, 307, FOLD_MODELS)
-    assert before[FOLD_MODELS, LOSS] > 1
+    assert before[FOLD_MODELS, LOSS] > 3
     # Where a sequence ends, retraining is counted no further.
     looked = LOOKED[LOSS] + AS_FAR
     assert seen[FOLD_MODELS, looked] < before[FOLD_MODELS, looked]

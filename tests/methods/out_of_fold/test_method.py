@@ -21,7 +21,15 @@ from spotlessnet.methods.out_of_fold.class_bias import suppress_class_bias
 from spotlessnet.methods.out_of_fold.drift import set_aside
 from spotlessnet.methods.out_of_fold.lesson import NEVER
 from spotlessnet.methods.out_of_fold.own_logits import blend_own_logits
-from spotlessnet.methods.out_of_fold.presets import CORRECTED, HEAVIEST, MISLABELLED, ORDINARY, WHOLE_CLASS, Preset
+from spotlessnet.methods.out_of_fold.presets import (
+    CORRECTED,
+    HEAVIEST,
+    MISLABELLED,
+    ORDINARY,
+    RELABELLED,
+    WHOLE_CLASS,
+    Preset,
+)
 from spotlessnet.methods.out_of_fold.step_scale import Side, step_length
 from spotlessnet.precomputed import others
 from spotlessnet.precomputed.effect import Effect
@@ -144,7 +152,7 @@ def test_the_second_opinion_can_be_left_out():
         for own in (0.0, 0.25)
     )
     ordinary = replace(split, request=Request(mislabelled=False))
-    usual = CORRECTED._replace(targets="out of fold")._asdict()
+    usual = RELABELLED._asdict()
     told = OutOfFoldDistillation(epochs=1, **usual, fold_models=fold_models)(trained, ordinary).mean
     torch.testing.assert_close(alone, told, rtol=0, atol=0)
     assert not torch.equal(alone, both)
@@ -280,7 +288,7 @@ def test_a_network_that_has_lost_more_than_tutors_lack_must_be_retrained():
     ("mislabelled", "whole", "taught", "usual"),
     [
         (False, False, CORRECTED, ORDINARY),
-        (True, False, CORRECTED, MISLABELLED),
+        (True, False, RELABELLED, MISLABELLED),
         (False, True, WHOLE_CLASS, WHOLE_CLASS),
     ],
 )

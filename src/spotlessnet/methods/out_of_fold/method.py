@@ -92,7 +92,8 @@ class OutOfFoldDistillation(Tuning):
     - `lr_scale`: the first rate, in units of the training's; it falls to zero. Steps are few, so there is less
       `momentum` than is usual in training.
     - `epochs`: rounds; in each every forgotten row is visited. With fold models and a `compute_budget`, where no class
-      leaves, it is the budget that says how many, so that `forget_weight` of the visits are to forgotten rows.
+      leaves and no label was wrong, the budget says how many, so that `forget_weight` of the visits are to forgotten
+      rows.
     - `examples_per_epoch`: at most so many retained, and as many forgotten, rows are visited in a round, others in the
       next one; `None` for all of them, or for what `compute_budget` pays for.
     - `compute_budget`: what the request may take, in trainings; counted in rows that go through the network, and back.

@@ -63,10 +63,9 @@ class Steady(NamedTuple):
 
 
 def steady(pupil: Trained, told: Data, heavy: int, *, lr: float, momentum: float, batch_size: int) -> Steady:
-    r"""At most the rate $2 (1 + m) / \lambda$, where gradient descent with momentum $m$ begins to diverge.
+    r"""At most the rate $(1 + m) / \lambda$: half of where gradient descent with momentum $m$ begins to diverge.
 
-    That is so for heavy-ball steps on a curvature $\lambda$. The rate falls from there, usual batches bend less, and
-    half of that rate left a tenth of the way undone. The curvature, and the gradient
+    Heavy-ball steps on a curvature $\lambda$ are stable below $2 (1 + m) / \lambda$. The curvature, and the gradient
     that no later one may exceed, are those of a batch with more forgotten visits than usual, for these may weigh most:
     the first `heavy` of `told`.
     """
@@ -74,4 +73,4 @@ def steady(pupil: Trained, told: Data, heavy: int, *, lr: float, momentum: float
     chosen = told.select(torch.cat([evenly(heavy, many), heavy + evenly(len(told) - heavy, others)]))
     top = largest_curvature(pupil, chosen)
     longest = TWICE * float(gradient(pupil, chosen).norm()) / len(chosen)
-    return Steady(lr if not top > 0 else min(lr, 2 * (1 + momentum) / top), longest)
+    return Steady(lr if not top > 0 else min(lr, (1 + momentum) / top), longest)

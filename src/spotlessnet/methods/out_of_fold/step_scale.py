@@ -61,15 +61,12 @@ def step_length(
       + (1 - \beta)\,\overline{D_T}(f_{w_0} \,\|\, f_{w_0 + a s})_{D_r}$$
 
     over some of the rows, on the parabola through three lengths; where it bends down, the best of the three is taken.
-    Never longer than the longest of them at which the error of the retained rows has grown by half a point and twice
-    its standard error at most; where it has grown by more at each, a quarter of the step and less is tried, and zero
-    is the last resort.
+    Never longer than the longest of them at which the error of the retained rows has grown by half a point at most;
+    where it has grown by more at each, a quarter of the step and less is tried, and zero is the last resort.
     """
     forget, retain = forget.some(ASKED), retain.some(ASKED_RETAINED)
     labels = retain.data.labels().cpu().long()
     most_errors = float(wrong_class(retain.answers, labels).double().mean()) + TOLERANCE
-    # A few rows among hundreds may err by chance: a step is made shorter where that is no explanation.
-    most_errors += 2 * math.sqrt(max(most_errors * (1 - most_errors), 0.0) / len(labels))
 
     def looked(a: float, *sides: Side) -> tuple[float, bool]:
         """The objective at a length, and whether retained rows, the last of the sides, allow it."""
