@@ -128,7 +128,7 @@ def scrub_of(
     )
     told = replace(told, lr_scale=speed, forget_weight=share, temperature=temperature)
     most, rows = original.recipe.epochs, len(split.whole)
-    prices = {e: replace(told, epochs=e).price(split).in_trainings(rows, most) for e in range(1, most)}
+    prices = {e: told.price(split, e).in_trainings(rows, most) for e in range(1, most)}
     within = LIMIT * len(split.retain) / rows
     return replace(told, epochs=max((e for e, price in prices.items() if price <= within), default=1))
 

@@ -20,7 +20,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -28,22 +28,26 @@ from typing import Any
 import torch
 
 from spotlessnet.auditing.rows import Row, append_rows, read_rows
+from spotlessnet.core.data import evenly
 from spotlessnet.core.errors import SpotlessError
 from spotlessnet.core.intervals import t_interval
 from spotlessnet.core.progress import quiet
 from spotlessnet.core.registry import markdown_table
+from spotlessnet.core.row_keys import RowKeys
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.experiments.few import some
 from spotlessnet.methods import OutOfFoldDistillation
 from spotlessnet.operators.precision import matmul
-from spotlessnet.precomputed.fold_models import FoldModels, train_fold_models
+from spotlessnet.precomputed.fold_models import WATCHED, FoldModels, _scale
+from spotlessnet.precomputed.grouped import grouped_folds, groups_of, joined_by_copies
 from spotlessnet.readouts.linear_probe import LinearProbe
 
 # Started as a script, its own folder comes first, not the one that holds it.
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from benchmarks.captured import Captured, CapturedExecutor
+from benchmarks.captured import Captured
 from benchmarks.common import Flags, accelerator, device_of, note
+from benchmarks.folded import FoldedCaptured
 from benchmarks.frontier_second import attacked
 from benchmarks.large import (
     COHORTS,
@@ -71,25 +75,12 @@ CLOSENESS = "margins off, root mean square"
 MARGIN, LOSS, PROBE = "margin on forget", "loss on forget", "linear probe"
 ERRORS = ("error on retain", "error on test")
 TOLERANCE = 0.005
-FACTS = ("step_scale", "lr", "forget_weight", "rows_in_a_round", "cost_in_trainings", "own_kept")
+FACTS = ("step_scale", "lr", "rounds", "forget_weight", "rows_in_a_round", "cost_in_trainings", "own_kept")
 
 
 def variants() -> dict[str, dict[str, Any]]:
-    """Settings by name. Few rows need many visits: rounds and their weight are what matters beside the targets."""
-    mine, theirs = {"targets": "in minus out"}, {"targets": "out of fold", "self_weight": 0.0}
-    squares = {"temperature": inf, "retain_temperature": 1.0}
-    return {
-        SHIPPED: {},
-        "20 rounds": {"epochs": 20},
-        "in minus out, squares, 20 rounds": mine | squares | {"epochs": 20},
-        "in minus out, squares, 50 rounds": mine | squares | {"epochs": 50},
-        "in minus out, squares, 20 rounds, weight .25": mine | squares | {"epochs": 20, "forget_weight": 0.25},
-        "in minus out, squares, 50 rounds, weight .5": mine | squares | {"epochs": 50, "forget_weight": 0.5},
-        "in minus out, squares, 50 rounds, whole rate": mine | squares | {"epochs": 50, "lr_scale": 1.0},
-        "out of fold alone, squares, 50 rounds": theirs | squares | {"epochs": 50},
-        "in minus out, T=10, weight .5, 20 rounds": mine | {"temperature": 10.0, "forget_weight": 0.5, "epochs": 20},
-        "in minus out, T=3, 20 rounds": mine | {"temperature": 3.0, "epochs": 20},
-    }
+    """Settings by name; those tried before are in `benchmarks/large_choose.py`."""
+    return {SHIPPED: {}, "three times the rate": {"lr_scale": 0.3}}
 
 
 @dataclass(eq=False)
@@ -140,25 +131,38 @@ class Bench:
         print(f"seed {seed}, {cohort or 'original'}: trained in {took:.1f} s, {self.clock.left:.0f} s left", flush=True)
         return took, made
 
+    @cached_property
+    def keys(self) -> tuple[RowKeys, torch.Tensor]:
+        """Of all rows, and where each row's key stands; once, for the rows of all seeds are the same."""
+        whole = self.splits["some"].whole
+        keys = RowKeys.of(whole)
+        return keys, keys.find(whole)
+
     def prepared(self, seed: int) -> Seed:
-        """Original and fold models."""
+        """Original and fold models, divided as `train_fold_models` divides."""
         start = begin(self.options, seed, device_of(self.options))
         took, original = self.trained(start, None, seed)
-        split = self.splits["some"]
-        executor = CapturedExecutor(captured=self.captured)
-        make = partial(
-            train_fold_models,
-            original,
-            split.whole,
-            folds=FOLDS,
-            groups=self.groups(),
-            held=split.validation,
-            seed=seed,
-            executor=executor,
-        )
-        writing, folds = measured(make, start.device)
+        whole, (keys, place) = self.splits["some"].whole, self.keys
+        group = groups_of(whole, self.groups(), FOLDS)
+        assert group is not None  # there are ids
+        drawn = grouped_folds(joined_by_copies(group, place), FOLDS, torch.Generator().manual_seed(seed))
+        work = partial(self.fold_weights, start, drawn, seed)
+        writing, made = measured(work, start.device)
         print(f"seed {seed}: fold models in {writing:.1f} s", flush=True)
+        part = torch.zeros(1, len(whole), dtype=torch.long)
+        part[0, place] = drawn
+        folds = FoldModels(made, keys, part, origin=original.weights.clone())
+        held = self.splits["some"].validation
+        assert held is not None  # given by `requests`
+        folds = replace(folds, scale=_scale(folds, original, held))
+        folds = replace(folds, lack=folds.lacking(original, whole.select(evenly(len(whole), WATCHED))))
         return Seed(seed, start, original, folds, took={TRAINING: took, WRITING: writing})
+
+    def fold_weights(self, start: Trained, drawn: torch.Tensor, seed: int) -> torch.Tensor:
+        """Of networks that each miss a part of the rows."""
+        whole = self.splits["some"].whole
+        kept = (whole.select((drawn != k).nonzero().squeeze(1)) for k in range(FOLDS))
+        return torch.stack([self.captured.fit(start, rows, seed=seed + k).weights for k, rows in enumerate(kept)])
 
     def groups(self) -> list[str]:
         """One id for the rows of *some* and one for those of *wrong*; every other row by itself."""
@@ -187,7 +191,8 @@ class Bench:
             made += [Row(name, m, PROBE, ready.seed, float(LinearProbe()(n, small))) for m, n in seen.items()]
         for method, scrub in self.scrubs(cohort).items():
             made += self.served(name, method, replace(scrub, fold_models=ready.folds), ready, cohort, seen)
-        about = f"{note('large_second')}; {accelerator(ready.start.device)}, TF32, steps as CUDA graphs"
+        how = f"{accelerator(ready.start.device)}, trained in bfloat16 as CUDA graphs, requests in TF32"
+        about = f"{note('large_second')}; {how}"
         append_rows(self.options.out, [replace(row, note=about) for row in made])
         keep_margins(self.options.out, name, ready.seed, seen, some(split.forget, FORGET))
 
@@ -219,11 +224,11 @@ class Bench:
 
     def scrubs(self, cohort: str) -> dict[str, OutOfFoldDistillation]:
         """By name with the share: all settings at the first share, or those shipped and chosen at both."""
-        tried = variants() if self.options.what == "choose" and cohort != "class" else {SHIPPED: {}}
+        tried = variants() if cohort != "class" else {SHIPPED: {}}
         if self.options.what == "confirm" and self.options.chosen is not None and cohort != "class":
             best = chosen(self.options.chosen, f"{self.options.model}, {cohort}")
             tried |= {f"{CHOSEN}: {best}": variants()[best]}
-        budgets = BUDGETS[cohort][:1] if self.options.what == "choose" else BUDGETS[cohort]
+        budgets = BUDGETS[cohort][: self.options.budgets]
         return {
             f"{name}, {budget:.0%}": OutOfFoldDistillation(compute_budget=self.options.times * budget, **settings)
             for budget in budgets
@@ -237,11 +242,11 @@ def run(options: argparse.Namespace) -> None:
     splits = requests(options, device)
     print(f"rows read, {clock.left:.0f} s left", flush=True)
     with matmul("tf32"), quiet():
-        captured = Captured(begin(options, 0, device), splits["some"].whole)
+        captured = FoldedCaptured(begin(options, 0, device), splits["some"].whole)
         bench = Bench(options, splits, captured, clock)
         ready: list[Seed] = []
         for seed in options.seeds:
-            if not clock.allows(4.5):  # original, fold models, one retrained network and its requests
+            if not clock.allows(3.6):  # original, fold models, one retrained network and its requests
                 break
             ready.append(bench.prepared(seed))
             for cohort in (c for c in options.cohorts if c != "class"):
@@ -357,6 +362,7 @@ def flags() -> Flags:
     parser.add_argument("--forget", type=int, default=FORGET)
     parser.add_argument("--rows", type=int, help="the most training rows, for a rehearsal")
     parser.add_argument("--times", type=float, default=1.0, help="budgets multiplied by this, for a rehearsal")
+    parser.add_argument("--budgets", type=int, default=1, help="how many of each request's")
     parser.add_argument("--chosen", type=Path, help="rows of `choose`")
     parser.add_argument("--stop", type=float, default=inf, help="seconds; no training begins that would end later")
     parser.add_argument("--also", nargs="*", type=Path, default=[], help="further files of rows for the table")

@@ -21,7 +21,15 @@ from spotlessnet.methods.out_of_fold.class_bias import suppress_class_bias
 from spotlessnet.methods.out_of_fold.drift import set_aside
 from spotlessnet.methods.out_of_fold.lesson import NEVER
 from spotlessnet.methods.out_of_fold.own_logits import blend_own_logits
-from spotlessnet.methods.out_of_fold.presets import HEAVIEST, MISLABELLED, ORDINARY, WHOLE_CLASS, Preset
+from spotlessnet.methods.out_of_fold.presets import (
+    CORRECTED,
+    HEAVIEST,
+    MISLABELLED,
+    ORDINARY,
+    RELABELLED,
+    WHOLE_CLASS,
+    Preset,
+)
 from spotlessnet.methods.out_of_fold.step_scale import Side, step_length
 from spotlessnet.precomputed import others
 from spotlessnet.precomputed.effect import Effect
@@ -144,7 +152,7 @@ def test_the_second_opinion_can_be_left_out():
         for own in (0.0, 0.25)
     )
     ordinary = replace(split, request=Request(mislabelled=False))
-    usual = MISLABELLED._replace(targets="out of fold")._asdict()
+    usual = RELABELLED._asdict()
     told = OutOfFoldDistillation(epochs=1, **usual, fold_models=fold_models)(trained, ordinary).mean
     torch.testing.assert_close(alone, told, rtol=0, atol=0)
     assert not torch.equal(alone, both)
@@ -277,17 +285,21 @@ def test_a_network_that_has_lost_more_than_tutors_lack_must_be_retrained():
 
 
 @pytest.mark.parametrize(
-    ("mislabelled", "whole", "usual"),
-    [(False, False, ORDINARY), (True, False, MISLABELLED), (False, True, WHOLE_CLASS)],
+    ("mislabelled", "whole", "taught", "usual"),
+    [
+        (False, False, CORRECTED, ORDINARY),
+        (True, False, RELABELLED, MISLABELLED),
+        (False, True, WHOLE_CLASS, WHOLE_CLASS),
+    ],
 )
-def test_each_kind_of_request_is_served_in_its_own_way(mislabelled: bool, whole: bool, usual: Preset) -> None:
+def test_each_kind_of_request_is_served_in_its_own_way(
+    mislabelled: bool, whole: bool, taught: Preset, usual: Preset
+) -> None:
     trained, split = problem(mislabelled, whole)
     # Every row is visited seven times at most as heavily as others, which is more than any preset asks for here.
     made = train_fold_models(trained, split.whole, folds=3)
     with_folds = OutOfFoldDistillation(epochs=1, fold_models=made)(trained, split).diagnostics
-    assert {name: with_folds[name] for name in usual._fields} == usual._asdict()
-    T = 1.0 if whole else 3.0
-    usual = usual._replace(temperature=T, retain_temperature=T, targets="out of fold")
+    assert {name: with_folds[name] for name in taught._fields} == taught._asdict()
     told, untold = (
         OutOfFoldDistillation(epochs=3, **usual._asdict())(trained, split),
         OutOfFoldDistillation(epochs=3)(trained, split),
@@ -379,7 +391,7 @@ def test_a_step_cut_short_is_made_longer_toward_what_tutors_say(mislabelled: boo
 def test_steps_are_left_as_long_as_they_are_where_nothing_is_to_be_met():
     trained, split = problem()
     fold_models = train_fold_models(trained, split.whole)
-    all_rows = OutOfFoldDistillation(epochs=2, fold_models=fold_models)(trained, split)
+    all_rows = OutOfFoldDistillation(epochs=2, temperature=3.0, fold_models=fold_models)(trained, split)
     alone = OutOfFoldDistillation(epochs=2, examples_per_epoch=20)(trained, split)
     whole = problem(whole=True)
     of_class = OutOfFoldDistillation(
@@ -389,7 +401,9 @@ def test_steps_are_left_as_long_as_they_are_where_nothing_is_to_be_met():
         assert "step_scale" not in found.diagnostics
     assert (
         "step_scale"
-        in OutOfFoldDistillation(epochs=2, max_step_scale=1.2, fold_models=fold_models)(trained, split).diagnostics
+        in OutOfFoldDistillation(epochs=2, temperature=3.0, max_step_scale=1.2, fold_models=fold_models)(
+            trained, split
+        ).diagnostics
     )
 
 

@@ -15,6 +15,7 @@ from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.split import Request, Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.methods import OutOfFoldDistillation
+from spotlessnet.methods.out_of_fold.presets import CORRECTED
 from spotlessnet.methods.out_of_fold.price import Price
 from spotlessnet.precomputed.fold_models import train_fold_models
 from spotlessnet.training.fit import fit
@@ -77,9 +78,35 @@ def test_a_counter_of_operations_agrees(whole: bool, mislabelled: bool, taught: 
     # The first layer passes nothing further back, so a counter finds a little less.
     assert 0.95 * facts["cost_in_trainings"] < found <= facts["cost_in_trainings"] * 1.005
     assert facts["rows_in_a_round"] > 30
-    same = replace(scrub, compute_budget=None, examples_per_epoch=facts["rows_in_a_round"])(trained, split)
+    rounds, rows = facts["rounds"], facts["rows_in_a_round"]
+    same = replace(scrub, compute_budget=None, epochs=rounds, examples_per_epoch=rows)(trained, split)
     assert same.diagnostics["cost_in_trainings"] == facts["cost_in_trainings"]
     assert torch.equal(same.mean, scrub(trained, split).mean)
+
+
+def test_a_budget_says_how_many_rounds_of_forgotten_rows_there_are():
+    trained, split = problem(whole=False, mislabelled=False)
+    few = split.forget.select(range(10))
+    split = replace(split, forget=few, kept=split.whole.without(few))
+    fold_models = train_fold_models(trained, split.whole, folds=3)
+    scrub = OutOfFoldDistillation(compute_budget=0.2, fold_models=fold_models)
+    facts = scrub(trained, split).diagnostics
+    assert facts["forget_weight"] == CORRECTED.forget_weight
+    # Of 34 rows of a round ten are forgotten ones: three in ten, and each visit counts the same.
+    assert facts["rows_in_a_round"] == 24
+    assert facts["visits"] == facts["rounds"] * 34
+    more = scrub.price(split, facts["rounds"] + 1).in_trainings(24, 20)
+    assert facts["cost_in_trainings"] <= 0.2 < more
+    tiny = replace(scrub, compute_budget=0.11)(trained, split).diagnostics
+    assert tiny["cost_in_trainings"] <= 0.11
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 50), st.integers(51, 400), st.integers(0, 40), st.floats(1e-3, 3.0), st.integers(1, 60))
+def test_the_most_rounds_are_found(forgotten: int, retained: int, others: int, cost: float, rows: int) -> None:
+    price = Price(1, forgotten, retained, 3, others)
+    most = max((k for k in range(1, 500) if replace(price, rounds=k).in_trainings(rows, 10) <= cost), default=0)
+    assert min(price.rounds_for(cost, 10, rows), 499) == most
 
 
 def test_what_must_hold_is_said():

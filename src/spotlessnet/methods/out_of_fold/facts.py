@@ -9,6 +9,7 @@ from spotlessnet.core.gaussian import Measured
 class DistillationFacts(Measured):
     """What was visited, how the answers were made, and how far retained rows have moved."""
 
+    rounds: int | None = None
     rows_in_a_round: int | None = None
     cost_in_trainings: float | None = None
     bias_lowered_by: float | None = None
@@ -17,6 +18,8 @@ class DistillationFacts(Measured):
     label_boost: float | None = None
     retain_temperature: float | None = None
     targets: str | None = None
+    lr_scale: float | None = None
+    momentum: float | None = None
     forgotten_read: int | None = None
     retained_read: int | None = None
     visits: int | None = None

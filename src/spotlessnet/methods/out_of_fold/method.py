@@ -21,7 +21,15 @@ from spotlessnet.methods.out_of_fold.class_bias import ASKED, suppress_class_bia
 from spotlessnet.methods.out_of_fold.drift import ASIDE, look_back, set_aside, watch
 from spotlessnet.methods.out_of_fold.facts import DistillationFacts
 from spotlessnet.methods.out_of_fold.lesson import NEVER, Lesson, Visits
-from spotlessnet.methods.out_of_fold.presets import HEAVIEST, HOT, STRETCH, Preset, Targets, preset_for
+from spotlessnet.methods.out_of_fold.presets import (
+    CORRECTED,
+    HEAVIEST,
+    HOT,
+    STRETCH,
+    Preset,
+    Targets,
+    preset_for,
+)
 from spotlessnet.methods.out_of_fold.price import THERE_AND_BACK, Price
 from spotlessnet.methods.out_of_fold.steady import PROBED, ROW_READS, steady
 from spotlessnet.methods.out_of_fold.step_scale import LENGTHS, SHORTEST, Side, step_length
@@ -63,7 +71,7 @@ class OutOfFoldDistillation(Tuning):
     are kept, still know the rows that they were trained on.
 
     **Arguments** beside those of `Tuning`. The kind of request chooses `forget_weight`, `temperature`,
-    `retain_temperature`, `targets` and `label_boost` unless said.
+    `retain_temperature`, `targets`, `label_boost`, `lr_scale` and `momentum` unless said.
 
     - `fold_models`: what `train_fold_models` gave.
     - `forget_weight`: $\beta$, the weight of the forgotten rows. Unless said, a visit to one counts seven times at
@@ -83,7 +91,9 @@ class OutOfFoldDistillation(Tuning):
     - `self_weight`: $c$, how much the network's second opinion counts beside fold models where labels were wrong.
     - `lr_scale`: the first rate, in units of the training's; it falls to zero. Steps are few, so there is less
       `momentum` than is usual in training.
-    - `epochs`: rounds; in each every forgotten row is visited.
+    - `epochs`: rounds; in each every forgotten row is visited. With fold models and a `compute_budget`, where no class
+      leaves and no label was wrong, the budget says how many, so that `forget_weight` of the visits are to forgotten
+      rows.
     - `examples_per_epoch`: at most so many retained, and as many forgotten, rows are visited in a round, others in the
       next one; `None` for all of them, or for what `compute_budget` pays for.
     - `compute_budget`: what the request may take, in trainings; counted in rows that go through the network, and back.
@@ -100,8 +110,7 @@ class OutOfFoldDistillation(Tuning):
     retain_temperature: float | None = None
     targets: Targets | None = None
     self_weight: float = 0.25
-    lr_scale: float = 0.3
-    momentum: float | None = 0.8
+    lr_scale: float | None = None
     examples_per_epoch: int | None = None
     compute_budget: float | None = None
     max_step_scale: float | None = None
@@ -121,10 +130,9 @@ class OutOfFoldDistillation(Tuning):
     def __post_init__(self) -> None:
         super().__post_init__()
         name = type(self).__name__
-        check_positive(f"{name}.lr_scale", self.lr_scale)
         if self.targets is not None:
             check_choice(f"{name}.targets", self.targets, get_args(Targets))
-        for setting in ("temperature", "retain_temperature", "examples_per_epoch", "compute_budget"):
+        for setting in ("lr_scale", "temperature", "retain_temperature", "examples_per_epoch", "compute_budget"):
             value = getattr(self, setting)
             if value is not None and not ("temperature" in setting and value == math.inf):
                 check_positive(f"{name}.{setting}", value)
@@ -147,12 +155,13 @@ class OutOfFoldDistillation(Tuning):
 
     def recipe(self, trained: Trained, notes: Notes) -> Recipe:
         known = super().recipe(replace(trained, weight_decay=0.0), notes)
-        lr = self.lr_scale * known.lr if self.lr is None else self.lr
+        lr = (self.lr_scale or 1.0) * known.lr if self.lr is None else self.lr
         # Answers are read for rows as they are; an augmented row would be taught another row's answer.
         return known.but(lr=lr, schedule="cosine", augment=None)
 
     def cost(self, trained: Trained, split: Split) -> Work:
-        count = self.price(split).of(self.rows_in_a_round(trained, split)) / THERE_AND_BACK
+        price = self.price(split, self.rounds(trained, split))
+        count = price.of(self.rows_in_a_round(trained, split)) / THERE_AND_BACK
         return gradients(trained, split, count)
 
     def check_needs(self, trained: Trained, split: Split) -> None:
@@ -200,10 +209,11 @@ class OutOfFoldDistillation(Tuning):
         """Who is visited, and which answers they are held to."""
         visited = split.retain if aside is None else split.retain.without(aside)
         rows = self.rows_in_a_round(trained, split)
+        rounds = self.rounds(trained, split)
         if trained.recipe is not None:
-            cost = self.price(split).in_trainings(rows, trained.recipe.epochs)
-            notes.measure(DistillationFacts, rows_in_a_round=rows, cost_in_trainings=cost)
-        forget, retain = (Visits.of(data, self.epochs, rows, self.seed) for data in (split.forget, visited))
+            cost = self.price(split, rounds).in_trainings(rows, trained.recipe.epochs)
+            notes.measure(DistillationFacts, rounds=rounds, rows_in_a_round=rows, cost_in_trainings=cost)
+        forget, retain = (Visits.of(data, rounds, rows, self.seed) for data in (split.forget, visited))
         # What the network says now and not at first: answers from before earlier requests bring back their rows.
         known = trained.predict(retain.rows, READ).cpu()
         gone = ~torch.isin(torch.arange(known.shape[1]), split.retain.labels().cpu().unique())
@@ -229,6 +239,8 @@ class OutOfFoldDistillation(Tuning):
             "label_boost": self.label_boost,
             "retain_temperature": held,
             "targets": self.targets,
+            "lr_scale": self.lr_scale,
+            "momentum": self.momentum,
         }
         return usual._replace(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]  # each of its own kind
 
@@ -276,7 +288,8 @@ class OutOfFoldDistillation(Tuning):
         temperatures = preset.temperature, preset.retain_temperature
         told = lesson.told(preset.forget_weight, preset.label_boost, temperatures)
         # The rounds are in the visits, so the rate falls to zero over all of them and not in each.
-        recipe = self.recipe(trained, notes).but(epochs=1)
+        told_steps = replace(self, lr_scale=preset.lr_scale, momentum=preset.momentum)
+        recipe = told_steps.recipe(trained, notes).but(epochs=1)
         clip = None
         if self._is_held(careful) and recipe.optimizer == "sgd":  # Adam divides by the size of its gradients
             lr, momentum, size = recipe.lr, recipe.momentum, recipe.batch_size
@@ -321,7 +334,7 @@ class OutOfFoldDistillation(Tuning):
         is_limited = self.examples_per_epoch is not None or self.compute_budget is not None
         return STRETCH if is_limited else 1.0
 
-    def price(self, split: Split) -> Price:
+    def price(self, split: Split, rounds: int) -> Price:
         """What such a request takes, by count."""
         D_f, D_r, asked, wrong = split.forget, split.retain, self.fold_models, split.request.mislabelled
         leaving = not bool(torch.isin(D_f.labels().cpu(), D_r.labels().cpu()).all())
@@ -337,7 +350,7 @@ class OutOfFoldDistillation(Tuning):
         careful = self._is_careful(split)
         lengths = LENGTHS if careful or self._stretch(leaving) > 1 else 0
         others += ROW_READS * min(PROBED, len(D_f) + len(D_r)) * self._is_held(careful)
-        return Price(self.epochs, len(D_f), len(D_r), readings, others, lengths)
+        return Price(rounds, len(D_f), len(D_r), readings, others, lengths)
 
     def _readings(self, asked: FoldModels, split: Split) -> int:
         """How many networks read each forgotten row before it is taught."""
@@ -345,6 +358,21 @@ class OutOfFoldDistillation(Tuning):
             return len(asked.weights) + 1
         own = split.request.mislabelled and self.self_weight > 0
         return int(asked.unseen_or_all(split.forget).sum()) + int(own)
+
+    def rounds(self, trained: Trained, split: Split) -> int:
+        """As many as are said or, of the usual rows, as the budget pays for."""
+        rows = self._usual_rows(split)
+        if rows is None or trained.recipe is None or self.compute_budget is None:
+            return self.epochs
+        return max(1, self.price(split, 1).rounds_for(self.compute_budget, trained.recipe.epochs, rows))
+
+    def _usual_rows(self, split: Split) -> int | None:
+        """Retained rows of a round of which the forgotten rows are the share that they weigh, if a budget pays."""
+        usual = self._usual(split)
+        if usual is not CORRECTED or self.compute_budget is None:
+            return None
+        share = self.forget_weight or usual.forget_weight
+        return math.ceil(len(split.forget) * max(1.0, (1 - share) / share))
 
     def rows_in_a_round(self, trained: Trained, split: Split) -> int:
         """The most rows of either kind that are visited in a round."""
@@ -357,4 +385,6 @@ class OutOfFoldDistillation(Tuning):
                 "`OutOfFoldDistillation.compute_budget` is in trainings, but the recipe is not known. Give "
                 "`examples_per_epoch`, or a recipe."
             )
-        return self.price(split).rows_for(self.compute_budget, trained.recipe.epochs)
+        usual = self._usual_rows(split)
+        most = self.price(split, self.rounds(trained, split)).rows_for(self.compute_budget, trained.recipe.epochs)
+        return most if usual is None else min(most, usual)

@@ -1,6 +1,6 @@
 """The price of a request by count: rows that go through the network, and back, beside those of a training."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spotlessnet.core.errors import SettingError
 from spotlessnet.methods.out_of_fold.step_scale import ASKED, ASKED_RETAINED
@@ -40,6 +40,17 @@ class Price:
     def in_trainings(self, rows: int, epochs: int) -> float:
         """Beside a training of so many epochs on all rows."""
         return self.of(rows) / (THERE_AND_BACK * epochs * (self.forgotten + self.retained))
+
+    def rounds_for(self, cost: float, epochs: int, rows: int) -> int:
+        """The most rounds of so many rows of either kind that such a share of a training pays for; 0 for none."""
+        low, high = 0, 1
+        while replace(self, rounds=high).in_trainings(rows, epochs) <= cost:
+            low, high = high, 2 * high
+        while high - low > 1:
+            middle = (low + high) // 2
+            fits = replace(self, rounds=middle).in_trainings(rows, epochs) <= cost
+            low, high = (middle, high) if fits else (low, middle)
+        return low
 
     def rows_for(self, cost: float, epochs: int) -> int:
         """The most rows of a round that such a share of a training pays for."""
