@@ -151,7 +151,7 @@ def asked(
     except ArithmeticError as error:  # a method that breaks is a result too
         print(f"{name} {method} seed {seed}: {error}", flush=True)
         return []
-    note = f"{about}; {name_of((scrub.lr_scale, scrub.forget_weight or 0.0, scrub.temperature or 0.0))}"
+    note = f"{about}; {name_of((scrub.lr_scale or 0.0, scrub.forget_weight or 0.0, scrub.temperature or 0.0))}"
     made = list(measure(name, method, seed, original.at(found.mean), retrained, split, meter, note))
     if count:
         with FlopCounterMode(display=False) as counter:

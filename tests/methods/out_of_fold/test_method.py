@@ -22,11 +22,11 @@ from spotlessnet.methods.out_of_fold.drift import set_aside
 from spotlessnet.methods.out_of_fold.lesson import NEVER
 from spotlessnet.methods.out_of_fold.own_logits import blend_own_logits
 from spotlessnet.methods.out_of_fold.presets import (
-    CORRECTED,
     HEAVIEST,
     MISLABELLED,
     ORDINARY,
     RELABELLED,
+    SHRUNK,
     WHOLE_CLASS,
     Preset,
 )
@@ -287,7 +287,7 @@ def test_a_network_that_has_lost_more_than_tutors_lack_must_be_retrained():
 @pytest.mark.parametrize(
     ("mislabelled", "whole", "taught", "usual"),
     [
-        (False, False, CORRECTED, ORDINARY),
+        (False, False, SHRUNK, ORDINARY),
         (True, False, RELABELLED, MISLABELLED),
         (False, True, WHOLE_CLASS, WHOLE_CLASS),
     ],
@@ -391,7 +391,7 @@ def test_a_step_cut_short_is_made_longer_toward_what_tutors_say(mislabelled: boo
 def test_steps_are_left_as_long_as_they_are_where_nothing_is_to_be_met():
     trained, split = problem()
     fold_models = train_fold_models(trained, split.whole)
-    all_rows = OutOfFoldDistillation(epochs=2, temperature=3.0, fold_models=fold_models)(trained, split)
+    all_rows = OutOfFoldDistillation(epochs=2, fold_models=fold_models)(trained, split)
     alone = OutOfFoldDistillation(epochs=2, examples_per_epoch=20)(trained, split)
     whole = problem(whole=True)
     of_class = OutOfFoldDistillation(
@@ -401,9 +401,7 @@ def test_steps_are_left_as_long_as_they_are_where_nothing_is_to_be_met():
         assert "step_scale" not in found.diagnostics
     assert (
         "step_scale"
-        in OutOfFoldDistillation(epochs=2, temperature=3.0, max_step_scale=1.2, fold_models=fold_models)(
-            trained, split
-        ).diagnostics
+        in OutOfFoldDistillation(epochs=2, max_step_scale=1.2, fold_models=fold_models)(trained, split).diagnostics
     )
 
 

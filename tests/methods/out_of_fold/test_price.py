@@ -89,7 +89,7 @@ def test_a_budget_says_how_many_rounds_of_forgotten_rows_there_are():
     few = split.forget.select(range(10))
     split = replace(split, forget=few, kept=split.whole.without(few))
     fold_models = train_fold_models(trained, split.whole, folds=3)
-    scrub = OutOfFoldDistillation(compute_budget=0.2, fold_models=fold_models)
+    scrub = OutOfFoldDistillation(targets="in minus out", compute_budget=0.2, fold_models=fold_models)
     facts = scrub(trained, split).diagnostics
     assert facts["forget_weight"] == CORRECTED.forget_weight
     # Of 34 rows of a round ten are forgotten ones: three in ten, and each visit counts the same.

@@ -91,9 +91,9 @@ class OutOfFoldDistillation(Tuning):
     - `self_weight`: $c$, how much the network's second opinion counts beside fold models where labels were wrong.
     - `lr_scale`: the first rate, in units of the training's; it falls to zero. Steps are few, so there is less
       `momentum` than is usual in training.
-    - `epochs`: rounds; in each every forgotten row is visited. With fold models and a `compute_budget`, where no class
-      leaves and no label was wrong, the budget says how many, so that `forget_weight` of the visits are to forgotten
-      rows.
+    - `epochs`: rounds; in each every forgotten row is visited. With fold models, `targets="in minus out"` and a
+      `compute_budget`, where no class leaves and no label was wrong, the budget says how many, so that `forget_weight`
+      of the visits are to forgotten rows.
     - `examples_per_epoch`: at most so many retained, and as many forgotten, rows are visited in a round, others in the
       next one; `None` for all of them, or for what `compute_budget` pays for.
     - `compute_budget`: what the request may take, in trainings; counted in rows that go through the network, and back.
@@ -248,7 +248,8 @@ class OutOfFoldDistillation(Tuning):
         """How this kind of request is best served."""
         leaving = not bool(torch.isin(split.forget.labels().cpu(), split.retain.labels().cpu()).all())
         has = self.fold_models is not None
-        return preset_for(leaving=leaving, mislabelled=split.request.mislabelled, fold_models=has)
+        wrong = split.request.mislabelled
+        return preset_for(leaving=leaving, mislabelled=wrong, fold_models=has, targets=self.targets)
 
     def _is_careful(self, split: Split) -> bool:
         """Whether a step may diverge or cost retained rows, so that its size and length are looked after."""
