@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy import stats
 
-from spotlessnet.auditing.attack_checks import MAY, attack_checks
+from spotlessnet.auditing.attack_checks import MAY, checks_of_attack
 from spotlessnet.auditing.shadows import complementary_halves
 from spotlessnet.auditing.verdict import ATTACK, FOUND, Check, Checks
 from spotlessnet.auditing.wording import sentence, why
@@ -27,7 +27,7 @@ def simulated(seed: int, *, exposed: int, models: int = 64, rows: int = 40) -> A
 
 def test_one_exposed_row_in_ten_is_found_at_few_false_alarms():
     attack = simulated(0, exposed=4)
-    checks = Checks(attack_checks(attack))
+    checks = Checks(checks_of_attack(attack))
     assert attack.auc.value == pytest.approx(0.595, abs=0.04)  # 0.81 of one half; all pairs with an exposed row
     found = checks[FOUND[0.01]]
     assert found.state == "different"
@@ -39,7 +39,7 @@ def test_one_exposed_row_in_ten_is_found_at_few_false_alarms():
 def test_where_nothing_is_left_no_rate_is_accused_and_its_limits_hold_chance():
     accused, held = 0, 0
     for seed in range(60):
-        rates = {check.name: check for check in attack_checks(simulated(100 + seed, exposed=0))}
+        rates = {check.name: check for check in checks_of_attack(simulated(100 + seed, exposed=0))}
         found = rates[FOUND[0.01]]
         accused += found.state == "different"
         held += found.low <= 0.01 <= found.high
@@ -63,7 +63,7 @@ def test_area_and_rates_are_those_of_counting():
 
 def test_rates_that_the_sample_does_not_resolve_are_said_not_judged():
     few = simulated(1, exposed=0, models=8, rows=5)
-    checks = attack_checks(few)
+    checks = checks_of_attack(few)
     assert [check.name for check in checks] == [ATTACK]
     assert "do not resolve a false positive rate" in checks[0].note
 
@@ -74,7 +74,7 @@ def test_rates_that_the_sample_does_not_resolve_are_said_not_judged():
 def test_states_and_words_of_a_rate(limits, state):
     rate = Interval(sum(limits) / 2, *limits)
     attack = Attack(Interval(0.5, 0.48, 0.52), rate, 0.01, 100, 1000, tprs={0.01: rate})
-    found: Check = attack_checks(attack)[1]
+    found: Check = checks_of_attack(attack)[1]
     assert found.state == state
     assert MEANING[found.name]
     if state == "unclear":

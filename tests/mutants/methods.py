@@ -25,10 +25,17 @@ PLANTED = (
         "operators/test_fisher.py::test_monte_carlo_comes_close_to_exact",
     ),
     Planted(
+        "steps since the checkpoint that stretch nothing",
+        "methods/rewind.py",
+        "apart = math.fsum(c**k for k in range(self.epoch)) * c ** (epochs - self.epoch)",
+        "apart = math.fsum(c**k for k in range(self.epoch))",
+        "methods/test_rewind.py::test_the_distance_is_that_of_stepping_it_out",
+    ),
+    Planted(
         "the square of a batch's sum",
         "operators/fisher.py",
-        "return (s.repeat_interleave(R) @ flat.square_()).reshape(rows.shape[2:])",
-        "return (s.repeat_interleave(R) @ flat).square().reshape(rows.shape[2:])",
+        "return (flat.new_ones(len(flat)) @ flat.square_()).reshape(rows.shape[2:])",
+        "return (flat.new_ones(len(flat)) @ flat).square().reshape(rows.shape[2:])",
         "operators/test_fisher.py::test_empirical_squares_each_sample_by_itself",
     ),
     Planted(

@@ -19,7 +19,7 @@ PLANTED = (
     ),
     Planted(
         "1: BatchNorm statistics of the mean beside noisy weights",
-        "core/buffers.py",
+        "core/scrub.py",
         "return after.at(weights, reestimated(after, kept))",
         "return after",
         "requests/test_batchnorm.py::test_beside_noisy_weights_statistics_tell_nothing_of_the_mean",

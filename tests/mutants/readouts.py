@@ -167,8 +167,8 @@ PLANTED = (
     Planted(
         "rows without their controls",
         "auditing/exchanging.py",
-        "found.append((moved - near @ of_controls).square() / ((variance + typical) / 2))",
-        "found.append(moved.square() / ((variance + typical) / 2))",
+        "beyond = [one - beside for one, beside in zip(both, self.beside, strict=True)]",
+        "beyond = list(both)",
         "auditing/test_exchanging.py::test_another_training_differs_but_its_rows_do_not_stand_out",
     ),
     Planted(

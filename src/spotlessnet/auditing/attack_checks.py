@@ -10,7 +10,7 @@ MAY = 0.05
 """The share of rows that an attacker may find at few false alarms: an area of .55 hides one exposed row in ten."""
 
 
-def attack_checks(attack: Attack) -> list[Check]:
+def checks_of_attack(attack: Attack) -> list[Check]:
     """The area under the curve, and the true positive rates at 0.1 % and 1 % false ones that the sample resolves.
 
     A rate differs where its lower limit lies above that of guessing, and is as retrained only where its upper limit
@@ -25,6 +25,8 @@ def _found(attack: Attack) -> list[Check]:
         if rate not in attack.tprs:
             continue
         value, low, high = attack.tprs[rate]
-        state: State = "same" if high <= MAY else "different" if low > rate else "unclear"
+        state: State = "different" if low > rate else "unclear"
+        if high <= MAY:
+            state = "same"
         checks.append(Check(name, state, value, low, high, MAY))
     return checks

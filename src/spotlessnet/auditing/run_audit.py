@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from spotlessnet.auditing.attack_checks import attack_checks
+from spotlessnet.auditing.attack_checks import checks_of_attack
 from spotlessnet.auditing.audit_report import AuditReport, Cost, Curves
 from spotlessnet.auditing.bank import Bank
 from spotlessnet.auditing.battery import battery_rows, delivered_rows, readouts_of_one, row_of
@@ -110,7 +110,7 @@ def audit(
     with working("drawing curves"):
         curves = curves_of(networks, split, controls, scrub, name, paths)
     attacks = [u_lira(trainings.original[0], split, scrub, executor=executor)] if shadow_attack else []
-    extra = [check for attack in attacks for check in attack_checks(attack.forgotten)]
+    extra = [check for attack in attacks for check in checks_of_attack(attack.forgotten)]
     diagnostics = networks.scrubbed[name][0].gaussian.diagnostics
     verdict = judge_networks(networks.by(name), trainings, split, extra=extra, delivered=delivered)
     return AuditReport(

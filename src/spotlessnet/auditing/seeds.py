@@ -9,11 +9,10 @@ from dataclasses import dataclass
 
 import torch
 
-from spotlessnet.core.buffers import drawn_network
 from spotlessnet.core.errors import MismatchError
 from spotlessnet.core.gaussian import Gaussian
 from spotlessnet.core.progress import Meter, track
-from spotlessnet.core.scrub import Scrub
+from spotlessnet.core.scrub import Scrub, drawn_network
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import torch
 
 from spotlessnet.core.bound import Bound
-from spotlessnet.core.buffers import drawn_network
 from spotlessnet.core.errors import SettingError, check_positive
 from spotlessnet.core.gaussian import Gaussian
 from spotlessnet.core.intervals import t_interval
 from spotlessnet.core.progress import track
 from spotlessnet.core.readout import Reading, Readout
+from spotlessnet.core.scrub import drawn_network
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 

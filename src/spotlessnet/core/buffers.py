@@ -1,11 +1,9 @@
 """BatchNorm's running statistics, estimated anew."""
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from spotlessnet.core.data import Data
-from spotlessnet.core.gaussian import Gaussian
 from spotlessnet.core.recipe import takes_generator
 from spotlessnet.core.source import Inputs
 from spotlessnet.core.trained import Trained, buffers_of, running_norms
@@ -38,18 +36,6 @@ def reestimated(trained: Trained, data: Data, batch_size: int = 256) -> dict[str
             x = _augmented(trained, trained.fetch(data, data.rows[piece]).x, draw)
             network(**x) if isinstance(x, dict) else network(x)
     return buffers_of(network)
-
-
-def drawn_network(trained: Trained, gaussian: Gaussian, weights: Float[Tensor, " P"], kept: Data | None) -> Trained:
-    """The network at weights that were drawn, with running statistics of its own.
-
-    Those of the mean are functions of the mean, without noise: beside noisy weights they would tell what it hides.
-    Estimated anew at the drawn weights they are a function of what is released and of retained rows.
-    """
-    after = trained.at(weights, gaussian.buffers)
-    if gaussian.buffers is None or gaussian.is_noiseless or kept is None or len(kept) < 2:
-        return after
-    return after.at(weights, reestimated(after, kept))
 
 
 def _augmented(trained: Trained, x: Inputs, draw: torch.Generator) -> Inputs:

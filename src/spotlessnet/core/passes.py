@@ -7,7 +7,8 @@ from contextvars import ContextVar
 import torch
 from torch import Tensor, nn
 
-_HALVED: ContextVar[bool] = ContextVar("passes in bfloat16", default=False)
+HALVED: ContextVar[bool] = ContextVar("passes in bfloat16", default=False)
+"""Whether networks answer in bfloat16; whoever may be compiled asks `are_halved`."""
 
 
 @contextmanager
@@ -16,24 +17,21 @@ def bfloat16_passes(on: bool = True) -> Iterator[None]:
 
     Weights, vectors, losses and sums keep their own format, and so does whatever is solved or made orthonormal.
     """
-    token = _HALVED.set(on)
+    token = HALVED.set(on)
     try:
         yield
     finally:
-        _HALVED.reset(token)
+        HALVED.reset(token)
 
 
 def are_halved() -> bool:
     """Whether networks answer in bfloat16 now; never what `torch.compile` is made of, which cannot ask."""
-    return not torch.compiler.is_compiling() and _HALVED.get()
+    return not torch.compiler.is_compiling() and HALVED.get()
 
 
 @contextmanager
 def passing(model: nn.Module, device: torch.device) -> Iterator[None]:
-    """What one pass of a network runs in."""
-    if not are_halved():
-        yield
-        return
+    """What one pass of a network in bfloat16 runs in."""
     # In forward mode BatchNorm's own weights leave a tangent in float32 beside an answer in bfloat16.
     norms = [one for one in model.modules() if isinstance(one, nn.modules.batchnorm._NormBase)]
     hooks = [one.register_forward_pre_hook(_widen) for one in norms]

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from spotlessnet.core.buffers import reestimated
+from spotlessnet.core.data import Data
 from spotlessnet.core.deprecated import AcceptsOldNames
 from spotlessnet.core.errors import DataError, NeedError, SettingError
 from spotlessnet.core.gaussian import Covariance, Gaussian, NoNoise
@@ -265,6 +266,18 @@ def with_statistics(shifted: Trained, split: Split, notes: Notes) -> Trained:
         notes.buffers = reestimated(shifted, split.kept)
         notes.fact(batchnorm_statistics="estimated anew from the retained rows, at the scrubbed weights")
     return shifted.at(shifted.weights, notes.buffers)
+
+
+def drawn_network(trained: Trained, gaussian: Gaussian, weights: Float[Tensor, " P"], kept: Data | None) -> Trained:
+    """The network at weights that were drawn, with running statistics of its own.
+
+    Those of the mean are functions of the mean, without noise: beside noisy weights they would tell what it hides.
+    Estimated anew at the drawn weights they are a function of what is released and of retained rows.
+    """
+    after = trained.at(weights, gaussian.buffers)
+    if gaussian.buffers is None or gaussian.is_noiseless or kept is None or len(kept) < 2:
+        return after
+    return after.at(weights, reestimated(after, kept))
 
 
 METHODS: Registry[type[Scrub]] = Registry("method", "spotlessnet.methods")

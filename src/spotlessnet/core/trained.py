@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -25,7 +25,7 @@ from spotlessnet.core.errors import (
     check_not_negative,
 )
 from spotlessnet.core.loss import Loss, as_loss, smoothed
-from spotlessnet.core.passes import are_halved, passing
+from spotlessnet.core.passes import HALVED, passing
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.recomputing import NoReentrance, recomputed
 from spotlessnet.core.source import Inputs
@@ -265,9 +265,10 @@ class Trained(metaclass=AcceptsOldNames):
         else:
             parameters = self.unflatten(self.weights if weights is None else weights)
         inputs, named = ((), dict(x)) if isinstance(x, dict) else ((x,), {})
-        with _lent(self.model, parameters), passing(self.model, self.device):
+        halved = not torch.compiler.is_compiling() and HALVED.get()
+        with _lent(self.model, parameters), passing(self.model, self.device) if halved else nullcontext():
             answer = logits_of(functional_call(self.model, parameters, inputs, named))
-        return answer.to(self.dtype) if are_halved() else answer
+        return answer.to(self.dtype) if halved else answer
 
     def losses(
         self, x: Inputs, y: Shaped[Tensor, "N *d"], weights: Float[Tensor, " P"] | None = None

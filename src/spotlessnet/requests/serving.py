@@ -16,14 +16,13 @@ from torch import Tensor, nn
 
 from spotlessnet.auditing.audit_report import AuditReport
 from spotlessnet.core.answers import MOST, check_damage, utility_of
-from spotlessnet.core.buffers import drawn_network
 from spotlessnet.core.data import GoneRows
 from spotlessnet.core.errors import DamageError, NumericsError, WornError, count_of
 from spotlessnet.core.files import Look
 from spotlessnet.core.gaussian import Gaussian
 from spotlessnet.core.progress import Meter
 from spotlessnet.core.row_keys import next_salt
-from spotlessnet.core.scrub import Scrub
+from spotlessnet.core.scrub import Scrub, drawn_network
 from spotlessnet.core.trained import Trained, same_statistics
 from spotlessnet.core.trainer import name_of
 from spotlessnet.precomputed.after_request import after_request
