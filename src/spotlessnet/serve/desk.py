@@ -195,7 +195,7 @@ class Desk:
             left = left - len(closed) if closed else 0
 
     def _warn(self) -> None:
-        """One event for each request whose date comes near."""
+        """One event for each request whose date comes near, and one when it has passed."""
         with reading(self.database) as connection:
             # Only a look, as above.
             near = [row for tenant in _tenants(connection) for row in connection.execute(_near(connection, tenant))]
@@ -223,7 +223,10 @@ def _tenants(connection: sa.Connection) -> list[str]:
 
 
 def _near(connection: sa.Connection, tenant: str) -> sa.Select[Any]:
-    """Open requests of a tenant that are due soon or late, and that nobody was warned of."""
-    limit = now() + policy_of(connection, tenant).warning
+    """Open requests of a tenant that are due soon or late, and of which nobody was told that."""
+    at = now()
+    limit = at + policy_of(connection, tenant).warning
     near = sa.and_(REQUESTS.c.tenant == tenant, REQUESTS.c.state.in_(OPEN), REQUESTS.c.due <= limit)
-    return sa.select(REQUESTS.c.id, REQUESTS.c.due).where(near, REQUESTS.c.warned.is_(None)).limit(AT_ONCE)
+    late_since = sa.and_(REQUESTS.c.due < at, REQUESTS.c.warned < REQUESTS.c.due)
+    new = sa.or_(REQUESTS.c.warned.is_(None), late_since)
+    return sa.select(REQUESTS.c.id, REQUESTS.c.due).where(near, new).limit(AT_ONCE)
