@@ -4,13 +4,14 @@ import json
 import socket
 import threading
 import time
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 import sqlalchemy as sa
 from fastapi.testclient import TestClient
 
-from spotlessnet.core.errors import ResourceError
+from spotlessnet.core.errors import ResourceError, SettingError
 from spotlessnet.serve import delivering, workflow
 from spotlessnet.serve.addresses import PUBLIC, Allowed
 from spotlessnet.serve.agreeing import agreement
@@ -19,6 +20,7 @@ from spotlessnet.serve.database import EVENTS, JOBS, REQUESTS, reading, rows_of
 from spotlessnet.serve.desk import Desk
 from spotlessnet.serve.planning import is_ready
 from spotlessnet.serve.trail import now
+from tests.postgresql import new_database
 from tests.serve.conftest import BY_PERSON, BY_RULE, PEOPLE, model_of, new_tenant, until
 from tests.serve.stand_in import NETWORK, StandIn
 
@@ -202,3 +204,55 @@ def test_addresses_of_a_site_or_behind_a_gateway_are_not_public(address):
 
     assert not PUBLIC.holds(ip_address(address))
     assert PUBLIC.holds(ip_address("2606:2800:220:1:248:1893:25c8:1946"))
+
+
+def test_a_name_that_stands_twice_loses_nobody(client, tenant):
+    told = '{"key": "1", "ids": ["ann"], "ids": ["bob"]}'
+    headers = {**tenant.headers(), "Content-Type": "application/json"}
+    assert client.post("/api/v1/requests", content=told, headers=headers).status_code == 400
+    one = '[{"identity_type": "controller_customer_id", "identity_value": "ann", "identity_value": "bob"}]'
+    told = '"subject_request_id": "a7551968-d5d6-44b2-9831-815ac9017798", "subject_request_type": "erasure"'
+    told = f'{{{told}, "subject_identities": {one}}}'
+    assert client.post("/opendsr/v3/requests", content=told, headers=headers).status_code == 400
+
+
+@pytest.mark.parametrize("where", ["sqlite", "postgresql"])
+@pytest.mark.parametrize("method", ["x" * 81, "a\0b", ""])
+def test_a_method_that_no_job_can_have_is_refused_and_stops_nobody(request, tmp_path, monkeypatch, where, method):
+    database = None if where == "sqlite" else new_database(request.getfixturevalue("postgresql"))
+    desk = Desk.at(tmp_path / "desk", database=database, engine=StandIn(verdict="inconclusive"))
+    one, other = new_tenant(desk, "one"), new_tenant(desk, "other", BY_PERSON)
+    for tenant in (one, other):
+        model_of(desk, tenant, tmp_path / tenant.id)
+    with TestClient(make_app(desk)) as client:
+        asked = ask(client, one)
+        [job] = reached(client, one, asked, "audited")["jobs"]
+        back = {"json": {"method": method}, "headers": one.headers()}
+        assert client.post(f"/api/v1/jobs/{job['id']}/send-back", **back).status_code == 422
+        # Where one came in all the same, nobody else waits behind it.
+        monkeypatch.setattr("spotlessnet.serve.matching.LONGEST_METHOD", 10_000)
+        workflow.decide(desk, one.id, job["id"], "test", approve=False, method="x" * 81)
+        until(lambda: "withdrawn" in events(desk, job=job["id"]))
+        asked = ask(client, other)
+        assert reached(client, other, asked, "audited")
+    desk.close()
+
+
+def test_a_setting_names_no_file_outside_however_it_is_spelled(desk, tmp_path):
+    inside = tmp_path / "in" / "run"
+    (tmp_path / "in" / "odd:").mkdir(parents=True)
+    desk = replace(desk, roots=(tmp_path / "in",))
+    assert desk.check_allowed(inside, {"test": f"{tmp_path}/in/code.py:test", "method": "retrain"}) == inside
+    for text in (f"{tmp_path}/in/odd:/../../code.py:test", f"{tmp_path}/data.npz", "package.module:test"):
+        with pytest.raises(SettingError, match="--trainings"):
+            desk.check_allowed(inside, {"test": text})
+
+
+def test_where_webhooks_lead_is_seen_by_who_may_operate_alone(client, tenant):
+    made = {"url": "https://example.org/hook-with-a-word"}
+    assert client.post("/api/v1/webhooks", json=made, headers=tenant.headers()).status_code == 201
+    for scope, is_seen in (("read", False), ("all", True)):
+        client.cookies.clear()
+        client.post("/login", data={"token": tenant.tokens[scope]})
+        page = client.get("/settings")
+        assert (page.status_code, "hook-with-a-word" in page.text) == (200, is_seen)

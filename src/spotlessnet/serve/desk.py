@@ -1,5 +1,6 @@
 """A desk: its database, keys, folder and engine, opened together; and the rounds in which it looks for work."""
 
+import logging
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -36,6 +37,7 @@ from spotlessnet.serve.registry import Registry
 from spotlessnet.serve.sealing import FILE, Keys
 from spotlessnet.serve.trail import OPEN, TRAIL_KEY, note, now
 
+LOG = logging.getLogger("spotlessnet.serve")
 SIGNING = "signing.pem"
 AT_ONCE = 50
 """Requests that one transaction matches or warns of: whoever wants to write meanwhile waits for it."""
@@ -141,7 +143,7 @@ class Desk:
 
     def check_allowed(self, folder: Path, settings: dict[str, str]) -> Path:
         """Raise unless a training and the code that its settings name lie where the desk was told to look."""
-        files = [folder, *(Path(text.partition(":")[0]) for text in settings.values() if ":" in text)]
+        files = [folder, *(Path(place) for place in map(_place_in, settings.values()) if place)]
         outside = [one for one in files if not any(one.resolve().is_relative_to(root) for root in self.roots)]
         if outside:
             raise SettingError(
@@ -169,8 +171,12 @@ class Desk:
             waits = sa.exists().where(TARGETS.c.model == MODELS.c.id, TARGETS.c.state == "matched")
             free = connection.execute(sa.select(MODELS.c.id).where(MODELS.c.job.is_(None), waits)).scalars().all()
         for model in free:
-            with self.database.begin() as connection:
-                start_job(connection, model)
+            try:
+                with self.database.begin() as connection:
+                    start_job(connection, model)
+            except Exception:
+                # Models of other tenants wait behind it, and so do workflows that are due.
+                LOG.exception("a job could not be started", extra={"told": {"model": model}})
         return self.due()
 
     def _match(self) -> None:
@@ -216,6 +222,11 @@ class Desk:
             chosen = sa.select(JOBS.c.id, JOBS.c.state, JOBS.c.attempt).where(JOBS.c.state.in_(WORKFLOWS))
             rows = connection.execute(chosen).all()
         return [(WORKFLOWS[state], job, attempt) for job, state, attempt in rows]
+
+
+def _place_in(text: str) -> str:
+    """The file that a setting names, as whoever loads it reads it: data, or what stands before the last colon."""
+    return text if text.endswith(".npz") else text.rpartition(":")[0]
 
 
 def _tenants(connection: sa.Connection) -> list[str]:

@@ -17,7 +17,7 @@ from spotlessnet.serve.access import policy_of
 from spotlessnet.serve.database import EVENTS, ID_COPIES, JOBS, MODELS, REQUESTS, TARGETS, reading, row_of
 from spotlessnet.serve.desk import WORKFLOWS, Desk
 from spotlessnet.serve.engine import Work, WorkError
-from spotlessnet.serve.matching import gone_from, held_of
+from spotlessnet.serve.matching import check_method, gone_from, held_of
 from spotlessnet.serve.planning import hand_back, reach, requests_of
 from spotlessnet.serve.publishing import check_made, destroyed, finished, job_row, point, publish, version_of
 from spotlessnet.serve.registry import files_to_log
@@ -308,6 +308,7 @@ def decide(
     desk: Desk, tenant: str, job: str, actor: str, *, approve: bool, why: str = "", method: str | None = None
 ) -> None:
     """A person's decision on an audited job: publish it, or make it again, with another method where one is named."""
+    check_method(method)
     if approve:
         with reading(desk.database) as connection:
             audited = row_of(connection, sa.select(JOBS).where(JOBS.c.id == job, JOBS.c.tenant == tenant))
