@@ -1,4 +1,4 @@
-"""What a second attack by hand found: dates that stopped everybody, networks changed on disk, programs that drip."""
+"""What a second attack by hand found: dates and names that stopped everybody, networks changed on disk, copies left."""
 
 import json
 import socket
@@ -16,8 +16,9 @@ from spotlessnet.serve import delivering, workflow
 from spotlessnet.serve.addresses import PUBLIC, Allowed
 from spotlessnet.serve.agreeing import agreement
 from spotlessnet.serve.app import make_app
-from spotlessnet.serve.database import EVENTS, JOBS, REQUESTS, reading, rows_of
+from spotlessnet.serve.database import EVENTS, ID_COPIES, JOBS, REQUESTS, empty_log, reading, rows_of
 from spotlessnet.serve.desk import Desk
+from spotlessnet.serve.intake import submit
 from spotlessnet.serve.planning import is_ready
 from spotlessnet.serve.trail import now
 from tests.postgresql import new_database
@@ -256,3 +257,51 @@ def test_where_webhooks_lead_is_seen_by_who_may_operate_alone(client, tenant):
         client.post("/login", data={"token": tenant.tokens[scope]})
         page = client.get("/settings")
         assert (page.status_code, "hook-with-a-word" in page.text) == (200, is_seen)
+
+
+def test_the_encrypted_copy_of_a_closed_request_is_in_no_file(tmp_path, monkeypatch):
+    monkeypatch.setattr("spotlessnet.serve.app.LOOK", 0.1)
+    desk = Desk.at(tmp_path / "desk", engine=StandIn())
+    tenant = new_tenant(desk, "one")
+    with desk.database.begin() as connection:
+        told = {"key": "1", "ids": ["nobody"], "submitter": "test"}
+        request = submit(connection, desk.keys, tenant.id, BY_RULE, **told).id
+    with reading(desk.database) as connection:
+        sealed = bytes(connection.execute(sa.select(ID_COPIES.c.sealed)).scalar_one())
+
+    def holding() -> list[str]:
+        return [one.name for one in desk.folder.iterdir() if one.is_file() and sealed in one.read_bytes()]
+
+    assert holding()
+    with TestClient(make_app(desk)) as client:
+        reached(client, tenant, request, "closed")
+        until(lambda: not holding())
+    desk.close()
+
+
+def test_a_log_that_somebody_reads_is_emptied_later_and_keeps_nobody_waiting(desk, tenant):
+    with reading(desk.database) as connection:
+        connection.execute(sa.select(REQUESTS)).all()
+        with desk.database.begin() as other:
+            submit(other, desk.keys, tenant.id, BY_RULE, key="1", ids=["ann"], submitter="test")
+        begin = time.monotonic()
+        assert not empty_log(desk.database)
+        assert time.monotonic() - begin < 2
+    assert empty_log(desk.database)
+    assert (desk.folder / "desk.sqlite-wal").stat().st_size == 0
+
+
+@pytest.mark.parametrize(
+    ("edit", "found"),
+    [
+        (ID_COPIES.delete(), "was removed"),
+        (ID_COPIES.update().values(sealed=b"other"), "not the one that was received"),
+        (REQUESTS.update().values(state="closed"), "its ids are kept, though it has ended"),
+    ],
+)
+def test_copies_of_ids_that_another_hand_touched_are_found(desk, tenant, client, edit, found):
+    ask(client, tenant)
+    assert findings(desk) == []
+    with desk.database.begin() as connection:
+        connection.execute(edit)
+    assert any(found in one for one in findings(desk))

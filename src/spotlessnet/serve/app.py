@@ -21,6 +21,7 @@ from spotlessnet import __version__
 from spotlessnet.core.errors import ResourceError, SpotlessError
 from spotlessnet.serve import api, live, opendsr, pages, watching, workflow
 from spotlessnet.serve.access import Limit
+from spotlessnet.serve.database import empty_log
 from spotlessnet.serve.delivering import Courier
 from spotlessnet.serve.desk import Desk
 from spotlessnet.serve.together import Together
@@ -47,7 +48,7 @@ ROUND = 0.5
 """Seconds between two rounds where nobody calls."""
 
 LOOK = 10.0
-"""Seconds between two looks at whether workflows that must be at work are."""
+"""Seconds between two looks at whether workflows that must be at work are, and at SQLite's log."""
 
 BREATH = 0.05
 """Seconds after a round in which calls gather for the next one."""
@@ -84,6 +85,7 @@ class Rounds(threading.Thread):
         if time.monotonic() > self.looked + LOOK:
             for one in due & self.started:
                 workflow.look_after(*one)
+            empty_log(self.desk.database)  # the copies of ids that were closed since lie in it
             self.looked = time.monotonic()
         self.started = due
         self.app.state.last_round = time.monotonic()

@@ -8,7 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from spotlessnet.core.errors import ResourceError, SettingError
+from spotlessnet.core.errors import ResourceError, SettingError, SpotlessError
 from spotlessnet.proof import ledger
 from spotlessnet.proof.keys import SigningKey
 from spotlessnet.serve.access import SCOPES, add_tenant, add_token, policy_of
@@ -174,8 +174,8 @@ class Desk:
             try:
                 with self.database.begin() as connection:
                     start_job(connection, model)
-            except Exception:
-                # Models of other tenants wait behind it, and so do workflows that are due.
+            except (SpotlessError, sa.exc.DataError, ArithmeticError):
+                # It is about this model's rows. Those of other tenants wait behind it, as do workflows that are due.
                 LOG.exception("a job could not be started", extra={"told": {"model": model}})
         return self.due()
 
