@@ -305,3 +305,21 @@ def test_copies_of_ids_that_another_hand_touched_are_found(desk, tenant, client,
     with desk.database.begin() as connection:
         connection.execute(edit)
     assert any(found in one for one in findings(desk))
+
+
+@pytest.mark.parametrize("where", ["sqlite", "postgresql"])
+def test_a_character_0_is_the_callers_mistake(request, tmp_path, where):
+    database = None if where == "sqlite" else new_database(request.getfixturevalue("postgresql"))
+    desk = Desk.at(tmp_path / "desk", database=database, engine=StandIn(), roots=(tmp_path,))
+    tenant = new_tenant(desk, "one")
+    told = {"name": "x", "folder": "\0"}
+    setting = {**told, "folder": str(tmp_path), "settings": {"test": "\0:x"}}
+    with TestClient(make_app(desk, run=False), headers=tenant.headers()) as client:
+        client.post("/login", data={"token": tenant.tokens["all"]})
+        seen = [client.post("/api/v1/models", json=one).status_code for one in (told, setting)]
+        seen += [client.post(f"/api/v1/{one}").status_code for one in ("requests/%00/cancel", "jobs/%00/approve")]
+        seen += [client.delete(f"/api/v1/{one}/%00").status_code for one in ("tokens", "webhooks")]
+        pages = ("requests/%00", "jobs/%00/report", "requests/%00/receipt", "requests/%00/live")
+        seen += [client.get(f"/{one}").status_code for one in (*pages, "api/v1/requests/%00", "api/v1/jobs/%00")]
+    desk.close()
+    assert set(seen) <= {404, 422}

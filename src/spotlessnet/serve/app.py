@@ -144,6 +144,7 @@ def make_app(desk: Desk, *, worker: str = "local", rate: float = 400.0, run: boo
     answers: tuple[tuple[Any, Any], ...] = (
         (SpotlessError, _refused),
         (LookupError, _missing),
+        (sa.exc.DataError, _unwritable),
         (sa.exc.OperationalError, _away),
         (sa.exc.InterfaceError, _away),
         (sa.exc.TimeoutError, _away),
@@ -192,6 +193,11 @@ def _away(request: Request, error: Any) -> Response:
     """The database does not answer, is locked, or has no room: that passes, and is no mistake of the call."""
     LOG.error("database", extra={"told": {"error": type(error).__name__}})
     return _told(request, 503, "The database cannot do that now. Try again later.", {"Retry-After": "5"})
+
+
+def _unwritable(request: Request, _: Any) -> Response:
+    """PostgreSQL takes no text with a character 0, nor one that is too long, where SQLite finds nothing by it."""
+    return _told(request, 422, "The call holds a text that cannot be looked for.")
 
 
 def _missing(request: Request, _: Any) -> Response:

@@ -144,6 +144,8 @@ class Desk:
     def check_allowed(self, folder: Path, settings: dict[str, str]) -> Path:
         """Raise unless a training and the code that its settings name lie where the desk was told to look."""
         files = [folder, *(Path(place) for place in map(_place_in, settings.values()) if place)]
+        if any("\0" in str(one) for one in files):
+            raise SettingError("The name of a file must have no character 0, but one has.")
         outside = [one for one in files if not any(one.resolve().is_relative_to(root) for root in self.roots)]
         if outside:
             raise SettingError(
