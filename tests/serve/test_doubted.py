@@ -20,6 +20,7 @@ from spotlessnet.serve.database import EVENTS, ID_COPIES, JOBS, REQUESTS, empty_
 from spotlessnet.serve.desk import Desk
 from spotlessnet.serve.intake import submit
 from spotlessnet.serve.planning import is_ready
+from spotlessnet.serve.sealing import Keys
 from spotlessnet.serve.trail import now
 from tests.postgresql import new_database
 from tests.serve.conftest import BY_PERSON, BY_RULE, PEOPLE, model_of, new_tenant, until
@@ -305,6 +306,15 @@ def test_copies_of_ids_that_another_hand_touched_are_found(desk, tenant, client,
     with desk.database.begin() as connection:
         connection.execute(edit)
     assert any(found in one for one in findings(desk))
+
+
+def test_a_key_for_ids_that_others_may_read_is_refused(tmp_path):
+    keys = Keys.at(tmp_path / "desk.key")
+    (tmp_path / "desk.key").chmod(0o440)
+    assert Keys.at(tmp_path / "desk.key") == keys
+    (tmp_path / "desk.key").chmod(0o644)
+    with pytest.raises(ResourceError, match="must be kept from others, but its mode is 644"):
+        Keys.at(tmp_path / "desk.key")
 
 
 @pytest.mark.parametrize("where", ["sqlite", "postgresql"])
