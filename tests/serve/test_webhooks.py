@@ -184,13 +184,15 @@ def test_a_failure_is_tried_again_in_order_and_given_up_at_last(open_desk, heard
 def test_what_is_days_old_is_given_up_at_a_failure(open_desk, heard):
     owner = new_tenant(open_desk, "owner")
     hook_for(open_desk, owner, heard.url)
-    ask(open_desk, owner, "1")
+    old = ask(open_desk, owner, "1")
     with open_desk.database.begin() as connection:
         connection.execute(DELIVERIES.update().values(at=now() - timedelta(days=4)))
     ask(open_desk, owner, "2")
     heard.answer = lambda: 503
     visits(open_desk)
     assert [one["given_up"] is None for one in rows(open_desk, DELIVERIES)] == [False, True]
+    [event] = [one for one in rows(open_desk, EVENTS) if one["what"] == "webhook given up"]
+    assert (event["request"], event["detail"]["attempts"]) == (old, 1)
 
 
 def test_waits_grow_up_to_an_hour():

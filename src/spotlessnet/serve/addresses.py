@@ -12,8 +12,9 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 LONGEST = 2000
-TRANSLATED = ipaddress.ip_network("64:ff9b::/96")
-"""IPv6 addresses that a gateway turns into IPv4 ones, whichever these are."""
+UNICAST = ipaddress.ip_network("2000::/3")
+"""Public IPv6 addresses. Python calls others global too: those that a gateway turns into IPv4 ones, whichever these
+are, and those of a site (fec0::/10)."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,7 @@ class Allowed:
         plain = _plain(address)
         if any(plain in one for one in self.networks if one.version == plain.version):
             return True
-        translated = plain.version == 6 and plain in TRANSLATED
-        return plain.is_global and not plain.is_multicast and not translated
+        return plain.is_global and not plain.is_multicast and (plain.version == 4 or plain in UNICAST)
 
 
 PUBLIC = Allowed()

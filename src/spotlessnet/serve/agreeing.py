@@ -19,7 +19,7 @@ from spotlessnet.proof.deletions import DELETION
 from spotlessnet.proof.dsse import STATEMENT, taken_apart
 from spotlessnet.proof.spelling import parsed
 from spotlessnet.serve.agreeing_jobs import check_jobs, check_models
-from spotlessnet.serve.agreeing_requests import Receipt, check_people, check_requests
+from spotlessnet.serve.agreeing_requests import Receipt, check_copies, check_people, check_requests
 from spotlessnet.serve.checkpoints import REFUSED, TRAIL, digest_of_events
 from spotlessnet.serve.database import EVENTS, TENANTS, TOKENS, WEBHOOKS
 from spotlessnet.serve.row_digests import OF_TENANT, OF_TOKEN, OF_WEBHOOK, digest_of, spelled
@@ -59,6 +59,7 @@ def agreement(connection: sa.Connection) -> Agreement:
         counted = _check_trail(connection, findings, checkpoints)
         told = Told.by(connection)
         check_requests(connection, findings, told, receipts)
+        check_copies(connection, findings, told)
         check_people(connection, findings, told)
         check_jobs(connection, findings, told)
         check_models(connection, findings, told)

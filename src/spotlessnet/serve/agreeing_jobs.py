@@ -21,7 +21,7 @@ from spotlessnet.serve.trail import STEPS
 ENDS = {"job closed": "closed", "withdrawn": "withdrawn"}
 """Events with which a job ends, and its state then."""
 
-MADE = ("method", "network", "receipt")
+MADE = ("method", "network", "receipt", "verdict", "reason")
 """What a worker says of its result, in the event."""
 
 
@@ -79,7 +79,8 @@ def _wrong_result(row: Any, last: Last) -> str | None:
     if row["plan"] != (last["cost"].detail if "cost" in last else None):
         return "its plan is not the one that was made"
     decided = [last[what].actor for what in ("approved", "sent back") if what in last]
-    by_person = decided and not ("approved" in last and last["approved"].detail.get("by") == "rule")
+    by_rule = "approved" in last and last["approved"].detail.get("by") == "rule"
+    by_person = "sent back" in last or (decided and not by_rule)
     if row["decided_by"] != (decided[-1] if by_person else None):
         return "it was decided by somebody else"
     if row["state"] == "failed" and (row["message"] or "")[:500] != last["failed"].detail["text"]:

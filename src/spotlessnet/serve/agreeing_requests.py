@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from spotlessnet.proof.checking import Findings
-from spotlessnet.serve.database import MODELS, REQUEST_IDS, REQUESTS, SUPPRESSIONS, TARGETS
+from spotlessnet.serve.database import ID_COPIES, MODELS, REQUEST_IDS, REQUESTS, SUPPRESSIONS, TARGETS
 from spotlessnet.serve.row_digests import OF_REQUEST, digest_of
 from spotlessnet.serve.told import Last, Told, streamed
 from spotlessnet.serve.trail import ENDED, STEPS
@@ -89,6 +89,24 @@ def _wrong_open(row: Any, last: Last, served: list[Any], names: dict[str, str]) 
         return "its models are not as far as it says"
     least = min((state for _, _, state in served), key=STEPS.index, default="destroyed")
     return None if row["state"] == least else f"it is {row['state']}, but its models are {least}"
+
+
+def check_copies(connection: sa.Connection, findings: Findings, told: Told) -> None:
+    """The encrypted copies of ids: each open request has its own, and nobody else has one."""
+    is_open = REQUESTS.c.state.not_in(ENDED)
+    missing = {row["id"] for row in streamed(connection, sa.select(REQUESTS.c.id).where(is_open))}
+    for row in streamed(connection, sa.select(ID_COPIES)):
+        name = row["request"]
+        if name not in missing:
+            findings.tell(f"request {name}: its ids are kept, though it has ended")
+            continue
+        missing.remove(name)
+        received = told.requests.get(name, {}).get("received")
+        made = hashlib.sha256(bytes(row["sealed"])).hexdigest()
+        if received is not None and received.detail.get("copy", made) != made:
+            findings.tell(f"request {name}: the encrypted copy of its ids is not the one that was received")
+    for name in sorted(missing):
+        findings.tell(f"request {name}: the encrypted copy of its ids was removed")
 
 
 def check_people(connection: sa.Connection, findings: Findings, told: Told) -> None:

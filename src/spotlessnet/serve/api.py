@@ -33,6 +33,7 @@ from spotlessnet.serve.matching import suppressed
 from spotlessnet.serve.policy import Policy
 from spotlessnet.serve.proving import bundle_of, head_of
 from spotlessnet.serve.webhooks import add_webhook, remove_webhook, webhooks_of
+from spotlessnet.store.strict_json import loads_once
 
 REPORT = "report.html"
 FEW = 100
@@ -171,6 +172,14 @@ async def receive(
     return found
 
 
+async def check_said_once(request: Request) -> None:
+    """Raise where a name stands twice in a call: of two lists of ids one would be lost, and nobody told."""
+    try:
+        loads_once(await request.body())
+    except ValueError as e:
+        raise HTTPException(400, "A name stands twice in the call. Send one list.") from e
+
+
 @router.post("/requests", status_code=201, responses={200: {"description": "The same request was received before."}})
 async def add_request(
     request: Request,
@@ -184,6 +193,7 @@ async def add_request(
     key = asked.key or idempotency_key
     if key is None:
         raise SettingError("A request needs a key: `key`, or the header Idempotency-Key.")
+    await check_said_once(request)
     found = await receive(request, desk, caller, key, asked.ids, asked.due)
     response.status_code = 200 if found.again else 201
     return answered(found)

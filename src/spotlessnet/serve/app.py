@@ -21,6 +21,7 @@ from spotlessnet import __version__
 from spotlessnet.core.errors import ResourceError, SpotlessError
 from spotlessnet.serve import api, live, opendsr, pages, watching, workflow
 from spotlessnet.serve.access import Limit
+from spotlessnet.serve.database import empty_log
 from spotlessnet.serve.delivering import Courier
 from spotlessnet.serve.desk import Desk
 from spotlessnet.serve.together import Together
@@ -47,7 +48,7 @@ ROUND = 0.5
 """Seconds between two rounds where nobody calls."""
 
 LOOK = 10.0
-"""Seconds between two looks at whether workflows that must be at work are."""
+"""Seconds between two looks at whether workflows that must be at work are, and at SQLite's log."""
 
 BREATH = 0.05
 """Seconds after a round in which calls gather for the next one."""
@@ -84,6 +85,7 @@ class Rounds(threading.Thread):
         if time.monotonic() > self.looked + LOOK:
             for one in due & self.started:
                 workflow.look_after(*one)
+            empty_log(self.desk.database)  # the copies of ids that were closed since lie in it
             self.looked = time.monotonic()
         self.started = due
         self.app.state.last_round = time.monotonic()
@@ -142,6 +144,7 @@ def make_app(desk: Desk, *, worker: str = "local", rate: float = 400.0, run: boo
     answers: tuple[tuple[Any, Any], ...] = (
         (SpotlessError, _refused),
         (LookupError, _missing),
+        (sa.exc.DataError, _unwritable),
         (sa.exc.OperationalError, _away),
         (sa.exc.InterfaceError, _away),
         (sa.exc.TimeoutError, _away),
@@ -190,6 +193,11 @@ def _away(request: Request, error: Any) -> Response:
     """The database does not answer, is locked, or has no room: that passes, and is no mistake of the call."""
     LOG.error("database", extra={"told": {"error": type(error).__name__}})
     return _told(request, 503, "The database cannot do that now. Try again later.", {"Retry-After": "5"})
+
+
+def _unwritable(request: Request, _: Any) -> Response:
+    """PostgreSQL takes no text with a character 0, nor one that is too long, where SQLite finds nothing by it."""
+    return _told(request, 422, "The call holds a text that cannot be looked for.")
 
 
 def _missing(request: Request, _: Any) -> Response:

@@ -4,9 +4,10 @@ No id of a person stands in them. An id is a keyed digest (`sealing.py`) whereve
 copy, destroyed at the end, where a training must be asked for it.
 """
 
+import sqlite3
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -307,6 +308,23 @@ def _begin(connection: sa.Connection) -> None:
     # A transaction that began by reading could not write any more once another one has written.
     reads = connection.get_execution_options().get("reads", False)
     connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
+
+
+PATIENCE = 0.05
+"""Seconds for which those who write wait at most while the log is emptied."""
+
+
+def empty_log(engine: sa.Engine) -> bool:
+    """Empty SQLite's log of writes: what was deleted lies there in clear bytes until it is. Whether it is empty now.
+
+    Where somebody reads an older state at this moment, it stays, and the next look takes it.
+    """
+    file = engine.url.database
+    log = Path(f"{file}-wal")
+    if engine.dialect.name != "sqlite" or not file or not log.exists() or not log.stat().st_size:
+        return True
+    with closing(sqlite3.connect(file, timeout=PATIENCE)) as connection:
+        return not connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
 
 
 @contextmanager

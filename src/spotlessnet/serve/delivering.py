@@ -4,7 +4,9 @@ One worker at a time is at a webhook: it takes the webhook for a while, and whoe
 that while is over. A message leaves the outbox only after an answer of 2xx.
 """
 
+import contextlib
 import random
+import socket
 import ssl
 import threading
 import time
@@ -47,25 +49,47 @@ class Pinned(HTTPConnection):
     def __init__(self, place: Place, address: str) -> None:
         super().__init__(place.host, place.port, timeout=SECONDS)
         self.place, self.address = place, address
+        self.line: socket.socket | None = None
+        self.is_over = False
 
     def connect(self) -> None:
-        self.sock = self._create_connection((self.address, self.port), self.timeout)  # type: ignore[attr-defined]
+        sock = self._create_connection((self.address, self.port), self.timeout)  # type: ignore[attr-defined]
         if self.place.secure:
-            self.sock = ssl.create_default_context().wrap_socket(self.sock, server_hostname=self.place.host)
+            name = self.place.host
+            context = ssl.create_default_context()
+            sock = context.wrap_socket(sock, server_hostname=name, do_handshake_on_connect=False)
+        self.sock = self.line = sock
+        if self.is_over:
+            raise TimeoutError
+        if isinstance(sock, ssl.SSLSocket):
+            sock.do_handshake()
+
+    def hang_up(self) -> None:
+        """End the call, whatever it waits for: a socket's own limit begins anew with each byte that comes."""
+        self.is_over = True
+        if self.line is not None:
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                socket.socket.shutdown(self.line, socket.SHUT_RDWR)
 
 
 def post(url: str, headers: dict[str, str], body: bytes, allowed: Allowed) -> int:
     """Send one message, and give the answer's status; an answer that leads elsewhere is not followed."""
     place = place_of(url, allowed)
     connection = Pinned(place, resolved(place, allowed))
+    limit = threading.Timer(SECONDS, connection.hang_up)
+    limit.daemon = True
+    limit.start()
     try:
         connection.request("POST", place.path, body, headers)
         answer: HTTPResponse = connection.getresponse()
         answer.read(4096)
+        if connection.is_over:
+            raise TimeoutError
         return answer.status
     except (OSError, HTTPException) as e:
-        raise ResourceError(type(e).__name__) from e
+        raise ResourceError(TimeoutError.__name__ if connection.is_over else type(e).__name__) from e
     finally:
+        limit.cancel()
         connection.close()
 
 
@@ -158,11 +182,13 @@ def failed(desk: Desk, hook: dict[str, Any], delivery: dict[str, Any], answer: s
         attempts = delivery["attempts"] + 1
         row = DELIVERIES.update().where(DELIVERIES.c.number == delivery["number"])
         connection.execute(row.values(attempts=attempts))
+        over = DELIVERIES.c.at < now() - OLDEST
         if attempts >= MOST_ATTEMPTS or answer == "not allowed":
-            connection.execute(row.values(given_up=now()))
-            told = {"webhook": hook["id"], "event": delivery["event"], "answer": answer[:120], "attempts": attempts}
-            note(connection, hook["tenant"], "webhook given up", request=delivery["request"], **told)
-        old = sa.and_(DELIVERIES.c.webhook == hook["id"], DELIVERIES.c.at < now() - OLDEST)
-        connection.execute(DELIVERIES.update().where(old, DELIVERIES.c.given_up.is_(None)).values(given_up=now()))
+            over = sa.or_(over, DELIVERIES.c.number == delivery["number"])
+        chosen = sa.and_(DELIVERIES.c.webhook == hook["id"], DELIVERIES.c.given_up.is_(None), over)
+        for one in rows_of(connection, sa.select(DELIVERIES).where(chosen).order_by(DELIVERIES.c.number)):
+            told = {"webhook": hook["id"], "event": one["event"], "answer": answer[:120], "attempts": one["attempts"]}
+            note(connection, hook["tenant"], "webhook given up", request=one["request"], **told)
+        connection.execute(DELIVERIES.update().where(chosen).values(given_up=now()))
     LOG.warning("webhook not delivered", extra={"told": {"webhook": hook["id"], "answer": answer[:120]}})
     return False

@@ -1,5 +1,6 @@
 """A desk: its database, keys, folder and engine, opened together; and the rounds in which it looks for work."""
 
+import logging
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from spotlessnet.core.errors import ResourceError, SettingError
+from spotlessnet.core.errors import ResourceError, SettingError, SpotlessError
 from spotlessnet.proof import ledger
 from spotlessnet.proof.keys import SigningKey
 from spotlessnet.serve.access import SCOPES, add_tenant, add_token, policy_of
@@ -36,6 +37,7 @@ from spotlessnet.serve.registry import Registry
 from spotlessnet.serve.sealing import FILE, Keys
 from spotlessnet.serve.trail import OPEN, TRAIL_KEY, note, now
 
+LOG = logging.getLogger("spotlessnet.serve")
 SIGNING = "signing.pem"
 AT_ONCE = 50
 """Requests that one transaction matches or warns of: whoever wants to write meanwhile waits for it."""
@@ -141,7 +143,9 @@ class Desk:
 
     def check_allowed(self, folder: Path, settings: dict[str, str]) -> Path:
         """Raise unless a training and the code that its settings name lie where the desk was told to look."""
-        files = [folder, *(Path(text.partition(":")[0]) for text in settings.values() if ":" in text)]
+        files = [folder, *(Path(place) for place in map(_place_in, settings.values()) if place)]
+        if any("\0" in str(one) for one in files):
+            raise SettingError("The name of a file must have no character 0, but one has.")
         outside = [one for one in files if not any(one.resolve().is_relative_to(root) for root in self.roots)]
         if outside:
             raise SettingError(
@@ -169,8 +173,12 @@ class Desk:
             waits = sa.exists().where(TARGETS.c.model == MODELS.c.id, TARGETS.c.state == "matched")
             free = connection.execute(sa.select(MODELS.c.id).where(MODELS.c.job.is_(None), waits)).scalars().all()
         for model in free:
-            with self.database.begin() as connection:
-                start_job(connection, model)
+            try:
+                with self.database.begin() as connection:
+                    start_job(connection, model)
+            except (SpotlessError, sa.exc.DataError, ArithmeticError):
+                # It is about this model's rows. Those of other tenants wait behind it, as do workflows that are due.
+                LOG.exception("a job could not be started", extra={"told": {"model": model}})
         return self.due()
 
     def _match(self) -> None:
@@ -195,7 +203,7 @@ class Desk:
             left = left - len(closed) if closed else 0
 
     def _warn(self) -> None:
-        """One event for each request whose date comes near."""
+        """One event for each request whose date comes near, and one when it has passed."""
         with reading(self.database) as connection:
             # Only a look, as above.
             near = [row for tenant in _tenants(connection) for row in connection.execute(_near(connection, tenant))]
@@ -218,12 +226,20 @@ class Desk:
         return [(WORKFLOWS[state], job, attempt) for job, state, attempt in rows]
 
 
+def _place_in(text: str) -> str:
+    """The file that a setting names, as whoever loads it reads it: data, or what stands before the last colon."""
+    return text if text.endswith(".npz") else text.rpartition(":")[0]
+
+
 def _tenants(connection: sa.Connection) -> list[str]:
     return list(connection.execute(sa.select(TENANTS.c.id)).scalars())
 
 
 def _near(connection: sa.Connection, tenant: str) -> sa.Select[Any]:
-    """Open requests of a tenant that are due soon or late, and that nobody was warned of."""
-    limit = now() + policy_of(connection, tenant).warning
+    """Open requests of a tenant that are due soon or late, and of which nobody was told that."""
+    at = now()
+    limit = at + policy_of(connection, tenant).warning
     near = sa.and_(REQUESTS.c.tenant == tenant, REQUESTS.c.state.in_(OPEN), REQUESTS.c.due <= limit)
-    return sa.select(REQUESTS.c.id, REQUESTS.c.due).where(near, REQUESTS.c.warned.is_(None)).limit(AT_ONCE)
+    late_since = sa.and_(REQUESTS.c.due < at, REQUESTS.c.warned < REQUESTS.c.due)
+    new = sa.or_(REQUESTS.c.warned.is_(None), late_since)
+    return sa.select(REQUESTS.c.id, REQUESTS.c.due).where(near, new).limit(AT_ONCE)

@@ -140,7 +140,12 @@ def take_in(
     for tenant, actor in sorted({(one.tenant, one.submitter) for one in mine.values()}):
         own = {name: one for name, one in mine.items() if (one.tenant, one.submitter) == (tenant, actor)}
         details = {
-            name: {"count": len(one.digests), "row": digest_of(new[name], OF_REQUEST)} for name, one in own.items()
+            name: {
+                "count": len(one.digests),
+                "row": digest_of(new[name], OF_REQUEST),
+                "copy": hashlib.sha256(one.sealed).hexdigest(),
+            }
+            for name, one in own.items()
         }
         note_all(connection, tenant, "received", details, actor)
     return [_became(name, one, held[one.tenant, one.key]) for name, one in rows.items()]

@@ -25,6 +25,8 @@ from spotlessnet.serve.sealing import Keys
 from spotlessnet.serve.trail import StateError, note, note_all, now
 
 KINDS = ("recorded", "forgettable")
+LONGEST_METHOD = 80
+"""Characters of a method's name."""
 
 
 def register(
@@ -46,6 +48,7 @@ def register(
     if kind not in KINDS:
         raise SettingError(f"A model's kind must be {' or '.join(KINDS)}, but got {kind[:40]!r}.")
     check_name(name)
+    check_method(settings.get("method"))
     if model_named(connection, tenant, name) is not None:
         raise StateError(f"There is a model {name!r} already. Choose another name.")
     model = str(uuid.uuid4())
@@ -68,6 +71,12 @@ def check_name(name: str) -> None:
     """Raise unless a name can be that of a model: it becomes the name of a folder."""
     if not 1 <= len(name) <= 80 or not name.replace("-", "").replace("_", "").isalnum() or not name.isascii():
         raise SettingError("A model's name must be 1 to 80 letters, digits, - and _, but is not. Choose another.")
+
+
+def check_method(name: Any) -> None:
+    """Raise unless this can be the name of a method: a job that cannot be written would keep its model waiting."""
+    if name is not None and not (isinstance(name, str) and 1 <= len(name) <= LONGEST_METHOD and name.isprintable()):
+        raise SettingError(f"A method's name must have 1 to {LONGEST_METHOD} printable characters.")
 
 
 def model_named(connection: sa.Connection, tenant: str, name: str) -> dict[str, Any] | None:

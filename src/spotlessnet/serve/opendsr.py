@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from fastapi import APIRouter, HTTPException, Request
 from pydantic import BaseModel, Field
 
-from spotlessnet.serve.api import REFUSALS, OfDesk, ToSee, ToSubmit, receive
+from spotlessnet.serve.api import REFUSALS, OfDesk, ToSee, ToSubmit, check_said_once, receive
 from spotlessnet.serve.database import REQUESTS, reading
 from spotlessnet.serve.intake import MOST_IDS
 from spotlessnet.serve.looking import plain, request_of
@@ -60,6 +60,7 @@ async def add(request: Request, desk: OfDesk, caller: ToSubmit, asked: Erasure) 
         raise HTTPException(400, "Only subject_request_type erasure is served here.")
     if any(one.identity_type != IDENTITY or one.identity_format != "raw" for one in asked.subject_identities):
         raise HTTPException(400, f"Only identities of type {IDENTITY} and format raw are known here.")
+    await check_said_once(request)
     ids = [one.identity_value for one in asked.subject_identities]
     found = await receive(request, desk, caller, str(asked.subject_request_id), ids, None)
     told = {"expected_completion_time": found.due, "received_time": found.received}

@@ -8,11 +8,12 @@ from typing import Any
 import sqlalchemy as sa
 
 from spotlessnet.core.errors import DataError
+from spotlessnet.core.files import sha256
 from spotlessnet.serve.database import JOBS, MODELS, VERSIONS, row_of, rows_of
 from spotlessnet.serve.matching import forget_ids, held_of
 from spotlessnet.serve.planning import ended_row, reach
 from spotlessnet.serve.row_digests import OF_VERSION, digest_of, digest_of_people, spelled
-from spotlessnet.serve.trail import note, now
+from spotlessnet.serve.trail import StateError, note, now
 
 PUBLISHED = "published"
 
@@ -31,6 +32,15 @@ def version_of(connection: sa.Connection, model: str, number: int) -> dict[str, 
     found = row_of(connection, sa.select(VERSIONS).where(VERSIONS.c.model == model, VERSIONS.c.number == number))
     assert found is not None
     return found
+
+
+def check_made(folder: Path, network: str) -> None:
+    """Raise unless the network that the worker made, and the audit looked at, lies in the folder of a result."""
+    if not any(one.is_file() and not one.is_symlink() and sha256(one) == network for one in sorted(folder.glob("*"))):
+        raise StateError(
+            "The network of a result must be the one that was made and audited, but no file in its folder is: it was "
+            "changed since, and is not published. Bring it back from a backup and try again, or send the result back."
+        )
 
 
 def publish(connection: sa.Connection, job: str, folder: Path) -> dict[str, Any]:

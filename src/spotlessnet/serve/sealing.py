@@ -4,6 +4,7 @@ import hashlib
 import hmac
 import json
 import secrets
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,9 +48,16 @@ class Keys:
                 if not path.exists():
                     raise
         try:
-            return Keys(path.read_bytes())
+            mode, secret = stat.S_IMODE(path.stat().st_mode), path.read_bytes()
         except OSError as e:
             raise ResourceError(f"The key {path} cannot be read ({e.strerror or e}).") from e
+        # As for the key that signs: a group may read it, since secrets are handed to containers so.
+        if mode & 0o027:
+            raise ResourceError(
+                f"The key {path} must be kept from others, but its mode is {mode:o}. Run `chmod 600 {path}`; if others "
+                "may have read it, it counts as stolen."
+            )
+        return Keys(secret)
 
     def _for(self, purpose: str, tenant: str = "") -> bytes:
         return hmac.digest(self.secret, f"spotlessnet desk/{purpose}/{tenant}".encode(), hashlib.sha256)

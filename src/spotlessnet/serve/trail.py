@@ -46,14 +46,17 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
+YEARS = range(1970, 9999)
+"""Of times that somebody sends: every zone that a database may show them in has these."""
+
+
 def in_utc(at: datetime, name: str) -> datetime:
-    """A time that somebody sent; refused where it has no zone, or is none that UTC has."""
+    """A time that somebody sent; refused where it has no zone, or is none that anybody can mean."""
     if at.tzinfo is None:
         raise SettingError(f"`{name}` must be a time with its zone, such as 2026-12-31T12:00Z.")
-    try:
-        return at.astimezone(UTC)
-    except OverflowError as e:
-        raise SettingError(f"`{name}` must be a time between the years 1 and 9999 in UTC.") from e
+    if at.year not in YEARS:
+        raise SettingError(f"`{name}` must be a time in the years {YEARS[0]} to {YEARS[-1]}.")
+    return at.astimezone(UTC)
 
 
 def coded(connection: sa.Connection, event: dict[str, Any]) -> dict[str, Any]:

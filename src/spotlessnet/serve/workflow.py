@@ -17,9 +17,9 @@ from spotlessnet.serve.access import policy_of
 from spotlessnet.serve.database import EVENTS, ID_COPIES, JOBS, MODELS, REQUESTS, TARGETS, reading, row_of
 from spotlessnet.serve.desk import WORKFLOWS, Desk
 from spotlessnet.serve.engine import Work, WorkError
-from spotlessnet.serve.matching import gone_from, held_of
+from spotlessnet.serve.matching import check_method, gone_from, held_of
 from spotlessnet.serve.planning import hand_back, reach, requests_of
-from spotlessnet.serve.publishing import destroyed, finished, job_row, point, publish, version_of
+from spotlessnet.serve.publishing import check_made, destroyed, finished, job_row, point, publish, version_of
 from spotlessnet.serve.registry import files_to_log
 from spotlessnet.serve.trail import StateError, note
 
@@ -231,14 +231,17 @@ def scrub(job: str) -> None:
         values = {name: done[name] for name in ("verdict", "reason", "method", "network", "receipt")}
         connection.execute(JOBS.update().where(JOBS.c.id == job).values(**values))
         reach(connection, job, "scrubbed")
-        told = {name: done[name] for name in ("method", "network", "receipt")}
+        # With the verdict: until it is judged, which a replay may put off for hours, nothing else would tell it.
+        told = {name: done[name] for name in ("method", "network", "receipt", "verdict", "reason")}
         note(connection, row["tenant"], "scrubbed", job=job, **told)
 
 
 def judge(job: str) -> None:
     """Do it again where it was drawn for that; then let the verdict through by rule, or wait for a person."""
     desk = _desk()
-    replaying.replay(desk, *work_of(desk, job))
+    row, work = work_of(desk, job)
+    replaying.replay(desk, row, work)
+    _check_made(desk, row, "scrubbed")
     with desk.database.begin() as connection:
         row = job_row(connection, job)
         if row["state"] != "scrubbed":
@@ -252,9 +255,18 @@ def judge(job: str) -> None:
             note(connection, row["tenant"], "approved", job=job, by="rule")
 
 
+def _check_made(desk: Desk, row: dict[str, Any] | None, state: str) -> None:
+    """Raise where a job in this state has another network than was made; outside of transactions, for it takes time."""
+    if row is not None and row["state"] == state:
+        check_made(desk.out_of(row), row["network"])
+
+
 def put_out(job: str) -> None:
     """Switch the published version, then the link to it."""
     desk = _desk()
+    with reading(desk.database) as connection:
+        approved = row_of(connection, sa.select(JOBS).where(JOBS.c.id == job))
+    _check_made(desk, approved, "approved")
     with desk.database.begin() as connection:
         folder = desk.out_of(job_row(connection, job))
         model = publish(connection, job, folder)
@@ -296,6 +308,11 @@ def decide(
     desk: Desk, tenant: str, job: str, actor: str, *, approve: bool, why: str = "", method: str | None = None
 ) -> None:
     """A person's decision on an audited job: publish it, or make it again, with another method where one is named."""
+    check_method(method)
+    if approve:
+        with reading(desk.database) as connection:
+            audited = row_of(connection, sa.select(JOBS).where(JOBS.c.id == job, JOBS.c.tenant == tenant))
+        _check_made(desk, audited, "audited")
     with desk.database.begin() as connection:
         row = job_row(connection, job, tenant)
         if row["state"] not in (("audited",) if approve else ("audited", "failed")):
@@ -306,7 +323,7 @@ def decide(
             reach(connection, job, "approved")
             note(connection, tenant, "approved", job=job, actor=actor, by="person")
             return
-        if _requests_state(connection, job) not in ("planned", "scrubbed", "audited"):
+        if _requests_state(connection, job) not in ("planned", "scrubbed", "audited", "approved"):
             raise StateError("What was published cannot be sent back. Try the job again.")
         if row["state"] == "failed" and _failed_at(connection, job) == SENT_BACK:
             raise StateError("It was sent back, and what was made could not be destroyed. Try the job again.")
