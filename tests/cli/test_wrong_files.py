@@ -79,3 +79,22 @@ def test_data_without_ids_are_told_where_to_put_them(here):
     ended = spotless("scrub", *BASE, "--data", "plain.py:train", "--forget", "gone.csv", "--out", "run")
     assert ended.code == 3
     assert "or the third value of the function that --data names. Row numbers need none: `--id-column row`" in ended.err
+
+
+def test_a_list_that_does_not_count_is_told(here):
+    """Of two lists the first was dropped without a word, and its rows stayed."""
+    Path("more.csv").write_text("id\nperson-9\n")
+    asked = ("scrub", *BASE, "--forget", "more.csv", "--dry-run")
+    told = "warning: --forget takes one value, but 2 were given: the last one counts."
+    assert told in spotless(*asked).err.splitlines()
+    assert "warning" not in spotless("scrub", *BASE, "--dry-run").err
+
+
+def test_a_comparison_does_not_swallow_a_method(here):
+    """`--method finetune` was not heard, and six other methods were compared."""
+    ended = spotless("compare", *BASE, *RECIPE, "--method", "finetune", "--out", "compared")
+    assert ended.code == 2
+    assert "A comparison takes no --method. Name what to compare by --methods" in ended.err
+    Path("case.toml").write_text('method = "finetune"\n')
+    case = ("--case", "case.toml", "--methods", "fisher", "--dry-run")
+    assert spotless("compare", *BASE, *RECIPE, *case).code == 0
