@@ -98,3 +98,11 @@ def test_a_comparison_does_not_swallow_a_method(here):
     Path("case.toml").write_text('method = "finetune"\n')
     case = ("--case", "case.toml", "--methods", "fisher", "--dry-run")
     assert spotless("compare", *BASE, *RECIPE, *case).code == 0
+
+
+def test_a_retraining_of_too_few_epochs_is_not_told_to_take_fewer(here):
+    few = ("--init", "start.safetensors", "--epochs", "1", "--lr", "0.0001")
+    ended = spotless("scrub", *BASE, *few, "--out", "run")
+    assert ended.code == 9
+    assert "Try the epochs, lr and optimiser that the network was trained with" in ended.err
+    assert "fewer epochs" not in ended.err
