@@ -1,6 +1,8 @@
 """Files that fit and are not the right ones: initial and trained weights swapped, weights that were never trained."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -106,3 +108,11 @@ def test_a_retraining_of_too_few_epochs_is_not_told_to_take_fewer(here):
     assert ended.code == 9
     assert "Try the epochs, lr and optimiser that the network was trained with" in ended.err
     assert "fewer epochs" not in ended.err
+
+
+def test_a_reader_of_a_table_who_leaves_is_no_failure():
+    """`spotless list | head` ended with 1, which means *not forgotten*."""
+    command = f"{sys.executable} -m spotlessnet list | true; echo ${{PIPESTATUS[0]}}"
+    ended = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+    assert ended.stdout == "0\n"
+    assert "Traceback" not in ended.stderr
