@@ -125,7 +125,10 @@ def test_a_method_that_never_sees_the_rows_needs_no_proof():
     assert by_construction(verdict("forgotten", *same)).outcome == "forgotten"
     # What the audit shows still counts.
     assert by_construction(verdict("not forgotten", check(NAMES[0], "different"))).outcome == "not forgotten"
-    assert by_construction(verdict("inconclusive", check(NAMES[3], "different"))).outcome == "inconclusive"
+    worse = by_construction(verdict("inconclusive", check(NAMES[3], "different")))
+    assert worse.outcome == "inconclusive"
+    # It was told alone that the forgotten examples left no trace, which is what lets other such methods through.
+    assert "The method trains on the other examples alone, but the error on " in worse.reason
     # Networks that may be worse, as few seeds leave open, are no sign that the rows were seen.
     assert by_construction(verdict("inconclusive", *same[:3], check(NAMES[3], "unclear"))).outcome == NEVER_SAW
     for name in NAMES[:3]:

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import spotlessnet as sn
+from spotlessnet.core import display, progress
 from spotlessnet.core.files import sha256
 from tests.cli.workshop import BASE, DATA, spotless
 
@@ -62,3 +63,15 @@ def test_it_makes_short_retraining_the_default_and_says_what_is_wrong(here):
     both = spotless("scrub", *BASE, *KNOWN, "--epochs", "3", "--lr", "0.1", "--dry-run")
     assert both.code != 0
     assert "trained by a recipe or by a trainer, but both were given" in both.err
+
+
+def test_a_long_training_of_ones_own_is_not_silent(here, monkeypatch):
+    """A retraining by `--train` said nothing between the plan and the result, however long it took."""
+    for module, name in ((progress, "PATIENCE"), (display, "FIRST"), (progress, "BEAT")):
+        monkeypatch.setattr(module, name, 0.001)
+    (here / "mytrain.py").write_text(
+        TRAIN.replace("    return model", "    import time; time.sleep(0.1); return model")
+    )
+    ended = spotless("scrub", *BASE, *KNOWN, "--method", "retrain", "--out", "run")
+    assert ended.code == 0, ended.err
+    assert "training by train: at work for" in ended.err

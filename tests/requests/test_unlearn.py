@@ -389,6 +389,8 @@ def test_a_list_with_several_columns_is_read_by_the_name_of_one(tmp_path):
     with pytest.raises(DataError, match=r"there is no file '3@mail\.org'\. Give one id as a list"):
         sn.unlearn(model, (x, y), **asked, forget="3@mail.org")
     with pytest.raises(DataError, match=r"in Python `sn\.ids\(\.\.\., allow_missing=True\)`"):
+        sn.unlearn(model, (x, y), **asked, forget=["3@mail.org", "nobody"])
+    with pytest.raises(DataError, match=r"0 duplicates\. Correct the list\.$"):
         sn.unlearn(model, (x, y), **asked, forget=["nobody"])
 
 

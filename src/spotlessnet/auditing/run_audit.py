@@ -17,7 +17,7 @@ from spotlessnet.auditing.shadow_attack import u_lira
 from spotlessnet.auditing.summary import ORIGINAL, RETRAINED
 from spotlessnet.auditing.verdict import NEVER_SAW, Verdict
 from spotlessnet.auditing.with_bank import FromBank, report_of
-from spotlessnet.auditing.wording import never_saw, not_as_retrained, sentence
+from spotlessnet.auditing.wording import never_saw, not_as_good, not_as_retrained, sentence
 from spotlessnet.core.deprecated import accepts_old_names
 from spotlessnet.core.errors import SettingError
 from spotlessnet.core.progress import Meter, track, working
@@ -179,9 +179,11 @@ def by_construction(verdict: Verdict, doubt: str = "") -> Verdict:
 
     - `doubt`: what speaks against it that rows were never seen, if anything does.
     """
-    damaged = any(check.guards and check.state == "different" for check in verdict.checks)
-    if verdict.outcome != "inconclusive" or damaged:
+    if verdict.outcome != "inconclusive":
         return verdict
+    damaged = [sentence(check) for check in verdict.checks if check.guards and check.state == "different"]
+    if damaged:
+        return replace(verdict, reason=not_as_good(verdict.reason, damaged))
     shown = [sentence(check) for check in verdict.checks if check.state == "different"]
     if shown or doubt:
         return replace(verdict, reason=not_as_retrained(verdict.reason, [*shown, *([doubt] if doubt else [])]))

@@ -41,7 +41,7 @@ NEXT = {
     "not forgotten": "do not use this network as one that has forgotten; retrain (`retrain`, `short-retrain`), or take "
     "another method",
     "inconclusive": "more pairs of trainings (`--seeds`, `sn.Audit(seeds=...)`) and test data make an audit surer; if "
-    "that does not help, retrain, which never reads the forgotten examples",
+    "that does not help, take the method `retrain`, which never reads the forgotten examples",
     NEVER_SAW: "use the new network, and destroy the old one with its copies; keep the receipt",
     "not judged": "give the initial weights and the recipe or your own training (`--init` with `--epochs` and `--lr`, "
     "or `--train`), so that networks can be retrained to compare with",
@@ -76,6 +76,20 @@ def never_saw(reason: str) -> str:
 def not_as_retrained(reason: str, shown: Sequence[str]) -> str:
     """Why a method that never reads the forgotten examples is not believed without proof."""
     return f"{reason}. The method is to train on the other examples alone, and yet {'; and '.join(shown)}"
+
+
+def not_as_good(reason: str, worse: Sequence[str]) -> str:
+    """Why a method that never reads the forgotten examples is not let through: what came out is no retrained network.
+
+    >>> not_as_good("they left no trace", ["the error on retained examples is higher"])
+    'they left no trace. The method trains on the other examples alone, but the error on retained examples is higher'
+    >>> not_as_good("the error is higher", ["the error is higher"])
+    'the error is higher'
+    """
+    untold = [text for text in worse if text not in reason]
+    if not untold:
+        return reason
+    return f"{reason}. The method trains on the other examples alone, but {'; and '.join(untold)}"
 
 
 def too_few(seeds: int, least: int) -> str:

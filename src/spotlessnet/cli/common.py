@@ -89,11 +89,17 @@ File = Annotated[
 
 @dataclass(frozen=True)
 class Asked:
-    """What a person asked of a command on a case, as one value."""
+    """What a person asked of a command on a case, as one value.
+
+    **Arguments:**
+
+    - `flags`: fields of the case that came as flags, and not from a file.
+    """
 
     case: Case
     resume: bool
     dry_run: bool
+    flags: frozenset[str] = frozenset()
 
 
 def takes_case(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -106,7 +112,8 @@ def takes_case(command: Callable[..., Any]) -> Callable[..., Any]:
         for name in PAIRS:
             given[name] = pairs(given[name], as_flag(name))
         with results_alone():
-            return command(Asked(Case.of(given, file), resume, dry_run), **rest)
+            flags = frozenset(name for name, value in given.items() if value is not None)
+            return command(Asked(Case.of(given, file), resume, dry_run, flags), **rest)
 
     shared = [_parameter("file", File, None), *_case_parameters(), _parameter("resume", Resume, False)]
     parameters = [*shared, _parameter("dry_run", DryRun, False), *own]

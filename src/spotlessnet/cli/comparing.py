@@ -6,7 +6,9 @@ from typing import Annotated
 import typer
 
 from spotlessnet.cli.common import AsJson, Asked, Console, Debug, Quiet, takes_case
+from spotlessnet.core.errors import SettingError
 from spotlessnet.core.progress import quiet as no_bars
+from spotlessnet.requests.case import as_flag
 from spotlessnet.requests.comparing import ROWS, USUAL, broken_down, comparison_of
 
 Methods = Annotated[str, typer.Option("--methods", help="Names with commas between; a + joins several into one.")]
@@ -36,6 +38,13 @@ def compare(
     from spotlessnet.report.number import number
 
     console = Console(json, quiet)
+    # A case file may be one for `scrub` too; a flag was meant for this command.
+    unheard = [name for name in ("method", "max_nats", "max_error_increase") if name in asked.flags]
+    if unheard:
+        raise SettingError(
+            f"A comparison takes no {as_flag(unheard[0])}. Name what to compare by --methods, such as "
+            "--methods ntk+finetune,retrain."
+        )
     with no_bars() if quiet else nullcontext():
         comparison = comparison_of(asked.case, methods, seeds=seeds)
         lines = comparison.lines()

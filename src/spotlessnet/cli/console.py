@@ -65,11 +65,18 @@ class Console:
         """A table on stdout, unless JSON was asked for."""
         if self.as_json:
             return
-        console = RichConsole(file=RESULTS.get() or sys.stdout, highlight=False)
+        console = _Tables(file=RESULTS.get() or sys.stdout, highlight=False)
         made = Table(*columns, box=None, pad_edge=False)
         for row in rows:
             made.add_row(*(printable(cell).replace("[", "\\[") for cell in row))
         console.print(made)
+
+
+class _Tables(RichConsole):
+    """Leaves it to the command's end to meet a reader who has left: rich ends with 1, which means *not forgotten*."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
 
 
 def _plain(value: Any) -> Any:

@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from functools import cache
+from itertools import pairwise
 from typing import Annotated, Any
 
 import typer
@@ -203,7 +204,20 @@ def _say_old_names() -> None:
     warnings.showwarning = shown
 
 
+def _say_repeated(given: list[str]) -> None:
+    """Say which of several values counts, where another would be lost without a word: a list of rows that must go."""
+    if {"-q", "--quiet"} & set(given):
+        return
+    for flag in ("--forget", "--method"):
+        values = [after for word, after in pairwise(given) if word == flag]
+        values += [word.partition("=")[2] for word in given if word.startswith(f"{flag}=")]
+        if len(set(values)) > 1:
+            text = f"{flag} takes one value, but {len(values)} were given: the last one counts."
+            print(f"warning: {printable(text)}", file=sys.stderr)
+
+
 def _run(given: list[str]) -> int:
+    _say_repeated(given)
     try:
         code = _command(given[:1] in LIGHT).main(args=given, prog_name="spotless", standalone_mode=False)
     except SystemExit as e:

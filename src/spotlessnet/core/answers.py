@@ -161,6 +161,9 @@ def advice_for(before: Trained, scrub: Scrub | None = None) -> str:
     read = {word for entry in named for word in (*entry.needs, *entry.reads)}
     trains = scrub is None or "recipe" in read
     tries = ["a lower lr or fewer epochs" if trains else "a smaller step"]
+    if scrub is not None and any("init" in entry.needs for entry in named):
+        # It begins at the start: fewer epochs than were told would leave even less of a network.
+        tries = ["the epochs, lr and optimiser that the network was trained with"]
     if scrub is None or scrub.is_noisy:
         tries.append("less noise (a larger budget in nats)")
     names = {entry.name for entry in named}

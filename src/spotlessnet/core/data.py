@@ -115,7 +115,8 @@ class Data:
             known = ", ".join(sorted(self.columns)) or "none"
             raise DataError(
                 f"The data has no column {name!r} (columns given: {known}). "
-                f"Pass it, one entry per row: `Data.of(..., columns={{{name!r}: [...]}})`."
+                f"Pass it, one entry per row: `Data.of(..., columns={{{name!r}: [...]}})`, or the third value of the "
+                "function that --data names. Row numbers need none: `--id-column row`, in Python `sn.rows`."
             )
         return [values[i] for i in self.rows.tolist()]
 

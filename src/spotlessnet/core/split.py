@@ -245,12 +245,13 @@ class rows(Cohort):  # noqa: N801
     **Arguments:**
 
     - `numbers`: row numbers, counted from zero.
+    - `allow_missing`: go on when the data have no row of some numbers; they are counted in the request.
     - `mislabelled`: say so if these rows carry wrong labels; methods that compare them with held-out rows then refuse.
     """
 
-    def __init__(self, numbers: Iterable[int], *, mislabelled: bool = False) -> None:
+    def __init__(self, numbers: Iterable[int], *, allow_missing: bool = False, mislabelled: bool = False) -> None:
         self.numbers = [int(number) for number in numbers]
-        self.mislabelled = mislabelled
+        self.allow_missing, self.mislabelled = allow_missing, mislabelled
 
     def choose(self, train: Data) -> tuple[Tensor, Request]:
         place = {row: i for i, row in enumerate(train.rows.tolist())}
@@ -258,7 +259,13 @@ class rows(Cohort):  # noqa: N801
         names = [str(number) for number in self.numbers]
         known = {str(number) for number in self.numbers if number in place}
         request = _matched(
-            "row numbers", names, known, len(positions), allow_missing=False, mislabelled=self.mislabelled
+            "row numbers",
+            names,
+            known,
+            len(positions),
+            allow_missing=self.allow_missing,
+            mislabelled=self.mislabelled,
+            called="rows",
         )
         return torch.tensor(positions, dtype=torch.long), request
 
@@ -337,16 +344,25 @@ def _of_class(train: Data, label: int) -> Tensor:
 
 
 def _matched(
-    what: str, wanted: Sequence[str], known: set[str], matched: int, *, allow_missing: bool, mislabelled: bool
+    what: str,
+    wanted: Sequence[str],
+    known: set[str],
+    matched: int,
+    *,
+    allow_missing: bool,
+    mislabelled: bool,
+    called: str = "ids",
 ) -> Request:
     counts = Counter(wanted)
     missing = [name for name in counts if name not in known]
     duplicates = [name for name, n in counts.items() if n > 1]
     if missing and not allow_missing:
+        without = f"without them (`--allow-missing`, in Python `sn.{called}(..., allow_missing=True)`)"
+        go_on = f", or go on {without}" if matched else ""  # without all of them there is nothing to forget
         raise DataError(
             f"Of {len(counts)} {what}, {len(counts) - len(missing)} matched, {len(missing)} missing "
             f"({_some(missing)}), {len(duplicates)} duplicates{f' ({_some(duplicates)})' if duplicates else ''}. "
-            f"Correct the list, or go on without them (`--allow-missing`, in Python `sn.ids(..., allow_missing=True)`)."
+            f"Correct the list{go_on}."
             f"{' Cells stand apart by semicolons: name the column of ids.' if ';' in missing[0] else ''}"
         )
     if wanted and not matched:

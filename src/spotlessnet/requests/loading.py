@@ -1,10 +1,11 @@
 """Load a request: the network, its weights and the rows, from files or from memory, seen to fit before any work."""
 
 import hashlib
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -36,6 +37,12 @@ from spotlessnet.store.receipts import keyed
 TRIED = 8
 """Rows on which the network is tried before any work."""
 
+KNOWN_BY, KNOWN_AT_ONCE = 64, 16
+"""Training rows by which it is seen what a network knows about labels, and how many of them are answered together."""
+
+NOTHING, SOMETHING = 0.05, 0.1
+"""Shares of the loss that knowing the labels saves: less than the one may be chance, more than the other is not."""
+
 DATA = ("data", "test", "validation", "core")
 OF_ONE_REQUEST = ("forget", "reference", "statistics", "fold_models", "out")
 """Whose names may tell who asked; they are never printed."""
@@ -64,12 +71,14 @@ class LoadedRequest(LoadedNetwork):
 
     - `ids`: what the forget list names, each once; only their commitment ever leaves this process.
     - `contents`: what the rows of each field held when they were read; the same holds for their digests.
+    - `known`: what the network knows about the labels of its training rows, on a few of them.
     """
 
     case: Case = field(kw_only=True)
     split: Split = field(kw_only=True)
     ids: frozenset[str] = field(kw_only=True)
     contents: Mapping[str, Contents] = field(default_factory=dict, kw_only=True)
+    known: "Known | None" = field(default=None, kw_only=True)
 
     @property
     def left(self) -> int:
@@ -139,6 +148,9 @@ def load_rows(case: Case, network: LoadedNetwork, *, needs_forget: bool = True) 
     for name, data in (("data", train), ("test", test), *others.items()):
         if data is not None and len(data):
             check_fits(network.trained, data, called(case, name))
+    known = known_of_labels(network.trained, train)
+    if not case.accept_damage:
+        _check_began_earlier(case, network.trained, train, known)
     if network.statistics is not None:
         network.statistics.check_holds(train)
     if network.fold_models is not None:
@@ -147,7 +159,7 @@ def load_rows(case: Case, network: LoadedNetwork, *, needs_forget: bool = True) 
         check_rows_left(case.weights, train, network.trained.model)
         # A split must name what goes; here nothing does.
         split = Split(forget=train.select([]), kept=train, test=test, request=Request("nothing"), **others)
-        return LoadedRequest(**vars(network), case=case, split=split, ids=frozenset())
+        return LoadedRequest(**vars(network), case=case, split=split, ids=frozenset(), known=known)
     split = cohort(train, test, **others)
     if not len(split.forget):
         raise DataError("`forget` must name rows, but names none, so there is nothing to forget.")
@@ -162,7 +174,7 @@ def load_rows(case: Case, network: LoadedNetwork, *, needs_forget: bool = True) 
     split = replace(split, request=found)
     _check_finite(case, contents)
     wanted = _asked_for(cohort, split)
-    return LoadedRequest(**vars(network), case=case, split=split, ids=wanted, contents=contents)
+    return LoadedRequest(**vars(network), case=case, split=split, ids=wanted, contents=contents, known=known)
 
 
 def _asked_for(cohort: Cohort, split: Split) -> frozenset[str]:
@@ -170,6 +182,10 @@ def _asked_for(cohort: Cohort, split: Split) -> frozenset[str]:
     if isinstance(cohort, ids):
         train = split.retain.join(split.forget)
         return frozenset(cohort.listing.without_header(set(spelled(train.column(cohort.column)))))
+    if isinstance(cohort, rows):
+        return frozenset(
+            map(str, cohort.numbers)
+        )  # also those that no row has, as for ids: it is the list that is told
     return frozenset(map(str, split.forget.rows.tolist()))
 
 
@@ -187,7 +203,8 @@ def cohort_of(case: Case) -> Cohort:
     if isinstance(case.forget, Cohort):
         return case.forget
     if case.id_column == "row":
-        return rows([int(text) for text in listed_ids(case.forget, "row")], mislabelled=bool(case.mislabelled))
+        numbers = [int(text) for text in listed_ids(case.forget, "row")]
+        return rows(numbers, allow_missing=bool(case.allow_missing), mislabelled=bool(case.mislabelled))
     return ids(
         case.forget,
         column=case.id_column or "id",
@@ -327,6 +344,58 @@ def check_fits(trained: Trained, data: Data, flag: str) -> None:
     _check_inputs(data, flag)
     if not bool(losses.isfinite().all()):
         raise MismatchError(f"The loss of the first rows of {flag} is not finite. Check inputs, labels and weights.")
+
+
+class Known(NamedTuple):
+    """What a network's answers know about labels, on a few rows.
+
+    **Arguments:**
+
+    - `loss`: the mean loss of the rows.
+    - `dealt`: the same if labels had been dealt among them at random.
+    """
+
+    loss: float
+    dealt: float
+
+    @property
+    def share(self) -> float:
+        """The part of the loss that knowing the labels saves; NaN where it cannot be said."""
+        is_said = math.isfinite(self.loss) and math.isfinite(self.dealt) and self.loss >= 0 and self.dealt > 0
+        return 1 - self.loss / self.dealt if is_said else math.nan
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether answers have next to nothing to do with labels."""
+        return self.share < NOTHING
+
+
+@torch.no_grad()
+def known_of_labels(network: Trained, data: Data) -> Known:
+    """What a network knows about the labels of some rows, drawn evenly from all of them."""
+    # Drawn and not spaced: where rows are sorted by class, neighbours would be dealt each other's very labels.
+    drawn = torch.randperm(len(data), generator=torch.Generator().manual_seed(0))[:KNOWN_BY]
+    loss = dealt = 0.0
+    for batch in network.batches(data.select(drawn), KNOWN_AT_ONCE):
+        loss += float(network.losses(batch.x, batch.y).double().sum())
+        dealt += float(network.losses(batch.x, batch.y.flip(0)).double().sum())
+    return Known(loss / len(drawn), dealt / len(drawn))
+
+
+def _check_began_earlier(case: Case, trained: Trained, train: Data, known: Known) -> None:
+    """Raise where `init` answers the training rows better than what training made of it: the two were swapped."""
+    if trained.init is None:
+        return
+    began = trained.at(trained.init, trained.init_buffers if trained.statistics_moved else None)
+    at_first = known_of_labels(began, train)
+    if at_first.share > SOMETHING and at_first.loss < known.loss:
+        weights = "the network itself" if case.weights is None else f"--weights {case.weights}"
+        init = "`init`" if case.init is None else f"--init {case.init}"
+        raise DataError(
+            f"Training must have begun at {init}, but that answers the training rows better than {weights} does (mean "
+            f"loss {at_first.loss:.3g} and {known.loss:.3g}): were the two swapped? A retraining from a trained "
+            "network forgets nothing. --accept-damage (in Python `accept_damage=True`) goes on."
+        )
 
 
 def _check_labels(loss: Loss, outputs: Tensor, y: Tensor, flag: str) -> None:

@@ -53,6 +53,12 @@ REORDERED = 4.0
 MOVED = 2**26
 """Bytes that are moved to see how long that takes: more than allocators keep at hand."""
 
+DOUBT = (
+    "the network answers its training rows as if it had never seen them: are these its weights, its code and its data, "
+    "prepared as in training?"
+)
+"""What a plan says where answers have nothing to do with labels: a result cannot be told from a ruined one."""
+
 BESIDE = ", beside Python, torch, the network and the data, and without an audit"
 """What the memory of a plan leaves out."""
 
@@ -146,6 +152,8 @@ class Plan:
         lines = [f"forget  {split.request}; {count_of(len(split.retain), 'row')} stay, {len(split.forget)} go"]
         if split.request.copies:
             lines.append(f"copies  {copies_in_words(split.request)}")
+        if self.opened.known is not None and self.opened.known.is_nothing:
+            lines.append(f"doubt   {DOUBT}")
         lines.append(f"method  {self.method}" + (f" with noise for {budget}" if budget else "") + why)
         for link, own in changed(self.scrub).items():
             lines.append(f"        {link}: {', '.join(f'{k}={v}' for k, v in own.items())}")

@@ -19,7 +19,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import MismatchError, NeedError, NumericsError, SettingError
 from spotlessnet.core.loss import smoothed
-from spotlessnet.core.progress import track
+from spotlessnet.core.progress import track, working
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.source import Inputs
 from spotlessnet.core.trained import Buffers, Trained, buffers_of, logits_of, unwrapped
@@ -230,7 +230,8 @@ def _by_function(begun: Trained, data: Data, seed: int, epochs: int | None) -> T
     assert trainer is not None  # the caller has looked
     less = {} if epochs is None else {"epochs": epochs}
     examples = Examples(data)
-    with seeded(begun.device, seed), torch.enable_grad():
+    # Nobody can count the steps of somebody else's loop, but a retraining may take hours, and must not look dead.
+    with working(f"training by {name_of(trainer)}"), seeded(begun.device, seed), torch.enable_grad():
         made = trainer(begun.module().train(), examples, seed, **less)
     if not isinstance(made, nn.Module):
         raise SettingError(
