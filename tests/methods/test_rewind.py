@@ -1,6 +1,7 @@
 """Rewind: the certified distance against quadratic losses in closed form, and against descent on a small network."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,9 @@ from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.split import Split, rows
 from spotlessnet.core.trained import Trained
 from spotlessnet.methods.rewind import Rewind
+from spotlessnet.requests.case import Case
+from spotlessnet.requests.loading import load_network
+from spotlessnet.store.checkpoints import following, is_following
 from spotlessnet.training.fit import fit
 
 
@@ -229,3 +233,15 @@ def test_a_second_request_from_the_first_training_is_refused(tmp_path):
     later = split.next_request(split.whole.select([3]))
     done = scrub(Trained.of(first.model, init=start, recipe=trained.recipe), later)
     assert done.diagnostics["rewind"]["distance"] == pytest.approx(scrub.distance(0.05, 10, 40, 4))
+
+
+def test_a_network_read_from_the_file_of_a_request_is_known_to_have_served_one(tmp_path, monkeypatch):
+    """So that the command refuses such a second request too."""
+    monkeypatch.chdir(tmp_path)
+    Path("net.py").write_text("from torch import nn\n\n\ndef build():\n    return nn.Linear(2, 2)\n", encoding="utf-8")
+    model = nn.Linear(2, 2)
+    sn.write_weights("plain.safetensors", model)
+    sn.write_weights("scrubbed.safetensors", following(model))
+    for name, served in (("plain", False), ("scrubbed", True)):
+        found = load_network(Case(model="net.py:build", weights=Path(f"{name}.safetensors")))
+        assert is_following(found.trained.model) is served
