@@ -8,12 +8,13 @@ from scipy import stats
 from torch import nn
 
 import spotlessnet as sn
-from spotlessnet.auditing.coin_flips import Canaries, epsilon_from_guesses
+from spotlessnet.auditing.coin_flips import FORMAT, Canaries, epsilon_from_guesses
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import DataError, SettingError
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.split import joined
 from spotlessnet.core.trained import Trained
+from spotlessnet.store.checkpoints import to_bytes
 from spotlessnet.training.fit import fit
 
 
@@ -121,3 +122,23 @@ def test_secret_coins_do_not_come_from_a_generator_that_can_be_gone_through(monk
     for birds in found:
         assert 10 < int(birds.coins.sum()) < 50
         assert set(birds.rows.labels().tolist()) == {1, 2}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"x": torch.tensor(1.0)},
+        {"coins": torch.tensor(1, dtype=torch.uint8)},
+        {"coins": torch.full((12,), -1, dtype=torch.int8)},
+        {"coins": torch.ones(12, dtype=torch.complex64)},
+    ],
+)
+def test_damaged_canaries_are_refused_in_words(tmp_path, wrong):
+    """Numbers without a length, and coins that are no coins."""
+    sound = {"x": torch.zeros(12, 2), "y": torch.zeros(12).long(), "coins": torch.ones(12, dtype=torch.uint8)}
+    path = tmp_path / "canaries.safetensors"
+    path.write_bytes(to_bytes(sound, {"format": FORMAT}))
+    assert len(Canaries.read(path)) == 12
+    path.write_bytes(to_bytes({**sound, **wrong}, {"format": FORMAT}))
+    with pytest.raises(DataError, match="are damaged"):
+        Canaries.read(path)

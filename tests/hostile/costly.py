@@ -11,7 +11,19 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
-from tests.hostile.attacks import Attack, archive, arrays, cased, header, npy, tensors, torch_saved, weights, zipped
+from tests.hostile.attacks import (
+    Attack,
+    archive,
+    arrays,
+    cased,
+    header,
+    npy,
+    one,
+    tensors,
+    torch_saved,
+    weights,
+    zipped,
+)
 
 Make = Callable[[Path], tuple[str, ...]]
 
@@ -75,10 +87,12 @@ def packed(description: bytes, storage: bytes | None = None, compress: bool = Fa
     return zipped({"archive/data.pkl": description, "archive/byteorder": b"little", **data}, compress)
 
 
-def claiming(count: int) -> bytes:
+def claiming(count: int, sides: tuple[int, ...] | None = None) -> bytes:
     """The description of a state dict with one tensor whose storage claims to hold `count` numbers."""
+    shape = b"".join(b"I%d\n" % side for side in sides or (count,))
+    stride = b"I1\n" * len(sides or (count,))
     storage = b"(X\x07\0\0\0storagectorch\nFloatStorage\nX\x01\0\0\x000X\x03\0\0\0cpuI%d\ntQ" % count
-    tensor = b"ctorch._utils\n_rebuild_tensor_v2\n(" + storage + b"I0\n(I%d\nt(I1\nt\x89}tR" % count
+    tensor = b"ctorch._utils\n_rebuild_tensor_v2\n(" + storage + b"I0\n(" + shape + b"t(" + stride + b"t\x89}tR"
     return b"\x80\x02}X\x06\0\0\x000.bias" + tensor + b"s."
 
 
@@ -187,6 +201,24 @@ ENDLESS = [
 ]
 
 HUGE = [
+    Attack(
+        "an empty tensor of endless sides",
+        weights("a.safetensors", lambda: header(one([0, 0], shape=(0, 2**62, 2**62)))),
+        3,
+        "has a shape that cannot be",
+    ),
+    Attack(
+        "an empty tensor of endless sides in a .pt",
+        weights("a.pt", lambda: packed(claiming(0, sides=(0, 2**62, 2**62)), b"")),
+        3,
+        "a shape that cannot be",
+    ),
+    Attack(
+        "a shape of 200,000 sides",
+        weights("a.safetensors", lambda: header(one([0, 8], shape=(2**62,) * 200_000), bytes(8))),
+        3,
+        "has a shape that cannot be",
+    ),
     Attack("one large label", arrays(y_train=np.array([0, 1, 2, 0, 1, 2, 0, 1, 3 * 10**8])), 3, "has the label 300000"),
     Attack("a label beyond 2⁶³", arrays(y_train=np.full(9, 2**63, np.uint64)), 3, "has the label 9223372036854775808"),
     Attack("strides of zero", saved(lambda t: t[:1].expand(60000, 60000)), 3, "the same numbers again and again"),

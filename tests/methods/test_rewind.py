@@ -1,21 +1,27 @@
 """Rewind: the certified distance against quadratic losses in closed form, and against descent on a small network."""
 
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save
 from torch import Tensor, float64, nn
 
 import spotlessnet as sn
 from spotlessnet.core.data import Data
-from spotlessnet.core.errors import NeedError, SettingError
+from spotlessnet.core.errors import DataError, NeedError, SettingError
 from spotlessnet.core.gaussian_dp import delta_of
 from spotlessnet.core.loss import SquaredError
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.split import Split, rows
 from spotlessnet.core.trained import Trained
 from spotlessnet.methods.rewind import Rewind
+from spotlessnet.requests.case import Case
+from spotlessnet.requests.loading import load_network
+from spotlessnet.store.checkpoints import following, is_following
 from spotlessnet.training.fit import fit
 
 
@@ -162,3 +168,80 @@ def test_what_certifies_nothing_is_refused(tmp_path):
         replace(scrub, smoothness=1e300)(trained, split)
     with pytest.raises(NeedError, match="trainer"):
         scrub(replace(trained, recipe=None, trainer=lambda model, examples, seed: model), split)
+
+
+def test_a_checkpoint_that_such_steps_cannot_have_led_to_is_refused(tmp_path):
+    """Of another training, or of a later epoch than was said: the distance to retraining is then not certified."""
+    trained, split = network()
+    original, path = kept_at(trained, split.whole, 4, tmp_path / "w.safetensors")
+    L, G = bounds_on_the_way(trained, split)
+    other = trained.module()
+    with torch.no_grad():
+        for value in other.parameters():
+            value.add_(1.0)
+    sn.write_weights(tmp_path / "other.safetensors", other)
+    scrub = Rewind(path, 4, smoothness=L, gradient_bound=G)
+    far = fit(trained, split.whole, trained.recipe.but(epochs=300))  # type: ignore[union-attr]  # it has one
+    sn.write_weights(tmp_path / "late.safetensors", far.module())
+    for name, epoch in (("other", 4), ("late", 1)):
+        wrong = replace(scrub, checkpoint=str(tmp_path / f"{name}.safetensors"), epoch=epoch, gradient_bound=3 * G)
+        with pytest.raises(SettingError, match=r"lead at most .* away, but the checkpoint lies"):
+            wrong(original, split)
+    with torch.no_grad():
+        next(other.parameters())[0, 0] = torch.nan
+    diverged = tmp_path / "nan.safetensors"
+    # As other code writes it: `write_weights` refuses what is not finite.
+    diverged.write_bytes(save(dict(other.state_dict())))
+    with pytest.raises(DataError, match="must be finite"):
+        replace(scrub, checkpoint=str(diverged))(original, split)
+
+
+def test_a_bound_that_single_rows_break_is_refused(tmp_path):
+    """Their mean may be short where each of them is long: it is single ones that go."""
+    trained, split = network()
+    original, path = kept_at(trained, split.whole, 4, tmp_path / "w.safetensors")
+    L, _ = bounds_on_the_way(trained, split)
+    mean = 0.5  # above all that descent itself meets
+    with pytest.raises(SettingError, match=r"`Rewind.gradient_bound` is 0.5, but .* was met"):
+        Rewind(path, 4, smoothness=L, gradient_bound=mean)(original, split)
+
+
+def test_convexity_that_the_way_refutes_is_refused(tmp_path):
+    trained, split = network()
+    original, path = kept_at(trained, split.whole, 4, tmp_path / "w.safetensors")
+    L, G = bounds_on_the_way(trained, split)
+    with pytest.raises(SettingError, match=r"`Rewind.strong_convexity` is .*, but .* was met"):
+        Rewind(path, 4, smoothness=L, gradient_bound=G, strong_convexity=L)(original, split)
+
+
+def test_a_second_request_from_the_first_training_is_refused(tmp_path):
+    """The checkpoint saw the rows of the first, and the noise would be that for one row: they would come back."""
+    trained, split = network()
+    original, path = kept_at(trained, split.whole, 4, tmp_path / "w.safetensors")
+    L, G = bounds_on_the_way(trained, split)
+    scrub = Rewind(path, 4, smoothness=L, gradient_bound=G)
+    batch = next(iter(split.whole.batches(100)))
+    assert isinstance(batch.x, Tensor)
+    start = trained.module()
+    known: dict[str, Any] = {"init": start, "recipe": trained.recipe, "accept_damage": True}
+    first = sn.unlearn(original.module(), (batch.x, batch.y), forget=range(3), method="retrain", **known)
+    left = batch.x[3:], batch.y[3:]
+    with pytest.raises(NeedError, match="has served a request"):
+        sn.unlearn(first.model, left, forget=[0], method=scrub, **known)
+    sn.unlearn(first.model, left, forget=[0], method=Rewind(), **known)
+    # Told of the rows that went before, it counts them.
+    later = split.next_request(split.whole.select([3]))
+    done = scrub(Trained.of(first.model, init=start, recipe=trained.recipe), later)
+    assert done.diagnostics["rewind"]["distance"] == pytest.approx(scrub.distance(0.05, 10, 40, 4))
+
+
+def test_a_network_read_from_the_file_of_a_request_is_known_to_have_served_one(tmp_path, monkeypatch):
+    """So that the command refuses such a second request too."""
+    monkeypatch.chdir(tmp_path)
+    Path("net.py").write_text("from torch import nn\n\n\ndef build():\n    return nn.Linear(2, 2)\n", encoding="utf-8")
+    model = nn.Linear(2, 2)
+    sn.write_weights("plain.safetensors", model)
+    sn.write_weights("scrubbed.safetensors", following(model))
+    for name, served in (("plain", False), ("scrubbed", True)):
+        found = load_network(Case(model="net.py:build", weights=Path(f"{name}.safetensors")))
+        assert is_following(found.trained.model) is served

@@ -118,3 +118,20 @@ def test_other_networks_are_refused_by_the_trainer() -> None:
     begun = Trained.of(model, init=model, trainer=ShardTrainer(RECIPE))
     with pytest.raises(SettingError, match=r"Shards are trained in a `Sharded`, but got Linear"):
         train(begun, data)
+
+
+def test_rows_read_in_another_format_or_shape_are_in_the_same_shards() -> None:
+    """Else a request that reads them so would retrain shards that never saw them, and leave the one that did."""
+    begun, data = problem()
+    batch = next(iter(data.batches(80)))
+    x, y = batch.x, batch.y
+    assert isinstance(x, torch.Tensor)
+    expected = shards_of(begun, data)
+    for other in ((x.double(), y), (x, y.int()), (x.reshape(80, 2, 2), y), (x, y.unsqueeze(1))):
+        assert torch.equal(shards_of(begun, Data.of(other)), expected)
+    network = trained(begun, data)
+    wide = Data.of((x.double(), y.int()))
+    done = SISA(seed=3)(network, Split(forget=wide.select([0]), kept=wide.select(range(1, 80))))
+    held = int(expected[0])
+    moved = (done.mean - network.weights).reshape(SHARDS, -1).abs().sum(1).nonzero().flatten().tolist()
+    assert moved == [held]

@@ -7,6 +7,7 @@ import torch
 from torch import float64, nn
 from torch.distributions import MultivariateNormal, kl_divergence
 
+import spotlessnet as sn
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import NumericsError, SettingError
 from spotlessnet.core.gaussian import Covariance, Diagonal
@@ -211,3 +212,18 @@ def test_another_seed_reaches_the_scrub_inside():
     assert isinstance(inside, WithinBudget)
     assert isinstance(inside.scrub, Fisher)
     assert (inside.seed, inside.scrub.seed) == (15, 13)
+
+
+@pytest.mark.parametrize(
+    "scrub",
+    [
+        sn.NoisyFinetune(),
+        sn.Rewind("weights.safetensors", 2, smoothness=1.0, gradient_bound=1.0),
+        sn.chain(sn.Finetune(), sn.NoisyFinetune()),
+    ],
+)
+@pytest.mark.parametrize("limit", [{"max_nats": 1e6}, {"max_error_increase": 0.01}])
+def test_noise_that_a_certificate_rests_on_is_not_rescaled(scrub, limit):
+    """It was: 18,000 times less noise than the receipt's epsilon of one asks for."""
+    with pytest.raises(SettingError, match="is what its certificate rests on"):
+        WithinBudget(scrub, **limit)

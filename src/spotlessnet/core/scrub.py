@@ -175,6 +175,11 @@ class Scrub(metaclass=AcceptsOldNames):
         """The promise that the noise is fitted to, as written in Python; empty where there is none."""
         return ""
 
+    @property
+    def is_certified(self) -> bool:
+        """Whether it fits its noise to a certificate, so that with any other the certificate would not hold."""
+        return False
+
     def reference_spread(self, retrained: Trained, split: Split, notes: Notes) -> Covariance:
         r"""$\Sigma_0$, this method's own noise at retrained weights, from the retained rows alone.
 
@@ -316,6 +321,10 @@ class Chain(Scrub):
                     f"Only the last scrub of a chain may add noise, but {type(link).__name__} comes earlier and does. "
                     "Set its noise to zero, or move it to the end."
                 )
+
+    @property
+    def is_certified(self) -> bool:
+        return self.links[-1].is_certified
 
     def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
         for link in self.links:

@@ -90,6 +90,10 @@ class NoisyFinetune(Scrub):
     def is_noisy(self) -> bool:
         return True
 
+    @property
+    def is_certified(self) -> bool:
+        return True
+
     def steps(self, rows: int) -> int:
         """$T$."""
         return self.epochs * math.ceil(rows / self.batch_size)

@@ -11,19 +11,25 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from spotlessnet.core.errors import NeedError, SettingError, check_not_negative, check_positive
+from spotlessnet.core.errors import DataError, NeedError, SettingError, check_not_negative, check_positive
 from spotlessnet.core.gaussian import Covariance, Diagonal, Measured, NoNoise
 from spotlessnet.core.gaussian_dp import sigma_for
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.scrub import METHODS, Notes, Scrub, Work, gradients
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained, buffers_of
-from spotlessnet.store.checkpoints import read_weights
-from spotlessnet.training.fit import Adjust, fit, train
+from spotlessnet.store.checkpoints import is_following, read_weights
+from spotlessnet.training.fit import Adjust, fit, prepared, train
 from spotlessnet.training.optimiser import decay_of
 
 ROUNDING = 1e-3
 """By how much, relative, a measured gradient may exceed its bound before the bound counts as refuted."""
+
+SMALL = 1e-5
+"""Of the weights' length: a shorter way may be rounding."""
+
+LOOKED_AT = 64
+"""Retained rows whose own gradients are held against the bound."""
 
 
 @dataclass(frozen=True)
@@ -61,9 +67,13 @@ class Rewind(Scrub):
     retraining with the same noise. Without a checkpoint it goes back to the initial weights, where $D = 0$: that is
     retraining, without noise.
 
-    The two bounds are **given by the user and not proven here**; gradients that are met on the way and break them
-    end the request. For networks that are not convex $c^T$ grows so fast that only few, small steps are certified. An
-    audit of several trainings rewinds all of them to this one checkpoint.
+    The bounds are **given by the user and not proven here**. What breaks them ends the request: gradients that are met
+    on the way, those of some single retained rows at the checkpoint, and a checkpoint that lies further from the
+    initial weights than $t$ such steps lead. For networks that are not convex $c^T$ grows so fast that only few, small
+    steps are certified. An audit of several trainings rewinds all of them to this one checkpoint.
+
+    A checkpoint of the training knows all rows of that training. So it serves a network's first request only, unless
+    the split names those of earlier ones (`gone`): else these would come back, under noise that hides the new ones.
 
     **Arguments:**
 
@@ -113,6 +123,10 @@ class Rewind(Scrub):
     def is_noisy(self) -> bool:
         return self.checkpoint is not None
 
+    @property
+    def is_certified(self) -> bool:
+        return self.is_noisy
+
     def distance(self, lr: float, epochs: int, rows: int, gone: int) -> float:
         """$D$ for a training of so many epochs on so many rows, of which so many are gone."""
         if self.smoothness is None or self.gradient_bound is None:
@@ -137,6 +151,12 @@ class Rewind(Scrub):
         trained.begin("Rewinding", instead="NoisyFinetune")
         if self.checkpoint is not None:
             self._sigma(self._recipe(trained, split), split)
+            if is_following(trained.model) and not (split.gone is not None and len(split.gone)):
+                raise NeedError(
+                    "The network has served a request, whose rows the checkpoint was trained on: rewinding would bring "
+                    "them back, and nobody would count them. Forget all of them at once from the network before, or "
+                    "leave out the checkpoint."
+                )
 
     def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
         begun = trained.begin("Rewinding", instead="NoisyFinetune")
@@ -147,6 +167,7 @@ class Rewind(Scrub):
             return made.weights
         recipe = self._recipe(trained, split)
         back = begun.at(trained.vector(read_weights(self.checkpoint)))
+        self._check_checkpoint(begun, back, recipe, split)
         left = recipe.but(epochs=recipe.epochs - self.epoch)
         made = fit(back, split.retain, left, adjust=self._watch(back, left), label="going on without the rows")
         notes.assume(
@@ -207,6 +228,34 @@ class Rewind(Scrub):
             )
         return sigma_for(far, self.epsilon, self.delta)
 
+    def _check_checkpoint(self, begun: Trained, back: Trained, recipe: Recipe, split: Split) -> None:
+        """Raise where single rows break the bound, or steps within it cannot have led from the start to the checkpoint.
+
+        Rows that go are not looked at: a refusal would tell of them.
+        """
+        if not bool(back.weights.isfinite().all()):
+            raise DataError(f"The weights of the checkpoint {self.checkpoint} must be finite.")
+        assert self.gradient_bound is not None  # __post_init__ has looked
+        few = split.retain.select(range(min(LOOKED_AT, len(split.retain))))
+        smoothed = prepared(back, recipe)  # labels too, where the training did that
+        for batch in back.batches(few, 1):
+            w = back.weights.clone().requires_grad_()
+            with torch.enable_grad():
+                (slope,) = torch.autograd.grad(smoothed.losses(batch.x, batch.y, w).sum(), w)
+            _refute("gradient_bound", self.gradient_bound, float(slope.norm()))
+        keep = 1 - recipe.lr * torch.as_tensor(decay_of(begun, recipe)).to(begun.weights)
+        # Where decay alone leads; gradients lead away from there, each a little less than the ones after it.
+        there = begun.anchor + keep**self.epoch * (begun.weights - begun.anchor)
+        most = float(keep.abs().max())
+        reach = recipe.lr * self.gradient_bound * math.fsum(most**k for k in range(self.epoch))
+        far = float((back.weights - there).norm())
+        if far > reach * (1 + ROUNDING) + SMALL * float(back.weights.norm()):
+            raise SettingError(
+                f"{self.epoch} steps of gradients up to `gradient_bound` lead at most {reach:.4g} away, but the "
+                f"checkpoint lies {far:.4g} from where the training began. Give its true epoch and bounds, and the "
+                "initial weights of the same training."
+            )
+
     def _watch(self, begun: Trained, recipe: Recipe) -> Adjust:
         """Hold the given bounds against every gradient that is met; they cannot be proven, but they can be refuted."""
         decay = decay_of(begun, recipe)
@@ -217,11 +266,25 @@ class Rewind(Scrub):
             _refute("gradient_bound", self.gradient_bound, longest)
             if before:
                 moved = float((w - before[1]).norm())
-                if moved > 1e-5 * float(w.norm()):  # less is rounding
-                    _refute("smoothness", self.smoothness, float((g - before[0]).norm()) / moved)
+                if moved > SMALL * float(w.norm()):  # less is rounding
+                    turned = g - before[0]
+                    _refute("smoothness", self.smoothness, float(turned.norm()) / moved)
+                    self._refute_convexity(float(turned @ (w - before[1])) / moved**2, float(g.norm()) / moved, g.dtype)
             before[:] = [g.clone(), w.clone()]
 
         return look
+
+    def _refute_convexity(self, curved: float, steep: float, kind: torch.dtype) -> None:
+        """Where the loss is so convex, a gradient grows along each step by that share of its length or more."""
+        mu, L = self.strong_convexity, self.smoothness
+        if mu is None or L is None:
+            return
+        # Gradients are rounded, and a step may be short beside them.
+        slack = ROUNDING * L + 32 * torch.finfo(kind).eps * steep
+        if curved < mu - slack:
+            raise SettingError(
+                f"`Rewind.strong_convexity` is {mu}, but {curved:.4g} was met on the way. Nothing is certified."
+            )
 
 
 def _refute(name: str, bound: float | None, seen: float) -> None:

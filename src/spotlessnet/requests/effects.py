@@ -16,7 +16,7 @@ from spotlessnet.precomputed.effect import Effect, as_text, from_text
 from spotlessnet.precomputed.fold_models import FoldModels
 from spotlessnet.precomputed.statistics import Statistics
 from spotlessnet.requests.folder import LONGEST_REQUEST, RECEIPT, ROWS, SCRUBBED, Private, follows_request
-from spotlessnet.store.checkpoints import forgotten_by, is_following
+from spotlessnet.store.checkpoints import following, forgotten_by, is_following
 from spotlessnet.store.receipts import digest_of, read_receipt, seals
 
 if TYPE_CHECKING:
@@ -72,6 +72,11 @@ def held_later(kept: Kept, weights: Path | None, model: nn.Module) -> Kept:
     Made on a copy of the weights, nobody who made them need have known of the request.
     """
     return replace(kept, after_requests=True) if follows_request(weights) or is_following(model) else kept
+
+
+def marked(model: nn.Module, weights: Path | None) -> nn.Module:
+    """A module that was read from a file, which then knows as the file does that it follows a request."""
+    return following(model) if follows_request(weights) else model
 
 
 def effects_beside(file: Path | None) -> tuple[Effect, ...] | None:

@@ -27,7 +27,7 @@ from spotlessnet.precomputed.fold_models import FoldModels
 from spotlessnet.precomputed.statistics import Statistics
 from spotlessnet.precomputed.statistics_files import read_statistics
 from spotlessnet.requests.case import Case, as_flag, called, made, resolve
-from spotlessnet.requests.effects import check_rows_left, effects_beside, held_later
+from spotlessnet.requests.effects import check_rows_left, effects_beside, held_later, marked
 from spotlessnet.requests.folder import follows_request
 from spotlessnet.requests.recorded import check_rows
 from spotlessnet.store.checkpoints import fit_names, forgotten_by, load_into, read_weights
@@ -112,7 +112,7 @@ def need_inputs(case: Case, *others: str) -> None:
 
 def load_network(case: Case) -> LoadedNetwork:
     """The network of a case with its weights, and what was precomputed for it."""
-    trained = case.model if isinstance(case.model, Trained) else _trained(case, _network(case))
+    trained = case.model if isinstance(case.model, Trained) else _trained(case, marked(_network(case), case.weights))
     if case.device in ("cpu", "cuda") and trained.device.type != case.device:
         where = f"A network in memory stays where it is, on {trained.device.type}, but `device` is {case.device!r}."
         raise SettingError(f"{where} Move it yourself, `model.to({case.device!r})`, and leave out `device`.")

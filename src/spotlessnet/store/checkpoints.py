@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from spotlessnet.core.data import GoneRows
 from spotlessnet.core.errors import DataError, MismatchError, NumericsError, ResourceError
 from spotlessnet.core.files import opened, read_rest, read_whole, write_whole
-from spotlessnet.store.pickled import LARGEST, read_state
+from spotlessnet.store.pickled import LARGEST, MOST_SIDES, is_countable, read_state
 
 LONGEST_HEADER = 2**24
 """Bytes; parsed, a header takes twenty times its length, and one of a hundred thousand tensors stays below this."""
@@ -123,6 +123,9 @@ def _entry(path: Path, name: str, value: Any) -> Entry:
     # `true` is a number to Python, and to nobody else.
     if not all(type(n) is int and 0 <= n < 2**63 for n in (*shape, begin, end)) or begin > end:
         raise _unreadable(path, f"the tensor {name[:60]!r} has a shape or offsets that cannot be")
+    # Before they are multiplied: a product of many is a number that takes minutes, and no tensor has so many.
+    if len(shape) > MOST_SIDES or not is_countable(shape):
+        raise _unreadable(path, f"the tensor {name[:60]!r} has a shape that cannot be")
     if prod(shape) * FORMATS[kind].itemsize != end - begin:
         raise _unreadable(path, f"the tensor {name[:60]!r} must fill its bytes, but does not")
     try:

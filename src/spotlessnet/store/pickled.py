@@ -8,7 +8,8 @@ import io
 import pickle
 import struct
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
 
@@ -31,6 +32,9 @@ LONGEST_PICKLE = 2**26
 
 MAGIC = 0x1950A86A20F9469CFC6C
 """How files begin that torch wrote before version 1.6, which are no archives."""
+
+MOST_SIDES = 64
+"""Of a tensor's shape; numpy has the same limit, and much of torch."""
 
 STORAGES = {
     "FloatStorage": torch.float32,
@@ -190,12 +194,19 @@ def _flat(raw: bytearray, dtype: torch.dtype) -> Tensor:
     return torch.frombuffer(raw, dtype=dtype) if raw else torch.empty(0, dtype=dtype)
 
 
+def is_countable(shape: Sequence[int]) -> bool:
+    """Whether torch can number the entries of a tensor, also of one without any: it multiplies sides all the same."""
+    return prod(max(side, 1) for side in shape) < 2**59
+
+
 def _rebuild(flat: Any, offset: Any, shape: Any, stride: Any, *_: Any) -> Tensor:
     """The part of a storage that a tensor shows; one that shows a number twice could be any size, and is refused."""
     if not isinstance(flat, Tensor) or not isinstance(shape, tuple) or not isinstance(stride, tuple):
         raise pickle.UnpicklingError("a tensor without a storage")
     numbers = (offset, *shape, *stride)
     if len(shape) != len(stride) or not all(type(n) is int and 0 <= n < 2**63 for n in numbers):
+        raise pickle.UnpicklingError("a tensor with a shape that cannot be")
+    if len(shape) > MOST_SIDES or not is_countable(shape):
         raise pickle.UnpicklingError("a tensor with a shape that cannot be")
     if 0 in shape:
         return torch.empty(shape, dtype=flat.dtype)

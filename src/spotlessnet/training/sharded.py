@@ -4,6 +4,7 @@ Bourtoule, Chandrasekaran, Choquette-Choo, Jia, Travers, Zhang, Lie and Papernot
 """
 
 import copy
+import hashlib
 import math
 from dataclasses import dataclass
 
@@ -11,7 +12,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from spotlessnet.core.data import Data, keyed_digests
+from spotlessnet.core.data import Data, value_digests
 from spotlessnet.core.errors import SettingError, check_not_negative, check_positive
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.trained import Trained, logits_of
@@ -46,8 +47,8 @@ class Sharded(nn.Module):
 class ShardTrainer:
     """Trains each network of a `Sharded` on the rows of its shard, by one recipe: `Trained.of(..., trainer=...)`.
 
-    A row's shard follows from what the row is, by a keyed digest, and from nothing else: copies of a row share theirs,
-    and rows that leave move no other.
+    A row's shard follows from the row's numbers, by a keyed digest, and from nothing else: copies of a row share
+    theirs, in whatever number format (float32 or finer) or shape they come, and rows that leave move no other.
 
     **Arguments:**
 
@@ -78,8 +79,10 @@ class ShardTrainer:
 
     def shard_of(self, data: Data, shards: int) -> Int64[Tensor, " N"]:
         """The number of each row's shard."""
-        digests = keyed_digests(data, f"shards, {self.draw}".encode())
-        return torch.tensor([int.from_bytes(digest[:8], "big") % shards for digest in digests], dtype=torch.long)
+        key = f"shards, {self.draw}".encode()
+        # Of the numbers alone: the same rows read in another format or shape must be found in the shards that saw them.
+        digests = (hashlib.blake2b(one, digest_size=8, key=key).digest() for one in value_digests(data, "float32"))
+        return torch.tensor([int.from_bytes(digest, "big") % shards for digest in digests], dtype=torch.long)
 
     def train_one(self, network: nn.Module, rows: Data, seed: int, epochs: int | None = None) -> nn.Module:
         """One network, from where it stands; without rows it stays there."""

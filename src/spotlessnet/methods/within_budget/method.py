@@ -116,6 +116,11 @@ class WithinBudget(Scrub):
                 f"A budget is met by noise, but {type(self.scrub).__name__} adds none. Give it a strength, or end a "
                 "chain with Fisher()."
             )
+        if self.scrub.is_certified:
+            raise SettingError(
+                f"The noise of {type(self.scrub).__name__} is what its certificate rests on, and a budget would "
+                "rescale it: the certificate would be told and not hold. Use the one or the other."
+            )
 
     def check_needs(self, trained: Trained, split: Split) -> None:
         self.scrub.check_needs(trained, split)
