@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 import spotlessnet as sn
+from spotlessnet.core.answers import DOUBT
 from spotlessnet.core.errors import DataError
-from spotlessnet.requests.planning import DOUBT
 from tests.cli.workshop import BASE, RECIPE, spotless
 from tests.requests.small import RECIPE as SMALL
 from tests.requests.small import problem

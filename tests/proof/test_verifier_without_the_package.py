@@ -101,7 +101,8 @@ def test_it_refuses_what_the_package_refuses(verifier, bundles):
         assert not agrees(verifier, changed, KEYS[0])
     for made in bundles:
         assert not agrees(verifier, made, SigningKey.new())
-    for no_list in ("", {}):
+    no_lists: tuple[object, ...] = ("", {})
+    for no_list in no_lists:
         assert not agrees(verifier, {**bundles[3], "rotations": no_list}, KEYS[0])
     old = dsse.taken_apart(bundles[0]["head"])
     forged = {**bundles[0], "head": dsse.sign(old.payload, [KEYS[0]], old.kind)}

@@ -21,7 +21,7 @@ def test_a_request_visits_at_most_25_files():
 
 
 def test_the_command_is_a_thin_layer():
-    """Beside the request's own files it visits its flags and console, the list it reads, the folder it writes."""
+    """Beside the request's own files: flags and console, the list and weights it reads, whom they serve, its folder."""
     more = set(ways["spotless scrub"]()) - set(ways["sn.unlearn"]())
     assert more == {
         "cli/entry.py",
@@ -31,6 +31,8 @@ def test_the_command_is_a_thin_layer():
         "core/id_lists.py",
         "core/files.py",
         "requests/folder.py",
+        "requests/effects.py",
+        "store/pickled.py",
     }
 
 

@@ -1,5 +1,7 @@
 """What a second attack by hand found: dates and names that stopped everybody, networks changed on disk, copies left."""
 
+# mypy: disable-error-code="attr-defined, func-returns-value, arg-type"
+
 import json
 import socket
 import threading

@@ -19,6 +19,18 @@ from spotlessnet.core.scrub import Scrub, declared_by
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 
+KNOWN_BY, KNOWN_AT_ONCE = 64, 16
+"""Training rows by which it is seen what a network knows about labels, and how many of them are answered together."""
+
+NOTHING, SOMETHING = 0.05, 0.1
+"""Shares of the loss that knowing the labels saves: less than the one may be chance, more than the other is not."""
+
+DOUBT = (
+    "the network answers its training rows as if it had never seen them: are these its weights, its code and its data, "
+    "prepared as in training?"
+)
+"""What a plan says where answers have nothing to do with labels: a result cannot be told from a ruined one."""
+
 MOST = 0.05
 """The rise of the error that is borne unless said: five points."""
 
@@ -344,3 +356,39 @@ def _share(wrong: Tensor, group: Tensor) -> tuple[float, int]:
     if not bool(many.any()):
         return float(wrong[group].mean()), int(rows.sum())
     return float(((wrong * group).sum(dim=0)[many] / rows[many]).mean()), int(rows.sum())
+
+
+class Known(NamedTuple):
+    """What a network's answers know about labels, on a few rows.
+
+    **Arguments:**
+
+    - `loss`: the mean loss of the rows.
+    - `dealt`: the same if labels had been dealt among them at random.
+    """
+
+    loss: float
+    dealt: float
+
+    @property
+    def share(self) -> float:
+        """The part of the loss that knowing the labels saves; NaN where it cannot be said."""
+        is_said = math.isfinite(self.loss) and math.isfinite(self.dealt) and self.loss >= 0 and self.dealt > 0
+        return 1 - self.loss / self.dealt if is_said else math.nan
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether answers have next to nothing to do with labels."""
+        return self.share < NOTHING
+
+
+@torch.no_grad()
+def known_of_labels(network: Trained, data: Data) -> Known:
+    """What a network knows about the labels of some rows, drawn evenly from all of them."""
+    # Drawn and not spaced: where rows are sorted by class, neighbours would be dealt each other's very labels.
+    drawn = torch.randperm(len(data), generator=torch.Generator().manual_seed(0))[:KNOWN_BY]
+    loss = dealt = 0.0
+    for batch in network.batches(data.select(drawn), KNOWN_AT_ONCE):
+        loss += float(network.losses(batch.x, batch.y).double().sum())
+        dealt += float(network.losses(batch.x, batch.y.flip(0)).double().sum())
+    return Known(loss / len(drawn), dealt / len(drawn))

@@ -22,10 +22,11 @@ from spotlessnet.core.trained import Trained
 from spotlessnet.readouts.scores import IN_WORDS, kind_of, scores
 from spotlessnet.requests.case import Case, as_flag, inputs_of
 from spotlessnet.requests.folder import PRETRAINED, SCRUBBED, TELLING, Folder
-from spotlessnet.requests.loading import OF_ONE_REQUEST, need_inputs, neutral
+from spotlessnet.requests.loading import need_inputs
 from spotlessnet.requests.methods import for_other_networks
 from spotlessnet.requests.planning import Plan, check_words, plan_of
 from spotlessnet.requests.recorded import fields_of
+from spotlessnet.store.receipts import OF_ONE_REQUEST, neutral
 from spotlessnet.training.many import Executor
 
 VERDICT = "verdict.json"

@@ -18,9 +18,9 @@ from spotlessnet.forgettable.model import ForgettableModel, Request
 from spotlessnet.requests.audits import rerun_command
 from spotlessnet.requests.case import Case, as_flag, made, resolve
 from spotlessnet.requests.folder import PRIVATE, RECEIPT, Folder
-from spotlessnet.requests.loading import neutral, rows_of
+from spotlessnet.requests.loading import rows_of
 from spotlessnet.store.checkpoints import read_metadata, write_weights
-from spotlessnet.store.receipts import COMMITMENT, commit_to, keyed, statement, write_receipt
+from spotlessnet.store.receipts import COMMITMENT, commit_to, keyed, neutral, statement, write_receipt
 
 if TYPE_CHECKING:
     from spotlessnet.forgettable.adapt import Adaptation

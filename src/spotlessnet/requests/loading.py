@@ -1,11 +1,9 @@
 """Load a request: the network, its weights and the rows, from files or from memory, seen to fit before any work."""
 
-import hashlib
-import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -13,7 +11,8 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from spotlessnet.core.adapters import Arrays, MapStyle
-from spotlessnet.core.data import Contents, Data, as_bytes, contents_of, spelled
+from spotlessnet.core.answers import SOMETHING, Known, known_of_labels
+from spotlessnet.core.data import Contents, Data, contents_of, spelled
 from spotlessnet.core.errors import DataError, MismatchError, ResourceError, SettingError, SpotlessError
 from spotlessnet.core.files import Look
 from spotlessnet.core.id_lists import listed_ids, read_list
@@ -32,25 +31,15 @@ from spotlessnet.requests.folder import follows_request
 from spotlessnet.requests.recorded import check_rows
 from spotlessnet.store.checkpoints import fit_names, forgotten_by, load_into, read_weights
 from spotlessnet.store.pretrained import is_pretrained, load_pretrained
-from spotlessnet.store.receipts import keyed
+from spotlessnet.store.receipts import described_file, keyed
+from spotlessnet.store.receipts import sha256_of as sha256_of
 
 TRIED = 8
 """Rows on which the network is tried before any work."""
 
-KNOWN_BY, KNOWN_AT_ONCE = 64, 16
-"""Training rows by which it is seen what a network knows about labels, and how many of them are answered together."""
-
-NOTHING, SOMETHING = 0.05, 0.1
-"""Shares of the loss that knowing the labels saves: less than the one may be chance, more than the other is not."""
-
 DATA = ("data", "test", "validation", "core")
-OF_ONE_REQUEST = ("forget", "reference", "statistics", "fold_models", "out")
-"""Whose names may tell who asked; they are never printed."""
-
 KNOW_THE_ROWS = ("training", "weights", "reference", "statistics", "fold_models")
 """Made from the rows: whoever can make them anew with a guess could confirm it by a plain digest."""
-
-SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".npz", ".py")
 
 
 @dataclass(frozen=True, eq=False)
@@ -346,42 +335,6 @@ def check_fits(trained: Trained, data: Data, flag: str) -> None:
         raise MismatchError(f"The loss of the first rows of {flag} is not finite. Check inputs, labels and weights.")
 
 
-class Known(NamedTuple):
-    """What a network's answers know about labels, on a few rows.
-
-    **Arguments:**
-
-    - `loss`: the mean loss of the rows.
-    - `dealt`: the same if labels had been dealt among them at random.
-    """
-
-    loss: float
-    dealt: float
-
-    @property
-    def share(self) -> float:
-        """The part of the loss that knowing the labels saves; NaN where it cannot be said."""
-        is_said = math.isfinite(self.loss) and math.isfinite(self.dealt) and self.loss >= 0 and self.dealt > 0
-        return 1 - self.loss / self.dealt if is_said else math.nan
-
-    @property
-    def is_nothing(self) -> bool:
-        """Whether answers have next to nothing to do with labels."""
-        return self.share < NOTHING
-
-
-@torch.no_grad()
-def known_of_labels(network: Trained, data: Data) -> Known:
-    """What a network knows about the labels of some rows, drawn evenly from all of them."""
-    # Drawn and not spaced: where rows are sorted by class, neighbours would be dealt each other's very labels.
-    drawn = torch.randperm(len(data), generator=torch.Generator().manual_seed(0))[:KNOWN_BY]
-    loss = dealt = 0.0
-    for batch in network.batches(data.select(drawn), KNOWN_AT_ONCE):
-        loss += float(network.losses(batch.x, batch.y).double().sum())
-        dealt += float(network.losses(batch.x, batch.y.flip(0)).double().sum())
-    return Known(loss / len(drawn), dealt / len(drawn))
-
-
 def _check_began_earlier(case: Case, trained: Trained, train: Data, known: Known) -> None:
     """Raise where `init` answers the training rows better than what training made of it: the two were swapped."""
     if trained.init is None:
@@ -437,7 +390,7 @@ def described_inputs(opened: LoadedRequest, looks: Mapping[str, Look], salt: byt
     """What the receipt says of everything that was read: files by their digests, rows by what the loader gave."""
     # A plain digest of the list, of rows, or of a module that holds some would let anyone test a guess.
     of_rows = {look.sha256 for name, look in looks.items() if name in (*DATA, *KNOW_THE_ROWS)}
-    found = {name: _described(name, look, salt, of_rows) for name, look in looks.items() if name != "forget"}
+    found = {name: described_file(name, look, salt, of_rows) for name, look in looks.items() if name != "forget"}
     if "model" in opened.case.objects:
         # Weights know the rows: whoever can make them anew with a guess could confirm it by a plain digest.
         found["weights"] = {"commitment": keyed(salt, "weights", sha256_of(opened.trained.weights))}
@@ -445,25 +398,3 @@ def described_inputs(opened: LoadedRequest, looks: Mapping[str, Look], salt: byt
         rows = {"count": held.count, "commitment": keyed(salt, "rows", held.sha256)}
         found[name] = {**found.get(name, {}), "rows": rows}
     return found
-
-
-def _described(name: str, look: Look, salt: bytes, of_rows: Collection[str]) -> dict[str, Any]:
-    """What a receipt says of a file: no name that a person gave, no digest that could confirm a guess."""
-    named = {} if name in OF_ONE_REQUEST else {"name": neutral(name, look.path)}
-    if look.sha256 in of_rows:
-        return {**named, "commitment": keyed(salt, "file", look.sha256)}
-    return {**named, "digest": {"sha256": look.sha256}}
-
-
-def neutral(name: str, path: Path) -> str:
-    """A name for a file that says what it is for and of which kind it is, and nothing that its own name may betray.
-
-    >>> neutral("weights", Path("without-jane@mail.org.safetensors")), neutral("weights", Path("shards-of-jane"))
-    ('weights.safetensors', 'weights')
-    """
-    return name + (path.suffix if path.suffix in SUFFIXES else "")
-
-
-def sha256_of(weights: Float[Tensor, " P"]) -> str:
-    """Of the bytes of a weight vector."""
-    return hashlib.sha256(as_bytes(weights[None]).numpy().tobytes()).hexdigest()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from spotlessnet.auditing.audit_report import AuditReport
-from spotlessnet.core.answers import CHECKED
+from spotlessnet.core.answers import CHECKED, DOUBT
 from spotlessnet.core.errors import ResourceError, count_of
 from spotlessnet.core.gaussian import Gaussian
 from spotlessnet.core.progress import GIB, LEFT, available, memory_limit, seconds_in_words, size_in_words, working
@@ -52,12 +52,6 @@ REORDERED = 4.0
 
 MOVED = 2**26
 """Bytes that are moved to see how long that takes: more than allocators keep at hand."""
-
-DOUBT = (
-    "the network answers its training rows as if it had never seen them: are these its weights, its code and its data, "
-    "prepared as in training?"
-)
-"""What a plan says where answers have nothing to do with labels: a result cannot be told from a ruined one."""
 
 BESIDE = ", beside Python, torch, the network and the data, and without an audit"
 """What the memory of a plan leaves out."""
@@ -150,10 +144,8 @@ class Plan:
         reasons = [default(case)[1], *([self.instead] if self.instead else [])]
         why = f" (none was named, and {'; '.join(reasons)})" if case.method is None else ""
         lines = [f"forget  {split.request}; {count_of(len(split.retain), 'row')} stay, {len(split.forget)} go"]
-        if split.request.copies:
-            lines.append(f"copies  {copies_in_words(split.request)}")
-        if self.opened.known is not None and self.opened.known.is_nothing:
-            lines.append(f"doubt   {DOUBT}")
+        lines += [f"copies  {copies_in_words(split.request)}"] if split.request.copies else []
+        lines += [f"doubt   {DOUBT}"] if self.opened.known and self.opened.known.is_nothing else []
         lines.append(f"method  {self.method}" + (f" with noise for {budget}" if budget else "") + why)
         for link, own in changed(self.scrub).items():
             lines.append(f"        {link}: {', '.join(f'{k}={v}' for k, v in own.items())}")

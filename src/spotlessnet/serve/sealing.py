@@ -48,7 +48,8 @@ class Keys:
                 if not path.exists():
                     raise
         try:
-            mode, secret = stat.S_IMODE(path.stat().st_mode), path.read_bytes()
+            mode = stat.S_IMODE(path.stat().st_mode)
+            secret = path.read_bytes()
         except OSError as e:
             raise ResourceError(f"The key {path} cannot be read ({e.strerror or e}).") from e
         # As for the key that signs: a group may read it, since secrets are handed to containers so.

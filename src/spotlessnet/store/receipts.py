@@ -20,13 +20,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
-from spotlessnet.core.data import spelled
+from spotlessnet.core.data import as_bytes, spelled
 from spotlessnet.core.errors import DataError, IntegrityError
-from spotlessnet.core.files import folder_sha256, read_whole, sha256, write_whole
+from spotlessnet.core.files import Look, folder_sha256, read_whole, sha256, write_whole
 from spotlessnet.store.noise_seed import NoiseSeed as NoiseSeed
 from spotlessnet.store.schema import mistakes
 from spotlessnet.store.strict_json import loads_once as loads_once
+
+OF_ONE_REQUEST = ("forget", "reference", "statistics", "fold_models", "out")
+"""Whose names may tell who asked; they are never printed."""
+
+SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".npz", ".py")
 
 STATEMENT = "https://in-toto.io/Statement/v1"
 PREDICATE = "urn:spotlessnet:forgetting:v2"
@@ -359,3 +366,25 @@ def commit_to_exact(diagnostics: Mapping[str, Any], salt: bytes) -> str:
 def as_json(diagnostics: Mapping[str, Any]) -> bytes:
     """One spelling only, because a commitment is to bytes."""
     return json.dumps(diagnostics, indent=2, sort_keys=True, allow_nan=False).encode() + b"\n"
+
+
+def described_file(name: str, look: Look, salt: bytes, of_rows: Collection[str]) -> dict[str, Any]:
+    """What a receipt says of a file: no name that a person gave, no digest that could confirm a guess."""
+    named = {} if name in OF_ONE_REQUEST else {"name": neutral(name, look.path)}
+    if look.sha256 in of_rows:
+        return {**named, "commitment": keyed(salt, "file", look.sha256)}
+    return {**named, "digest": {"sha256": look.sha256}}
+
+
+def neutral(name: str, path: Path) -> str:
+    """A name for a file that says what it is for and of which kind it is, and nothing that its own name may betray.
+
+    >>> neutral("weights", Path("without-jane@mail.org.safetensors")), neutral("weights", Path("shards-of-jane"))
+    ('weights.safetensors', 'weights')
+    """
+    return name + (path.suffix if path.suffix in SUFFIXES else "")
+
+
+def sha256_of(weights: Float[Tensor, " P"]) -> str:
+    """Of the bytes of a weight vector."""
+    return hashlib.sha256(as_bytes(weights[None]).numpy().tobytes()).hexdigest()
