@@ -7,7 +7,8 @@ would let anyone test a guess at a row. `GoneRows` knows rows again in other num
 """
 
 import hashlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -282,22 +283,21 @@ class GoneRows:
 
     - `salt`: without it nobody can test a guess.
     - `called`: which of `FORMATS` the rows came in.
-    - `digests`: one for every row, for each of `FORMATS`.
-    - `copies`: of these rows, among those that stayed.
+    - `digests`: one for every row, for each of `FORMATS`, each with how many copies of the row stayed.
     """
 
     salt: bytes = field(repr=False)
     called: str
-    digests: Mapping[str, Collection[bytes]] = field(repr=False)
-    copies: int = 0
+    digests: Mapping[str, Mapping[bytes, int]] = field(repr=False)
 
     @staticmethod
     def of(forget: Data, retain: Data, salt: bytes) -> "GoneRows":
         """Those that go, told apart from those that stay."""
-        digests = {name: frozenset(_keyed(value_digests(forget, name), salt)) for name in FORMATS}
-        called = format_of(forget)
-        copies = sum(one in digests[called] for one in _keyed(value_digests(retain, called), salt))
-        return GoneRows(salt, called, digests, copies)
+        digests = {}
+        for name in FORMATS:
+            stay = Counter(_keyed(value_digests(retain, name), salt))
+            digests[name] = {one: stay[one] for one in _keyed(value_digests(forget, name), salt)}
+        return GoneRows(salt, format_of(forget), digests)
 
 
 def count_left(data: Data, gone: Sequence[GoneRows]) -> list[int]:
@@ -310,8 +310,9 @@ def count_left(data: Data, gone: Sequence[GoneRows]) -> list[int]:
         called = max(own, request.called, key=order.index)
         if called not in known:
             known[called] = value_digests(data, called)
-        left = sum(one in request.digests[called] for one in _keyed(known[called], request.salt))
-        found.append(max(0, left - request.copies))
+        there = Counter(_keyed(known[called], request.salt))
+        # Row by row: a copy of one row that is gone by now must not make room for another row.
+        found.append(sum(max(0, there[one] - stayed) for one, stayed in request.digests[called].items()))
     return found
 
 

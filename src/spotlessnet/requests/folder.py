@@ -152,24 +152,25 @@ class Private:
         - `weights`: the network that the request was given; where it follows another request, that one's rows are
           told in its own folder.
         """
-        digests = {name: sorted(one.hex() for one in listed) for name, listed in gone.digests.items()}
+        digests = {name: {one.hex(): listed[one] for one in sorted(listed)} for name, listed in gone.digests.items()}
         before = ""
         if weights is not None and follows_request(weights):
             before = os.path.relpath(weights.resolve().parent, self.out.resolve())
-        told = {"format": gone.called, "digests": digests, "copies": gone.copies, "before": before}
+        told = {"format": gone.called, "digests": digests, "before": before}
         self.keep_sealed(ROWS, json.dumps(told))
 
     def rows(self) -> tuple[GoneRows, str]:
         """What `keep_rows` kept: the rows, and the folder of the request before, if any; else a `ValueError`."""
         told = json.loads(self.sealed(ROWS, LONGEST_REQUEST))
         try:
-            digests = {name: frozenset(map(bytes.fromhex, told["digests"][name])) for name in FORMATS}
-            called, copies, before = told["format"], told["copies"], told["before"]
+            digests = {name: {bytes.fromhex(one): k for one, k in told["digests"][name].items()} for name in FORMATS}
+            called, before = told["format"], told["before"]
         except (KeyError, TypeError, AttributeError) as e:
             raise ValueError("the rows are told in another way") from e
-        if called not in digests or type(copies) is not int or type(before) is not str or "\0" in before:
+        are_counts = all(type(k) is int and k >= 0 for listed in digests.values() for k in listed.values())
+        if called not in digests or not are_counts or type(before) is not str or "\0" in before:
             raise ValueError("the rows are told in another way")
-        return GoneRows(self.salt, called, digests, copies), before
+        return GoneRows(self.salt, called, digests), before
 
     def keep_trainings(self, folder: Path) -> None:
         """Note where an audit keeps its networks, which know the rows: whoever purges this is told of them."""
