@@ -54,8 +54,12 @@ def test_what_cannot_be_compared_is_refused_before_anything_is_read():
 
 
 def regression(**more: object) -> Case:
-    x, y = torch.randn(40, 4), torch.randn(40, 1)
-    trained = sn.Trained.of(nn.Linear(4, 1), init=nn.Linear(4, 1), recipe=RECIPE, loss=sn.SquaredError())
+    x = torch.randn(40, 4)
+    y = x.sum(dim=1, keepdim=True) + 0.1 * torch.randn(40, 1)
+    network, init = nn.Linear(4, 1), nn.Linear(4, 1)
+    for one, weight in ((network, 1.0), (init, 0.0)):  # one that was trained, and one that knows nothing
+        nn.init.constant_(one.weight, weight)
+    trained = sn.Trained.of(network, init=init, recipe=RECIPE, loss=sn.SquaredError())
     return Case(model=trained, data=sn.Data.of((x, y)), forget=rows(FORGET), **more)  # type: ignore[arg-type]
 
 
