@@ -30,6 +30,9 @@ from typing import Any
 
 import psycopg
 import sqlalchemy as sa
+
+# Started as a script, its own folder comes first, not the one that holds it.
+sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.common import Flags, command
 from tests.postgresql import new_database, started, why_not
 
