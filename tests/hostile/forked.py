@@ -32,6 +32,8 @@ class Outcome:
     err: str
     seconds: float
     peak: int
+    worked: float = 0.0
+    """Seconds of a processor, which other work on the machine does not lengthen."""
 
     @property
     def is_told(self) -> bool:
@@ -69,7 +71,9 @@ def run(words: list[str], told: Path) -> Outcome:
     _, status, used = os.wait4(pid, 0)
     seconds = time.perf_counter() - began
     err = told.read_text(encoding="utf-8", errors="replace")
-    return Outcome(os.waitstatus_to_exitcode(status), err, seconds, used.ru_maxrss * 1024)
+    return Outcome(
+        os.waitstatus_to_exitcode(status), err, seconds, used.ru_maxrss * 1024, used.ru_utime + used.ru_stime
+    )
 
 
 def _child(words: list[str], told: Path) -> None:

@@ -40,6 +40,17 @@ def test_damaged_files_end_as_documented(first):
     assert found["largest_mebibytes_above_baseline"] <= 1024
 
 
+def test_more_work_than_any_network_needs_is_refused():
+    """Also that as much as a network needs is not."""
+    command = [sys.executable, "-m", "tests.hostile.laborious"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True)
+    told = [json.loads(line) for line in ended.stdout.splitlines()]
+    assert [one["err"] for one in told if not one["as_wanted"]] == []
+    assert {one["name"]: one["worked"] for one in told if one["worked"] > 5} == {}
+    assert {one["name"]: one["above"] for one in told if one["above"] > 2**30} == {}
+    assert len(told) > 30
+
+
 def test_the_watch_sees_what_it_should(tmp_path, monkeypatch):
     """Planted faults: a file beside --out, a traceback, a wrong code, too much memory, and a dead worker."""
     from tests.hostile import fuzz

@@ -24,7 +24,8 @@ class ByteArray:
     def __setstate__(self, state: Any) -> None:
         match state:
             case (int(), tuple(shape), ByteType(), bool() | int() as fortran, bytes(raw)):
-                if all(isinstance(n, int) and n >= 0 for n in shape) and prod(shape) == len(raw):
+                counts = len(shape) <= 2 and all(isinstance(n, int) and n >= 0 for n in shape)
+                if counts and prod(shape) == len(raw):
                     flat = np.frombuffer(raw, np.uint8)
                     self.value = flat.reshape(shape, order="F" if fortran else "C")
                     return

@@ -23,6 +23,9 @@ from spotlessnet.store.pickled import LARGEST, MOST_SIDES, is_countable, read_st
 LONGEST_HEADER = 2**24
 """Bytes; parsed, a header takes twenty times its length, and one of a hundred thousand tensors stays below this."""
 
+MOST_TENSORS = 2**15
+"""In one file, or in one folder of shards. Each takes thirty microseconds before anything is known of it."""
+
 FORMATS = {
     "F64": torch.float64,
     "F32": torch.float32,
@@ -90,8 +93,12 @@ def _header(stream: BinaryIO, path: Path, size: int) -> tuple[dict[str, Entry], 
     if length > LONGEST_HEADER:
         raise _unreadable(path, f"its header has {length} bytes, more than {LONGEST_HEADER}")
     stream.seek(8)
+    head = stream.read(length)
+    # Before it is parsed, which takes a while; each tensor has one, and the text beside them may have some as well.
+    if max(head.count(b"{"), head.count(b"[") // 2) > 4 * MOST_TENSORS:
+        raise _unreadable(path, f"its header names more than {MOST_TENSORS} tensors")
     try:
-        found = json.loads(stream.read(length).decode(), object_pairs_hook=_once)
+        found = json.loads(head.decode(), object_pairs_hook=_once)
     except (ValueError, RecursionError) as e:
         raise _unreadable(path, f"its header is no JSON: {str(e)[:80] or type(e).__name__}") from e
     if not isinstance(found, dict):
@@ -99,6 +106,8 @@ def _header(stream: BinaryIO, path: Path, size: int) -> tuple[dict[str, Entry], 
     text = found.pop("__metadata__", None) or {}
     if not isinstance(text, dict) or not all(isinstance(value, str) for value in text.values()):
         raise _unreadable(path, "its __metadata__ must be text by name")
+    if len(found) > MOST_TENSORS:
+        raise _unreadable(path, f"its header names more than {MOST_TENSORS} tensors")
     return {name: _entry(path, name, value) for name, value in found.items()}, text, 8 + length
 
 
@@ -234,6 +243,8 @@ def _read_folder(folder: Path) -> dict[str, Tensor]:
         if not (folder / name).is_file():
             raise DataError(f"The shard {name} named in {index} is missing. Copy the whole folder.")
         tensors |= read_tensors(folder / name)
+        if len(tensors) > MOST_TENSORS:
+            raise DataError(f"The shards in {folder} hold more than {MOST_TENSORS} tensors. Give fewer.")
     return tensors
 
 

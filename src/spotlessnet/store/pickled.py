@@ -18,7 +18,7 @@ from torch import Tensor
 
 from spotlessnet.core.errors import DataError, SpotlessError
 from spotlessnet.core.files import opened, read_rest
-from spotlessnet.core.pickling import DEEPEST, USUAL, ShallowUnpickler, Step
+from spotlessnet.core.pickling import DEEPEST, ShallowUnpickler, Step
 from spotlessnet.core.zips import open_zip
 
 LARGEST = 64 * 2**30
@@ -174,12 +174,13 @@ def _from_stream(stream: BinaryIO, path: Path) -> Any:
             raise pickle.UnpicklingError("a storage with two sizes")
         return wanted[key]
 
-    if (began := _Reader(content, fetch).load()) != MAGIC:
+    reader = _Reader(content, fetch)  # one for all five, so that their work is counted together
+    if (began := reader.load()) != MAGIC:
         raise pickle.UnpicklingError(f"a pickle of {type(began).__name__} that torch.save did not write")
-    _version, system, found, keys = (_Reader(content, fetch).load() for _ in range(4))
+    _version, system, found, keys = (reader.load() for _ in range(4))
     if not (isinstance(system, Mapping) and system.get("little_endian") is True):
         raise pickle.UnpicklingError("numbers in another byte order")
-    if not isinstance(keys, list) or set(keys) != set(wanted):
+    if not isinstance(keys, list) or not all(isinstance(k, str) for k in keys) or set(keys) != set(wanted):
         raise pickle.UnpicklingError("storages that do not belong to its tensors")
     for key in keys:
         flat = wanted[key]
@@ -273,18 +274,20 @@ def _only(step: Step, kinds: tuple[type, ...], place: int | None) -> Step:
     return checked
 
 
+SAFE = ShallowUnpickler.dispatch
+
 CHECKED = {
-    pickle.BUILD[0]: _only(USUAL[pickle.BUILD[0]], (_Thing, _Dictionary), -2),
-    pickle.SETITEM[0]: _only(USUAL[pickle.SETITEM[0]], (dict,), -3),
-    pickle.SETITEMS[0]: _only(USUAL[pickle.SETITEMS[0]], (dict,), None),
-    pickle.APPEND[0]: _only(USUAL[pickle.APPEND[0]], (list,), -2),
-    pickle.APPENDS[0]: _only(USUAL[pickle.APPENDS[0]], (list,), None),
-    pickle.ADDITEMS[0]: _only(USUAL[pickle.ADDITEMS[0]], (set,), None),
+    pickle.BUILD[0]: _only(SAFE[pickle.BUILD[0]], (_Thing, _Dictionary), -2),
+    pickle.SETITEM[0]: _only(SAFE[pickle.SETITEM[0]], (dict,), -3),
+    pickle.SETITEMS[0]: _only(SAFE[pickle.SETITEMS[0]], (dict,), None),
+    pickle.APPEND[0]: _only(SAFE[pickle.APPEND[0]], (list,), -2),
+    pickle.APPENDS[0]: _only(SAFE[pickle.APPENDS[0]], (list,), None),
+    pickle.ADDITEMS[0]: _only(SAFE[pickle.ADDITEMS[0]], (set,), None),
 }
 
 
 class _Reader(ShallowUnpickler):
-    dispatch: ClassVar[dict[int, Step]] = {**ShallowUnpickler.dispatch, **CHECKED}
+    dispatch: ClassVar[dict[int, Step]] = {**SAFE, **CHECKED}
 
     def __init__(self, file: Any, fetch: Fetch) -> None:
         super().__init__(file, encoding="utf-8")
