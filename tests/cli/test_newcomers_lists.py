@@ -114,6 +114,15 @@ def test_a_header_is_not_an_id_where_no_row_is_known_either(here):
         assert "'people'" not in ended.err
 
 
+def test_a_header_of_an_unusual_name_is_pointed_at(here):
+    """A misspelt first id must not go unnoticed, so an unknown word is an id; but it may be neither."""
+    (here / "forget.csv").write_text("membership number\nperson-1\nperson-5\n")
+    told = "The first line, 'membership number', was taken for an id: if it is the column's name, write 'id' in"
+    assert told in spotless("scrub", *BASE, *QUICK, "--dry-run").err
+    (here / "forget.csv").write_text("people\nnobody\nno-one\n")
+    assert "was taken for an id" not in spotless("scrub", *BASE, *QUICK, "--dry-run").err
+
+
 def test_a_column_that_is_named_must_be_the_one_of_the_list(here):
     """The fault before: whatever the only column was called, any name would do."""
     (here / "forget.csv").write_text("email\nperson-1\nperson-5\n")

@@ -10,10 +10,10 @@ from spotlessnet.core.errors import NeedError, SettingError
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.split import Split, rows
 from spotlessnet.core.trained import Trained
-from spotlessnet.methods import Retrain, ShortRetrain
+from spotlessnet.methods import Retrain, ShortRetrain, short_retrain
 from spotlessnet.models.mlp import MLP
 from spotlessnet.readouts import Error
-from spotlessnet.training.fit import fit
+from spotlessnet.training.fit import fit, train
 
 RECIPE = Recipe(epochs=20, lr=0.1, batch_size=16, weight_decay=1e-3)
 
@@ -48,6 +48,19 @@ def test_it_ends_after_the_first_stage_that_is_as_good_as_the_original():
     short = ShortRetrain(epoch_fraction=0.1, error_tolerance=0.5)(trained, split).diagnostics
     assert short["share_of_training"] == 0.1 < found.diagnostics["share_of_training"] <= 1
     assert not found.diagnostics["assumed"]
+
+
+def test_each_stage_says_which_epochs_it_is(monkeypatch):
+    """The fault before: all had one name, so whoever waited read 6 of 12, then 5 of 12, then 4 of 12."""
+    told: list[str] = []
+
+    def spied(*given, label, **named):
+        told.append(label)
+        return train(*given, label=label, **named)
+
+    monkeypatch.setattr(short_retrain, "train", spied)
+    ShortRetrain(epoch_fraction=0.25, lr_scale=1e-9, error_tolerance=0.0)(*problem())
+    assert told == [f"retraining in short, epochs {first} to {first + 4}" for first in (1, 6, 11, 16)]
 
 
 def test_a_stage_is_a_fraction_of_the_recipe_in_smaller_batches_at_a_higher_rate():

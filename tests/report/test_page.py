@@ -190,6 +190,6 @@ def test_what_cannot_be_seen_has_no_number(resolution):
     assert told.verdict is not None
     verdict = replace(told.verdict, resolution=resolution, checks=Checks(checks))
     text = html.unescape(page(replace(told, verdict=verdict)))
-    assert "Not even the whole of the original's memory" in text
+    assert "With so many, not even the whole of the original's memory" in text
     assert not re.search(r"\b(inf|nan)\b", re.sub(r"<style.*?</style>", "", text, flags=re.S))
     assert "inf" not in str(verdict).partition("\n")[0].partition("(")[2]

@@ -20,21 +20,21 @@ from spotlessnet.auditing.verdict import (
 
 SAME = "the unlearned networks answer the forgotten examples like networks that never saw them, in every check"
 DIFFERENT = (
-    "nothing is left of the forgotten examples beyond what retraining leaves; the network was trained differently, but "
-    "remembers no more"
+    "the unlearned networks know no more of the forgotten examples than networks that never saw them; they differ from "
+    "those in other ways, because they were trained differently"
 )
 NO_TRACE = (
-    "even the original network, which was trained on the forgotten examples, cannot be told from networks that never "
-    "saw them: they left no trace that this audit can see"
+    "the forgotten examples left no trace that this audit can see, not even in the original network, so it cannot tell "
+    "whether one was removed"
 )
 NOT_BEYOND_CONTROLS = (
-    "the original network, which was trained on the forgotten examples, differs from networks that never saw them, but "
-    "hardly more on the forgotten examples than on other new ones; more test examples may tell"
+    "the original network answers the forgotten examples otherwise than networks that never saw them, but new examples "
+    "almost as much so; this may be no memory of the forgotten ones, and more test examples may tell"
 )
 HALF_COULD_HIDE = (
     "half of the forgotten examples could have been kept without this audit noticing: they left too little trace"
 )
-ALIKE = "retrained networks of different seeds are all alike, so chance cannot be told; use smaller batches"
+ALIKE = "retraining with other seeds changes nothing, so nobody sees how much chance would; use smaller batches"
 
 NEXT = {
     "forgotten": "use the new network, and destroy the old one with its copies; keep the receipt",
@@ -117,15 +117,14 @@ def sentence(check: Check) -> str:
 def _share(check: Check) -> str:
     if not math.isfinite(check.low) or not math.isfinite(check.high):
         return (
-            "how much is remembered cannot be told: the original network is hardly surer of the forgotten examples "
-            "than networks that never saw them"
+            "the original network is hardly surer of the forgotten examples than networks that never saw them, so this "
+            "audit cannot tell how much is remembered"
         )
     limits = f"{_percent(check.low)} to {_percent(check.high)}"
     if check.state == "unclear":
         return (
-            f"how much is remembered cannot be told closely enough: {limits} of what the original network remembers of "
-            f"the forgotten examples, where −{_percent(check.margin)} to {_percent(check.margin)} would be as after "
-            "retraining"
+            f"of what the original network remembers of the forgotten examples, {limits} may be left, too wide a range "
+            f"to judge (−{_percent(check.margin)} to {_percent(check.margin)} is allowed)"
         )
     if check.value < 0:
         return (

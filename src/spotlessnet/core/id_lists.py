@@ -58,6 +58,15 @@ class Listing:
             )
         return rest
 
+    def hint(self, missing: str) -> str:
+        """Why the first id that no row has may not be one."""
+        if ";" in missing:
+            return " Cells stand apart by semicolons: name the column of ids."
+        if self.may_have_header and missing == self.ids[0]:
+            taken = f"The first line, {missing[:40]!r}, was taken for an id"
+            return f" {taken}: if it is the column's name, write {self.column!r} in its place."
+        return ""
+
     def _is_head(self, text: str) -> bool:
         parts = [part.removesuffix("s") for part in re.split("[ _-]", text.lower())]
         return text.lower() == self.column.lower() or (len(parts) <= 2 and HEADERS.issuperset(parts))

@@ -5,7 +5,7 @@ A cohort is a small value that turns data into a `Split`: `whole_class(6)(train,
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -306,6 +306,7 @@ class ids(Cohort):  # noqa: N801
             len(positions),
             allow_missing=self.allow_missing,
             mislabelled=self.mislabelled,
+            hint=self.listing.hint,
         )
         return torch.tensor(positions, dtype=torch.long), replace(request, comments=self.listing.comments)
 
@@ -352,6 +353,7 @@ def _matched(
     allow_missing: bool,
     mislabelled: bool,
     called: str = "ids",
+    hint: Callable[[str], str] = lambda _: "",
 ) -> Request:
     counts = Counter(wanted)
     missing = [name for name in counts if name not in known]
@@ -362,8 +364,7 @@ def _matched(
         raise DataError(
             f"Of {len(counts)} {what}, {len(counts) - len(missing)} matched, {len(missing)} missing "
             f"({_some(missing)}), {len(duplicates)} duplicates{f' ({_some(duplicates)})' if duplicates else ''}. "
-            f"Correct the list{go_on}."
-            f"{' Cells stand apart by semicolons: name the column of ids.' if ';' in missing[0] else ''}"
+            f"Correct the list{go_on}.{hint(missing[0])}"
         )
     if wanted and not matched:
         raise DataError(

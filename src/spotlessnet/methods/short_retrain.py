@@ -123,7 +123,9 @@ class ShortRetrain(Scrub):
         epochs = 0
         error = float("inf")
         while error > goal and epochs < full:
-            network = train(network, split.retain, seed=self.seed + epochs, epochs=stage, label="retraining in short")
+            # Each stage is counted from nought: without its epochs, the count would seem to go backwards.
+            label = f"retraining in short, epochs {epochs + 1} to {epochs + stage}"
+            network = train(network, split.retain, seed=self.seed + epochs, epochs=stage, label=label)
             epochs += stage
             error = error_rate(network, split.retain)
         share = epochs / full if full else 0.0

@@ -91,8 +91,8 @@ def _resolution(report: AuditReport) -> str:
     """How small a remainder could have been seen."""
     share = math.nan if report.verdict is None else report.verdict.resolution
     if not share < 1:  # NaN too
-        return "Not even the whole of the original's memory of the rows can be seen with so many."
-    return f"What remains below {share:.0%} of the original's memory cannot be seen with so many.".replace("%", " %")
+        return "With so many, not even the whole of the original's memory of the rows would be seen."
+    return f"With so many, less than {share:.0%} of the original's memory could be left unseen.".replace("%", " %")
 
 
 def as_sentence(text: str) -> str:
