@@ -7,9 +7,10 @@
 
 Each part is run once with the default budget and once within `--memory-limit` GiB; a row is written as soon as it is
 known. An epoch is a pass there and back over all images, 64 at a time, with torch alone and its fused attention, of
-images that lie on the device already; all else reads them from the main memory. Peaks are all that is allocated on the device, weights included. Weights and images are random: neither time nor memory
-depends on what they show. The cheap parts come first; a part that would outlast `--limit-seconds`, as told by the same
-part for fewer images, is left out, and its row says so.
+images that lie on the device already; all else reads them from the main memory. Peaks are all that is allocated on the
+device, weights included. Weights and images are random: neither time nor memory depends on what they show. The cheap
+parts come first; a part that would outlast `--limit-seconds`, as told by the same part for fewer images, is measured
+for some of them or left out, and its row says so.
 """
 
 import argparse

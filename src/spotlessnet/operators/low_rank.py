@@ -193,7 +193,7 @@ class Layout(NamedTuple):
         return self.width + AT_WORK * self.block
 
     def within(self, room: float, extra: int) -> "Layout":
-        """The same where `room` vectors are enough, else smaller blocks with `extra` beyond the rank, here or elsewhere.
+        """The same where `room` vectors are enough, else smaller blocks with `extra` beyond the rank, or elsewhere.
 
         Of as many products, smaller blocks find more, and only take longer where a device has room for large ones.
         """
