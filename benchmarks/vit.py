@@ -208,7 +208,7 @@ class Report:
         rows, more = len(data), make(data)[1]
         expected = self.expected(what, rows, limit, more.get("iterations", 0))
         row = {"what": what, "rows": rows, "memory_limit_gib": limit, **more}
-        share = min(1.0, 0.8 * left / expected) if expected > left else 1.0
+        share = min(1.0, 0.8 * left / expected) if 0 < left < expected else float(left > 0)
         if share < FEWEST or (share < 1 and what == STATISTICS):
             self.write({**row, "left_out": f"about {expected:.0f} s, but {max(0.0, left):.0f} s are left"})
             return None
@@ -278,14 +278,14 @@ ORDER = (
     *((FEW, what, tight) for what in (EPOCH, PRODUCT, MONTE_CARLO, EXACT) for tight in (FREE, TIGHT)),
     *((MANY, what, tight) for what in (EPOCH, PRODUCT, MONTE_CARLO) for tight in (FREE, TIGHT)),
     (MANY, EXACT, FREE),
-    (MANY, STATISTICS, FREE),
     (FEW, STEP, TIGHT),
+    (FEW, STATISTICS, FREE),
     (MANY, STEP, FREE),
     (FEW, STATISTICS, TIGHT),
+    (FEW, STEP, FREE),
+    (MANY, STATISTICS, FREE),
     (MANY, EXACT, TIGHT),
     (MANY, STEP, TIGHT),
-    (FEW, STEP, FREE),
-    (FEW, STATISTICS, FREE),
     (MANY, STATISTICS, TIGHT),
 )
 """The cheap parts first, so that a run that ends early has said as much as it could."""
@@ -305,7 +305,8 @@ def measure(options: argparse.Namespace, trained: Trained, report: Report) -> No
         if not wanted or (what == EPOCH and tight) or (which == MANY and len(options.rows) == 1):
             continue
         limit = options.memory_limit if tight else None
-        if what != EPOCH and (what, rows, limit) in before:
+        anew = what == EPOCH or any(word in what for word in options.again or ())
+        if not anew and (what, rows, limit) in before:
             continue
         data = on_device(sets[rows], trained.device) if what == EPOCH else sets[rows]
         found = report.run(what, data, lambda some, what=what: parts(options, trained, some)[what], limit)  # type: ignore[misc]  # bound at once
@@ -333,6 +334,7 @@ def flags() -> Flags:
     parser.add_argument("--part-seconds", type=float, default=float(10**6), help="after which a part is cut off")
     parser.add_argument("--request", action="store_true", help="a step from the statistics, too")
     parser.add_argument("--known", type=Path, help="rows of an earlier run, whose parts are not measured again")
+    parser.add_argument("--again", action="append", help="parts with this word are measured again, though known")
     parser.add_argument("--only", action="append", help="parts with this word; may be given several times")
     return parser
 

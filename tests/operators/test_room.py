@@ -151,6 +151,35 @@ def test_directions_are_the_same_in_the_main_memory(monkeypatch):
     torch.testing.assert_close(kept.basis.T @ kept.basis, torch.eye(5, dtype=torch.float64), rtol=0, atol=1e-12)
 
 
+def test_many_rows_go_there_at_once_and_few_come_back(monkeypatch):
+    """Forward mode keeps nothing, so the budget that splits a batch on its way back need not split it before."""
+    torch.manual_seed(0)
+    network = nn.Sequential(*(layer for _ in range(30) for layer in (nn.Linear(20, 20), nn.Tanh())))
+    trained = Trained.of(network, "squared-error")
+    data = Data.of((torch.randn(40, 20), torch.randn(40, 20)))
+    v = torch.randn(trained.size)
+    whole = GaussNewton(trained, data).multiply(v)
+    there, back = [], []
+    pushed, pulled = GaussNewton._pushed, GaussNewton._pulled
+    monkeypatch.setattr(
+        GaussNewton, "_pushed", lambda self, one, *more: there.append(len(one.x)) or pushed(self, one, *more)
+    )
+    monkeypatch.setattr(GaussNewton, "_pulled", lambda self, x, *more: back.append(len(x)) or pulled(self, x, *more))
+    with memory_limit(3 * 4 * trained.size + 60_000):
+        torch.testing.assert_close(GaussNewton(trained, data).multiply(v), whole)
+    assert there == [40]
+    assert 2 <= len(back) <= 20
+    assert sum(back) == 40
+
+
+def test_vectors_leave_some_room_for_rows():
+    trained, data = problem()
+    batch = next(iter(trained.batches(data)))
+    with memory_limit(20 * footprint(trained, batch.x).each(50)):
+        parts = list(in_parts(trained, batch, 50))
+    assert len(parts) < len(batch.rows)
+
+
 def test_long_vectors_stay_on_the_device_where_fewer_of_them_fit():
     """50 directions of a ViT-B/16 on a GPU of 140 GiB, whose budget holds 107 vectors; 23 are 8 GiB."""
     usual = directions.Layout.of(50, 35, 16, 85_806_346)

@@ -252,27 +252,23 @@ def _krylov(
         seen = torch.zeros(have, have - old, dtype=torch.float64, device=Q.device)
         for _again in range(2):  # once leaves rounding of the size of what was taken away
             h = _inner(Q[:have], W)
-            W = W - h.T @ Q[:have]
+            W = torch.addmm(W, h.T, Q[:have], alpha=-1)
             seen += h
         T[:have, old:have], T[old:have, :have] = seen, seen.T
         outside = _inner(W, W).double()
         if have == width:
             break
         fresh = min(block, width - have)
-        Q[have : have + fresh] = _new_rows(W, outside, fresh, Q[:have], float(T.abs().max()), noise)
+        W = _spanning(W, outside, fresh, float(T.abs().max()), noise)
+        Q[have : have + fresh] = _orthonormal_to(Q[:have], W)
         old, have = have, have + fresh
     return Q, T, outside
 
 
-def _new_rows(
-    W: Float[Tensor, "b P"],
-    gram: Float[Tensor, "b b"],
-    count: int,
-    Q: Float[Tensor, "m P"],
-    scale: float,
-    noise: _Noise,
+def _spanning(
+    W: Float[Tensor, "b P"], gram: Float[Tensor, "b b"], count: int, scale: float, noise: _Noise
 ) -> Float[Tensor, "c P"]:
-    """Orthonormal rows that span `W`, strongest first; random ones that go on searching where that is exhausted."""
+    """Rows of length one that span `W`, strongest first; random ones that go on searching where that is exhausted."""
     squares, Y = torch.linalg.eigh(gram)
     lengths, Y = squares.clamp(min=0).sqrt().flip(0)[:count], Y.flip(1)[:, :count]
     # Shorter than the rounding of the products is no direction but noise, and dividing by its length would make it one.
@@ -280,8 +276,13 @@ def _new_rows(
     rows = (Y / lengths.clamp(min=least)).T.to(W) @ W
     empty = lengths <= least
     rows[empty] = noise.rows(int(empty.sum()), W.shape[1])
+    return rows
+
+
+def _orthonormal_to(Q: Float[Tensor, "m P"], rows: Float[Tensor, "c P"]) -> Float[Tensor, "c P"]:
+    """Orthonormal rows of the same span but for what lies in that of `Q`."""
     for _ in range(2):
-        rows = _orthonormal(rows - _inner(rows, Q) @ Q)
+        rows = _orthonormal(torch.addmm(rows, _inner(rows, Q), Q, alpha=-1))
     return rows
 
 
