@@ -3,13 +3,21 @@
 python benchmarks/networks_table.py                 # all nine, minutes; needs the extra `trainers`
 python benchmarks/networks_table.py multi_label     # one of them; the others keep their rows
 python benchmarks/networks_table.py --table         # the table again, from the rows
+python benchmarks/networks_table.py --seed 101 --out more.jsonl    # other initial weights, trainings and audits
+python benchmarks/networks_table.py --add more.jsonl               # their verdicts beside the others
+
+A run with another seed changes no setting of an example and adds its verdict to the row, `other_seeds`.
 """
 
 import importlib.util
 import json
 import sys
 import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -26,7 +34,7 @@ from spotlessnet.requests.methods import wraps
 
 # Started as a script, its own folder comes first, not the one that holds it.
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from benchmarks.common import Place
+from benchmarks.common import Flags, Place
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES, ROWS, PAGE = ROOT / "docs" / "networks", ROOT / "results" / "networks.jsonl", ROOT / "docs" / "networks.md"
@@ -43,7 +51,10 @@ ORDER = (
     "causal_language_model",
     "segmentation",
 )
-COLUMNS = ("network", "example", "glue lines", "method", "examples are compared by", "verdict", "what cannot be had")
+COLUMNS = (
+    "network", "example", "glue lines", "method", "examples are compared by", "verdict", "with other seeds",
+    "what cannot be had",
+)  # fmt: skip
 BEGIN, END = "# glue", "# end of glue"
 
 
@@ -105,6 +116,32 @@ def measured(name: str) -> dict[str, Any]:
     }
 
 
+@contextmanager
+def other_seed(seed: int) -> Iterator[None]:
+    """Examples begin, train and are audited with other draws within this block; their data stay as they are."""
+    before = torch.manual_seed, sn.fit, sn.unlearn
+    torch.manual_seed = lambda own: before[0](own + seed)
+    sn.fit, sn.unlearn = partial(before[1], seed=seed), partial(before[2], seed=seed)
+    try:
+        yield
+    finally:
+        torch.manual_seed, sn.fit, sn.unlearn = before
+
+
+def of_seed(name: str, seed: int) -> dict[str, Any]:
+    """The verdict on an example with another seed."""
+    with other_seed(seed):
+        found = measured(name)
+    return {"name": name, "seed": seed, **{key: found[key] for key in ("method", "verdict", "reason", "seconds")}}
+
+
+def with_seed(row: dict[str, Any], one: dict[str, Any]) -> dict[str, Any]:
+    """The row with one more verdict, in the place of an earlier one of the same seed."""
+    others = {known["seed"]: known for known in row.get("other_seeds", [])}
+    others[one["seed"]] = {key: value for key, value in one.items() if key != "name"}
+    return {**row, "other_seeds": [others[seed] for seed in sorted(others)]}
+
+
 def rows() -> dict[str, dict[str, Any]]:
     """What was measured, by example."""
     lines = ROWS.read_text(encoding="utf-8").splitlines() if ROWS.exists() else []
@@ -120,8 +157,14 @@ def table() -> str:
         passed = row["verdict"] in ("forgotten", "never saw the rows")
         verdict = row["verdict"] if passed else f"{row['verdict']}: {row['reason']}"
         link = f"[{name}.py](networks/{name}.py)"
-        cells.append((row["network"], link, str(glue(name)), row["method"], row["compared_by"], verdict, _missing(row)))
+        about = (row["network"], link, str(glue(name)), row["method"], row["compared_by"])
+        cells.append((*about, verdict, _others(row), _missing(row)))
     return markdown_table(COLUMNS, cells)
+
+
+def _others(row: dict[str, Any]) -> str:
+    words = Counter(one["verdict"] for one in row.get("other_seeds", []))
+    return ", ".join(f"{count} × {word}" for word, count in words.most_common()) or "–"
 
 
 def _missing(row: dict[str, Any]) -> str:
@@ -133,16 +176,38 @@ def _missing(row: dict[str, Any]) -> str:
     return "; ".join(said) or "–"
 
 
-def main(arguments: list[str]) -> None:
-    """Run the examples named, or all, and write rows and page."""
-    known = rows()
-    for name in [] if "--table" in arguments else arguments or ORDER:
-        known[name] = measured(name)
-        print(f"{name}: {known[name]['verdict']}, {known[name]['reason']}", flush=True)
-        ROWS.write_text("".join(json.dumps(known[n]) + "\n" for n in ORDER if n in known), encoding="utf-8")
+def write(known: dict[str, dict[str, Any]]) -> None:
+    """Rows, and the page where there is one for every example."""
+    ROWS.write_text("".join(json.dumps(known[n]) + "\n" for n in ORDER if n in known), encoding="utf-8")
     if all(name in known for name in ORDER):
         PLACE.write(PAGE, table())
 
 
+def flags() -> Flags:
+    parser = Flags(__doc__).out(help="verdicts of `--seed`, a line each").table()
+    parser.add_argument("names", nargs="*", choices=(*ORDER, []), help="examples; all unless named")
+    parser.add_argument("--seed", type=int, help="another seed than that of the examples")
+    parser.add_argument("--add", type=Path, nargs="+", default=[], help="files of `--out`: run nothing")
+    return parser
+
+
+def main() -> None:
+    """Run the examples named, or all, and write rows and page."""
+    given, known = flags().parse_args(), rows()
+    for line in (line for path in given.add for line in path.read_text(encoding="utf-8").splitlines()):
+        one = json.loads(line)
+        known[one["name"]] = with_seed(known[one["name"]], one)
+    for name in () if given.table or given.add else given.names or ORDER:
+        found = measured(name) if given.seed is None else of_seed(name, given.seed)
+        print(f"{name}: {found['verdict']}, {found['reason']}", flush=True)
+        if given.out is not None:
+            with given.out.open("a", encoding="utf-8") as stream:
+                stream.write(json.dumps(found) + "\n")
+            continue
+        known[name] = found if given.seed is None else with_seed(known[name], found)
+        write(known)
+    write(known)
+
+
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -7,7 +7,7 @@ from torch import nn
 from spotlessnet.core import progress
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import ResourceError
-from spotlessnet.core.progress import Footprint, memory_limit
+from spotlessnet.core.progress import Footprint, budget, memory_limit
 from spotlessnet.core.trained import Trained
 from spotlessnet.operators import low_rank as directions
 from spotlessnet.operators import room
@@ -141,7 +141,7 @@ def test_directions_are_the_same_in_the_main_memory(monkeypatch):
 
     monkeypatch.setattr(directions, "TALL", 0)
     with memory_limit(2 * 3 * 3 * 40 * 8):
-        far = directions._from_afar(multiply, torch.empty(0, dtype=torch.float64), 40.0 * 8)
+        far = directions._few_at_a_time(multiply, torch.empty(0, dtype=torch.float64), 40.0 * 8, 2 * 3 * 3 * 40 * 8)
         matrix = type("Matrix", (), {"size": 40, "multiply": staticmethod(far)})()
         kept = directions.low_rank(
             matrix, 5, generator=torch.Generator().manual_seed(0), like=torch.empty(0, dtype=torch.float64), block=8
@@ -149,6 +149,57 @@ def test_directions_are_the_same_in_the_main_memory(monkeypatch):
     assert max(counts) == 3
     torch.testing.assert_close(kept.values, e[:5], rtol=1e-6, atol=0)
     torch.testing.assert_close(kept.basis.T @ kept.basis, torch.eye(5, dtype=torch.float64), rtol=0, atol=1e-12)
+
+
+def test_many_rows_go_there_at_once_and_few_come_back(monkeypatch):
+    """Forward mode keeps nothing, so the budget that splits a batch on its way back need not split it before."""
+    torch.manual_seed(0)
+    network = nn.Sequential(*(layer for _ in range(30) for layer in (nn.Linear(20, 20), nn.Tanh())))
+    trained = Trained.of(network, "squared-error")
+    data = Data.of((torch.randn(40, 20), torch.randn(40, 20)))
+    v = torch.randn(trained.size)
+    whole = GaussNewton(trained, data).multiply(v)
+    there, back = [], []
+    pushed, pulled = GaussNewton._pushed, GaussNewton._pulled
+    monkeypatch.setattr(
+        GaussNewton, "_pushed", lambda self, one, *more: there.append(len(one.x)) or pushed(self, one, *more)
+    )
+    monkeypatch.setattr(GaussNewton, "_pulled", lambda self, x, *more: back.append(len(x)) or pulled(self, x, *more))
+    with memory_limit(3 * 4 * trained.size + 60_000):
+        torch.testing.assert_close(GaussNewton(trained, data).multiply(v), whole)
+    assert there == [40]
+    assert 2 <= len(back) <= 20
+    assert sum(back) == 40
+
+
+def test_vectors_leave_some_room_for_rows():
+    trained = Trained.of(nn.Linear(200, 200), "squared-error")
+    batch = next(iter(trained.batches(Data.of((torch.randn(60, 200), torch.randn(60, 200))))))
+    with memory_limit(room.ON_THE_WAY * 4 * trained.size):  # which one vector takes by itself
+        assert len(list(in_parts(trained, batch, 1))) < 6
+
+
+def test_long_vectors_stay_on_the_device_where_fewer_of_them_fit():
+    """50 directions of a ViT-B/16 on a GPU of 140 GiB, whose budget holds 107 vectors; 23 are 8 GiB."""
+    usual = directions.Layout.of(50, 35, 16, 85_806_346)
+    assert (usual.width, usual.vectors, usual.within(160, 25)) == (96, 160, usual)
+    fewer = usual.within(107, 25)
+    assert (fewer.width, fewer.block, fewer.is_long, fewer.stays) == (80, 8, True, True)
+    elsewhere = usual.within(23, 25)
+    assert (elsewhere.width, elsewhere.block, elsewhere.stays) == (80, 8, False)
+
+
+def test_products_of_long_vectors_share_the_budget_with_what_is_held():
+    seen = []
+
+    def multiply(rows):
+        seen.append(budget(rows.device))
+        return rows
+
+    rows = torch.randn(6, 10)
+    product = directions._few_at_a_time(multiply, torch.empty(0), 40.0, 2 * 3 * 4 * 40.0)
+    torch.testing.assert_close(product(rows), rows)
+    assert seen == [2 * 3 * 4 * 40.0] * 2  # 4 fit, so two parts of 3
 
 
 def test_directions_that_do_not_fit_are_refused_before_any_product(monkeypatch):

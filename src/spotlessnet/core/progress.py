@@ -34,7 +34,7 @@ _busy: ContextVar[bool] = ContextVar("busy", default=False)
 PAUSE = 0.01
 """Seconds between two looks at the memory of the process."""
 
-MIB = 2**20
+MIB, GIB = 2**20, 2**30
 
 _LIMIT: ContextVar[float | None] = ContextVar("memory limit", default=None)
 
@@ -46,8 +46,6 @@ ENOUGH = {"cpu": 2.0**30, "cuda": 2.0**34}
 
 MOST = 0.8
 """The part of the free memory that something may take which cannot be split."""
-
-GIB = 2**30
 
 LEFT = 0.125
 """The part of a limit that a piece may always take, however much is in use: nothing could be done with less."""
@@ -230,9 +228,7 @@ class Meter:
             self._peak = max(self._peak, self._in_use())
 
     def _in_use(self) -> float:
-        if self._on_gpu:
-            return float(torch.cuda.memory_allocated(self.device))
-        return resident()
+        return in_use(self.device) if self._on_gpu else resident()
 
 
 def resident() -> float:
@@ -273,8 +269,12 @@ def budget(device: torch.device, *, more_helps: bool = False) -> float:
     if limit is None:
         # A share only, because the network, the data and other programs want memory as well.
         return min(SHARE * free, math.inf if more_helps else ENOUGH.get(device.type, ENOUGH["cpu"]))
-    used = float(torch.cuda.memory_allocated(device)) if device.type == "cuda" else 0.0
-    return min(max(limit - used, LEFT * limit), free)
+    return min(max(limit - in_use(device), LEFT * limit), free)
+
+
+def in_use(device: torch.device) -> float:
+    """Bytes that count against a limit already: all that is allocated on a GPU, and nothing on a CPU."""
+    return float(torch.cuda.memory_allocated(device)) if device.type == "cuda" else 0.0
 
 
 def holds(device: torch.device, bytes: float) -> bool:

@@ -10,13 +10,13 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 from torch.func import jvp, linearize, vjp, vmap
 
-from spotlessnet.core.data import Data
+from spotlessnet.core.data import Batch, Data
 from spotlessnet.core.errors import check_choice
 from spotlessnet.core.source import Inputs
 from spotlessnet.core.trained import Trained
 from spotlessnet.operators.jacobian import as_function
 from spotlessnet.operators.matrix import check_vector
-from spotlessnet.operators.room import vectors_at_once
+from spotlessnet.operators.room import in_parts, vectors_at_once
 from spotlessnet.operators.sums import counted, stream, total_of
 
 OutputHessian = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -76,51 +76,80 @@ class GaussNewton:
         check_vector("v", v, self.trained)
         rows = v.detach().to(self.trained.dtype).reshape(-1, self.size)
         together = vectors_at_once(self.trained, min(TOGETHER, len(rows)))
-        parts = self._products(rows, together)
-        product = total_of(self.trained, parts, torch.zeros_like(rows)).to(v.dtype).reshape(v.shape)
+        parts = self._from_kept(rows, together) if self.keep else self._there_and_back(rows, together)
+        # Its shape is all that is asked of a zero.
+        zero = rows.new_zeros(()).expand_as(rows)
+        product = total_of(self.trained, parts, zero).to(v.dtype).reshape(v.shape)
         return product + self.ridge * v if self.ridge else product
 
-    def _products(self, rows: Float[Tensor, "K P"], together: int) -> Iterator[Float[Tensor, "K P"]]:
+    def _there_and_back(self, rows: Float[Tensor, "K P"], together: int) -> Iterator[Float[Tensor, "K P"]]:
+        """Forward mode keeps nothing, so many rows go there at once; as few as the tape leaves room for come back."""
+        for one, where in self._stream(together, forward=True):
+            u = self._pushed(one, self._counts(where), rows, together)
+            for part, place in in_parts(self.trained, one, together, taped=True):
+                yield self._pulled(part.x, u[:, place], together)
+
+    def _pushed(self, one: Batch, s: Float[Tensor, " n"], rows: Tensor, together: int) -> Float[Tensor, "K n *C"]:
+        """`s H J v` of a batch for every vector."""
+        f = as_function(self.trained, one.x)
+        w = self.trained.weights.detach()
+
+        def push(v: Tensor) -> Tensor:
+            outputs, jv = jvp(f, (w,), (v,))
+            return self._weighed(outputs.detach(), one.y, jv, s)
+
+        if together == 1:  # one by one, without what `vmap` asks of the network
+            return torch.stack([push(v) for v in rows])
+        return torch.cat([vmap(push)(some) for some in rows.split(together)])
+
+    def _pulled(self, x: Inputs, u: Float[Tensor, "K n *C"], together: int) -> Float[Tensor, "K P"]:
+        """`Jᵀ u` by autograd's own tape, on which a network may compute activations anew."""
+        with torch.enable_grad():
+            at = self.trained.weights.detach().clone().requires_grad_()
+            # One vector may come back through fused attention: only several at once, and forward mode, need it spelled
+            # out.
+            outputs = self.trained.outputs(x, at) if together == 1 else as_function(self.trained, x)(at)
+        found = []
+        for some in u.split(together):
+            if len(some) > 1:
+                found += torch.autograd.grad(outputs, at, some, retain_graph=True, is_grads_batched=True)
+            else:
+                found.append(torch.autograd.grad(outputs, at, some[0], retain_graph=True)[0].unsqueeze(0))
+        return torch.cat(found) if len(found) != 1 else found[0]
+
+    def _from_kept(self, rows: Float[Tensor, "K P"], together: int) -> Iterator[Float[Tensor, "K P"]]:
         for at in self._linearised(together):
-            product = self._product(at, rows, together)
-            del at  # or what one batch keeps for its way back would lie beside the next one's
-            yield product
+            yield torch.cat([at.pull(self._pushed_again(at, some, together)) for some in rows.split(together)])
+
+    def _pushed_again(self, at: Kept, some: Float[Tensor, "k P"], together: int) -> Float[Tensor, "k n *C"]:
+        def push(v: Tensor) -> Tensor:
+            return self._weighed(at.outputs, at.y, at.push(v), at.s)
+
+        return push(some[0]).unsqueeze(0) if together == 1 else vmap(push)(some)
 
     def _linearised(self, vectors: int = 1) -> Iterator[Kept]:
         if self._kept:
             yield from self._kept
             return
-        positions = counted(self.data, self.sample_weights)
         made = []
-        weights = torch.ones(len(self.data)) if self.sample_weights is None else self.sample_weights.detach().cpu()
-        batches = stream(
-            self.trained,
-            self.data,
-            positions,
-            batch_size=self.batch_size,
-            vectors=vectors,
-            taped=not self.keep,
-            label="Gauss-Newton product",
-        )
-        for one, where in batches:
-            s = weights[where].to(self.trained.weights)
-            if self.keep:
-                made.append(_linearise(self.trained, one.x, one.y, s))
-                yield made[-1]
-            else:
-                yield _taped(self.trained, one.x, one.y, s, vectors)
+        for one, where in self._stream(vectors):
+            made.append(_linearise(self.trained, one.x, one.y, self._counts(where)))
+            yield made[-1]
         self._kept.extend(made)  # only a sweep that came to its end is worth keeping
 
-    def _product(self, at: Kept, rows: Float[Tensor, "K P"], together: int) -> Float[Tensor, "K P"]:
-        def pushed(v: Tensor) -> Tensor:
-            hv = self.output_product(at.outputs, at.y, at.push(v))
-            return hv * at.s.reshape(-1, *[1] * (hv.ndim - 1))
+    def _stream(self, vectors: int, *, forward: bool = False) -> Iterator[tuple[Batch, Tensor]]:
+        return stream(
+            self.trained, self.data, counted(self.data, self.sample_weights), batch_size=self.batch_size,
+            vectors=vectors, forward=forward, label="Gauss-Newton product",
+        )  # fmt: skip
 
-        if together == 1:  # one by one, without what `vmap` asks of the network
-            found = [at.pull(pushed(v).unsqueeze(0)) for v in rows]
-        else:
-            found = [at.pull(vmap(pushed)(some)) for some in rows.split(together)]
-        return torch.cat(found) if len(found) != 1 else found[0]
+    def _counts(self, where: Tensor) -> Float[Tensor, " n"]:
+        s = torch.ones(len(where)) if self.sample_weights is None else self.sample_weights.detach().cpu()[where]
+        return s.to(self.trained.weights)
+
+    def _weighed(self, outputs: Tensor, y: Tensor, jv: Tensor, s: Tensor) -> Float[Tensor, "n *C"]:
+        hv = self.output_product(outputs, y, jv)
+        return hv * s.reshape(-1, *[1] * (hv.ndim - 1))
 
     def output_product(
         self, outputs: Float[Tensor, "n *C"], y: Shaped[Tensor, "n *d"], jv: Float[Tensor, "n *C"]
@@ -138,23 +167,6 @@ def _linearise(trained: Trained, x: Inputs, y: Tensor, s: Tensor) -> Kept:
     w = trained.weights
     outputs, pull = vjp(f, w)[:2]
     return Kept(_push(f, w), lambda u: vmap(lambda one: pull(one)[0])(u), outputs.detach(), y, s)
-
-
-def _taped(trained: Trained, x: Inputs, y: Tensor, s: Tensor, vectors: int) -> Kept:
-    """By autograd's own tape, on which a network may compute activations anew; forward mode runs the network again."""
-    f = as_function(trained, x)
-    w = trained.weights.detach()
-    with torch.enable_grad():
-        at = w.clone().requires_grad_()
-        # One vector may come back through fused attention: only several at once, and forward mode, need it spelled out.
-        outputs = trained.outputs(x, at) if vectors == 1 else f(at)
-
-    def pull(u: Tensor) -> Tensor:
-        if len(u) > 1:
-            return torch.autograd.grad(outputs, at, u, retain_graph=True, is_grads_batched=True)[0]
-        return torch.autograd.grad(outputs, at, u[0], retain_graph=True)[0].unsqueeze(0)
-
-    return Kept(lambda v: jvp(f, (w,), (v,))[1], pull, outputs.detach(), y, s)
 
 
 def _push(f: Callable[[Tensor], Tensor], w: Tensor) -> Callable[[Tensor], Tensor]:

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -10,7 +10,8 @@ from torch import Tensor
 
 from spotlessnet.core.covariance import LowRankPlusRidge
 from spotlessnet.core.errors import MismatchError, ResourceError, SettingError, check_finite, check_positive
-from spotlessnet.core.progress import available, budget, track
+from spotlessnet.core.progress import available, budget, in_use, memory_limit, track
+from spotlessnet.operators.room import even_parts
 from spotlessnet.operators.solve import Product
 
 TALL = 2**28
@@ -22,8 +23,9 @@ COLUMNS = 2**26
 PIECE = 2**16
 """Entries of a long row that are multiplied at a time."""
 
-AT_WORK = 4
-"""Vectors that one of a block becomes while it is multiplied and made orthonormal to the others."""
+AT_WORK, AT_LEAST = 4, 3
+"""Vectors that one of a block becomes while it is multiplied and made orthonormal to the others; and by the latter
+alone, where products take what is left."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,8 +101,9 @@ def low_rank(
     - `oversample`: how many vectors to explore beyond `rank`; `rank // 2 + 10`, and at least four blocks, unless said.
     - `block`: vectors multiplied at once; at least as many as an eigenvalue may have copies (the number of outputs).
     - `probes`: random vectors that estimate the remainder's trace, with one product each.
-    - `may_leave_device`: keep vectors in the main memory where the budget of the device is too small for them; only
-      those that are being multiplied are on the device then, and the basis that comes back is not.
+    - `may_leave_device`: where the budget of the device is too small, explore fewer vectors beyond `rank`; where it is
+      too small for those too, keep them in the main memory. Only those that are being multiplied are on the device
+      then, and the basis that comes back is not.
     """
     P = int(matrix.size)
     if not 1 <= rank <= P:
@@ -108,15 +111,18 @@ def low_rank(
     if block < 1 or probes < 0:
         raise SettingError(f"`block` must be at least 1 and `probes` at least 0, but got {block} and {probes}.")
     extra = max(rank // 2 + 10, 4 * block - rank) if oversample is None else max(oversample, 0)
-    # Whole blocks: a product costs the same for a part of one.
-    width = min(-(-(rank + extra) // block) * block, P)
     near = _like(matrix, like)
     each = float(P * near.element_size())
     multiply: Product = matrix.multiply
-    room = (width + AT_WORK * block) * each
-    if may_leave_device and near.device.type != "cpu" and room > budget(near.device, more_helps=True):
-        multiply, near = _from_afar(matrix.multiply, near, each), near[:0].cpu()
-    _check_room(rank, room, near.device)
+    layout = Layout.of(rank, extra, block, P)
+    if may_leave_device and near.device.type != "cpu":
+        room = budget(near.device, more_helps=True)
+        layout = layout.within(room / each, min(extra, rank // 2) if oversample is None else extra)
+        if layout.is_long:
+            multiply = _few_at_a_time(matrix.multiply, near, each, room + in_use(near.device))
+        near = near if layout.stays else near[:0].cpu()
+    width, block = layout.width, layout.block
+    _check_room(rank, layout.vectors * each, near.device)
     noise = _Noise(generator, near)
     with torch.no_grad():
         Q, T, outside = _krylov(multiply, P, width, min(block, width), noise, label)
@@ -166,14 +172,46 @@ class _Noise:
         return found
 
 
-def _from_afar(multiply: Product, near: Tensor, each: float) -> Product:
-    """Products of vectors that lie in the main memory: a few at a time go to the device and come back."""
+class Layout(NamedTuple):
+    """How many vectors are explored and multiplied at once, and whether the device that multiplies them holds them."""
+
+    rank: int
+    width: int
+    block: int
+    size: int
+    is_long: bool = False
+    stays: bool = True
+
+    @staticmethod
+    def of(rank: int, extra: int, block: int, size: int) -> "Layout":
+        """Whole blocks: a product costs the same for a part of one."""
+        return Layout(rank, min(-(-(rank + extra) // block) * block, size), block, size)
+
+    @property
+    def vectors(self) -> int:
+        """All that are held at once."""
+        return self.width + AT_WORK * self.block
+
+    def within(self, room: float, extra: int) -> "Layout":
+        """The same where `room` vectors are enough, else smaller blocks with `extra` beyond the rank, or elsewhere.
+
+        Of as many products, smaller blocks find more, and only take longer where a device has room for large ones.
+        """
+        if self.vectors <= room:
+            return self
+        less = Layout.of(self.rank, extra, max(1, self.block // 2), self.size)
+        return less._replace(is_long=True, stays=less.width + AT_LEAST * less.block <= room)
+
+
+def _few_at_a_time(multiply: Product, near: Tensor, each: float, limit: float) -> Product:
+    """Products of long vectors, wherever they lie: a few at a time are on the device, with all else within `limit`."""
 
     def product(rows: Tensor) -> Tensor:
-        few = max(1, min(len(rows), int(budget(near.device) / 2 / (3 * each))))  # a vector, its sum and what is summed
         found = torch.empty_like(rows)
-        for i in range(0, len(rows), few):
-            found[i : i + few] = multiply(rows[i : i + few].to(near))
+        with memory_limit(limit):
+            few = int(budget(near.device) / 2 / (3 * each))  # a vector, its sum and what is summed
+            for part in even_parts(len(rows), few):
+                found[part] = multiply(rows[part].to(near))
         return found
 
     return product
@@ -214,27 +252,23 @@ def _krylov(
         seen = torch.zeros(have, have - old, dtype=torch.float64, device=Q.device)
         for _again in range(2):  # once leaves rounding of the size of what was taken away
             h = _inner(Q[:have], W)
-            W = W - h.T @ Q[:have]
+            W = torch.addmm(W, h.T, Q[:have], alpha=-1)
             seen += h
         T[:have, old:have], T[old:have, :have] = seen, seen.T
         outside = _inner(W, W).double()
         if have == width:
             break
         fresh = min(block, width - have)
-        Q[have : have + fresh] = _new_rows(W, outside, fresh, Q[:have], float(T.abs().max()), noise)
+        W = _spanning(W, outside, fresh, float(T.abs().max()), noise)
+        Q[have : have + fresh] = _orthonormal_to(Q[:have], W)
         old, have = have, have + fresh
     return Q, T, outside
 
 
-def _new_rows(
-    W: Float[Tensor, "b P"],
-    gram: Float[Tensor, "b b"],
-    count: int,
-    Q: Float[Tensor, "m P"],
-    scale: float,
-    noise: _Noise,
+def _spanning(
+    W: Float[Tensor, "b P"], gram: Float[Tensor, "b b"], count: int, scale: float, noise: _Noise
 ) -> Float[Tensor, "c P"]:
-    """Orthonormal rows that span `W`, strongest first; random ones that go on searching where that is exhausted."""
+    """Rows of length one that span `W`, strongest first; random ones that go on searching where that is exhausted."""
     squares, Y = torch.linalg.eigh(gram)
     lengths, Y = squares.clamp(min=0).sqrt().flip(0)[:count], Y.flip(1)[:, :count]
     # Shorter than the rounding of the products is no direction but noise, and dividing by its length would make it one.
@@ -242,8 +276,13 @@ def _new_rows(
     rows = (Y / lengths.clamp(min=least)).T.to(W) @ W
     empty = lengths <= least
     rows[empty] = noise.rows(int(empty.sum()), W.shape[1])
+    return rows
+
+
+def _orthonormal_to(Q: Float[Tensor, "m P"], rows: Float[Tensor, "c P"]) -> Float[Tensor, "c P"]:
+    """Orthonormal rows of the same span but for what lies in that of `Q`."""
     for _ in range(2):
-        rows = _orthonormal(rows - _inner(rows, Q) @ Q)
+        rows = _orthonormal(torch.addmm(rows, _inner(rows, Q), Q, alpha=-1))
     return rows
 
 

@@ -20,6 +20,9 @@ ON_THE_WAY, COPIES = 3, 6
 with itself and the sum in float64."""
 
 
+LEAST = 0.25
+"""The part of the budget that rows may always take, however much of it vectors do."""
+
 ANEW = 0.2
 """A tape that keeps a smaller share of what a pass makes is of a network that computes activations anew."""
 
@@ -74,17 +77,26 @@ def kept_for_way_back(trained: Trained) -> Iterator[dict[int, int]]:
         yield kept
 
 
-def in_parts(trained: Trained, one: Batch, vectors: int = 0, *, taped: bool = False) -> Iterator[tuple[Batch, slice]]:
+def in_parts(
+    trained: Trained, one: Batch, vectors: int = 0, *, taped: bool = False, forward: bool = False
+) -> Iterator[tuple[Batch, slice]]:
     """A batch as it is, or in parts where all of it would take more than the budget; each with its place in it."""
     length = len(one.rows)
-    room = budget(trained.device) - ON_THE_WAY * _vector(trained) * vectors
+    whole = budget(trained.device)
+    # Row after row would take many times as long as a few at a time, and those take little.
+    room = max(whole - ON_THE_WAY * _vector(trained) * vectors, LEAST * whole)
     each = on_the_tape if taped else footprint
-    few = each(trained, one.x).rows(max(room, 0.0), vectors) if length > 1 else 1
+    few = _ahead(each(trained, one.x), forward).rows(room, vectors) if length > 1 else 1
     if few >= length:
         yield one, slice(0, length)
         return
     for part in even_parts(length, few):
         yield Batch(rows_of(one.x, part), one.y[part], one.rows[part]), part
+
+
+def _ahead(each: Footprint, forward: bool) -> Footprint:
+    """Where nothing leads back, only what is alive at a time counts."""
+    return each._replace(graph=0.0) if forward else each
 
 
 def even_parts(length: int, most: int) -> list[slice]:

@@ -164,7 +164,7 @@ class _Run:
     def step(self) -> None:
         self.iterations += 1
         rows = self.active.nonzero().squeeze(1)
-        p = self.p[rows]
+        p = self.p if self.active.all() else self.p[rows]  # a copy is as long as the weights
         Ap = self.apply(p)
         curvature = _dot(p, Ap)
         # Again so that NaN is caught: along such a direction there is no minimum to step to.

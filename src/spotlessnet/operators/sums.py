@@ -68,6 +68,7 @@ def stream(
     batch_size: int = 256,
     vectors: int = 0,
     taped: bool = False,
+    forward: bool = False,
     label: str = "reading",
 ) -> Iterator[tuple[Batch, Int64[Tensor, " m"]]]:
     """Batches of the rows at these positions that fall to this process, each with its positions.
@@ -77,12 +78,13 @@ def stream(
     - `batch_size`: rows that are read at once, and passed at once where the memory budget holds them.
     - `vectors`: of all weights that will go through the network together with a batch.
     - `taped`: the way back is by autograd's tape.
+    - `forward`: there is none, so that nothing is kept for it.
     """
     check_positive("batch_size", batch_size)
     mine = my_share(positions)
     batches = zip(trained.batches(data.select(mine), batch_size), mine.split(batch_size), strict=False)
     for one, where in track(batches, label, total=-(-len(mine) // batch_size)):
-        for part, place in in_parts(trained, one, vectors, taped=taped):
+        for part, place in in_parts(trained, one, vectors, taped=taped, forward=forward):
             yield part, where[place]
 
 
@@ -93,6 +95,7 @@ def total_of(
     total = None if zero is None else _start(zero)
     for part in parts:
         total = _start(part).add_(part.detach()) if total is None else total.add_(part.detach())
+        del part  # or it would lie beside the next one
     return _reduced(total, trained)
 
 

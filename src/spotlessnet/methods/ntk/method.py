@@ -208,6 +208,7 @@ class NTK(Scrub):
             g_f, g_r = linear.slope(split.forget), linear.slope(split.retain)
             # OB Prop. 2 with its signs put right: see docs/papers.md.
             b = removal_gradient(g_f, g_f + g_r, k, N)
+            del g_f, g_r  # as long as the weights, each
             if self.damping == "auto" and self.linearised == "end" and not linear.minimum_norm:
                 step, linear = self._trusted(trained, split, b, linear, notes)
             else:
