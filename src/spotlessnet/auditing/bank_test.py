@@ -25,7 +25,7 @@ from spotlessnet.auditing.verdict import (
     Verdict,
 )
 from spotlessnet.auditing.wording import HALF_COULD_HIDE, NO_TRACE, NOT_BEYOND_CONTROLS, fails_itself, why
-from spotlessnet.core.errors import DataError, NeedError, check_positive
+from spotlessnet.core.errors import DataError, NeedError
 from spotlessnet.core.intervals import Interval
 
 NEEDS_CONTROLS = (
@@ -51,22 +51,9 @@ class BankTest(EquivalenceTest):
     - `looks`: how often the references that there are will be looked at, at most; 1 decides at once.
     """
 
-    looks: int = 1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_positive("BankTest.looks", self.looks)
-
     def one_look(self) -> "BankTest":
-        """The test of a single look, with its share of every level."""
-        few = 1 / self.looks
-        return replace(
-            self,
-            level=1 - (1 - self.level) * few,
-            false_alarm=self.false_alarm * few,
-            rows_alarm=self.rows_alarm * few,
-            permutations=math.ceil(self.permutations * math.sqrt(self.looks)),
-        )
+        """The test of a single look; networks are told apart by their wealth, whose level holds for all looks."""
+        return replace(super().one_look(), looks=self.looks, networks_alarm=self.networks_alarm)
 
     def judge(
         self,
@@ -93,7 +80,7 @@ class BankTest(EquivalenceTest):
         known_rows, theirs = original.channels, references.channels
         if known_rows is None or theirs is None:
             raise NeedError(NEEDS_CONTROLS)
-        weights = telling(known_rows, theirs, original.labels)
+        weights = telling(known_rows, theirs)
         known, beside = (self._beside(group, [references], weights) for group in (original, candidate))
         beside = self._unless_small(beside, known, candidate)
         share = self._share_beside_controls(beside, known, candidate.has_copies)

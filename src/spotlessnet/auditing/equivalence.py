@@ -17,7 +17,6 @@ from spotlessnet.auditing.evidence import Evidence, joined
 from spotlessnet.auditing.exchanging import StandingOut, exchangeable, standing_out
 from spotlessnet.auditing.planted_rows import telling, unnoticed
 from spotlessnet.auditing.verdict import (
-    ATTACK,
     FILE,
     FORGET_ERROR,
     RETAIN_ERROR,
@@ -41,10 +40,6 @@ from spotlessnet.auditing.wording import (
 )
 from spotlessnet.core.errors import DataError, MismatchError, SettingError, check_positive
 from spotlessnet.core.intervals import Interval, quotient_interval, ratio_interval
-from spotlessnet.core.split import Split
-from spotlessnet.core.trained import Trained
-from spotlessnet.readouts.attack import Attack
-from spotlessnet.training.pairs import Trainings
 
 LARGE, LARGE_IN_ONE = 0.5, 0.75
 """Share of the original's move from which on a move is a large one: of all rows in the mean, or of a single one."""
@@ -52,7 +47,7 @@ LARGE, LARGE_IN_ONE = 0.5, 0.75
 
 @dataclass(frozen=True)
 class Gates:
-    """What the audit says of the original and of held-out retrained networks; rows' weights in the mean move."""
+    """What the audit says of the original and of held-out retrained networks; weights of rows and labels in the mean move."""
 
     known: Beside
     oracle: Outcome
@@ -92,6 +87,8 @@ class EquivalenceTest:
     - `rows_doubt`: below it, rows of networks that differ may stand out, and nothing is called forgotten.
     - `permutations`, `seed`: of the shuffles.
     - `least`: fewer seeds give no verdict.
+    - `looks`: how often the networks that there are will be looked at, at most, with more of them each time. Each look
+      has its share of every level (Bonferroni), so that stopping at the first verdict means no more errors.
     """
 
     share: float = 0.2
@@ -106,13 +103,27 @@ class EquivalenceTest:
     permutations: int = 1999
     least: int = 5
     seed: int = 0
+    looks: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("share", "points", "deviations", "permutations"):
+        for name in ("share", "points", "deviations", "permutations", "looks"):
             check_positive(f"EquivalenceTest.{name}", getattr(self, name))
         for name in ("level", "false_alarm", "networks_alarm", "rows_alarm", "rows_sure", "rows_doubt"):
             if not 0 < getattr(self, name) < 1:
                 raise SettingError(f"`EquivalenceTest.{name}` must lie between 0 and 1, but got {getattr(self, name)}.")
+
+    def one_look(self) -> "EquivalenceTest":
+        """The test of a single look, with its share of every level."""
+        few = 1 / self.looks
+        return replace(
+            self,
+            looks=1,
+            level=1 - (1 - self.level) * few,
+            false_alarm=self.false_alarm * few,
+            networks_alarm=self.networks_alarm * few,
+            rows_alarm=self.rows_alarm * few,
+            rows_sure=self.rows_sure * few,
+        )
 
     def __call__(
         self,
@@ -133,6 +144,8 @@ class EquivalenceTest:
         - `gates`: where several candidates are judged beside the same networks, what `self.gates` said of those.
         """
         _check_groups(original, candidate, retrained, held_out)
+        if self.looks > 1:
+            return self.one_look()(original, candidate, retrained, held_out, extra=extra, gates=gates)
         seeds = len(candidate)
         gates = gates or self.gates(original, retrained, held_out)
         known, oracle = gates.known, gates.oracle
@@ -168,6 +181,8 @@ class EquivalenceTest:
 
     def gates(self, original: Evidence, retrained: Evidence, held_out: Evidence) -> Gates:
         """What the audit says of networks whose outcome is known: the same for every candidate."""
+        if self.looks > 1:
+            return self.one_look().gates(original, retrained, held_out)
         oracle = self.outcome(self.checks(original, held_out, retrained, held_out))
         weights = _weights(original, [retrained, held_out])
         return Gates(self._beside(original, [retrained, held_out], weights), oracle, weights)
@@ -256,7 +271,7 @@ class EquivalenceTest:
         return Check(name, self._state(inside, surely, margin, worse_only), *inside, margin, note)
 
     def _beside(self, candidate: Evidence, references: Sequence[Evidence], weights: Tensor | None = None) -> Beside:
-        """Candidate networks beside retrained ones, row by row; `weights` are of rows in the mean move."""
+        """Candidate networks beside retrained ones, row by row; `weights` are those of the mean move."""
         ours, theirs = candidate.channels, [group.channels for group in references]
         if ours is None or any(group is None for group in theirs):
             margins = torch.cat([group.margins for group in references]).double()
@@ -331,50 +346,12 @@ class EquivalenceTest:
         return "different" if surely.low > 0 or (surely.high < 0 and not worse_only) else "unclear"
 
 
-def attack_check(attack: Attack, *, limit: float = 0.55) -> Check:
-    """An attack on the scrubbed networks as one more check: its area under the curve must surely stay below a limit.
-
-    Only areas above one half speak of memory; an interval that holds one half but exceeds the limit is unclear.
-    """
-    value, low, high = attack.auc
-    state: State = "unclear"
-    if high <= limit:
-        state = "same"
-    elif low > 0.5:
-        state = "different"
-    return Check(ATTACK, state, value, low, high, limit)
-
-
-def judge_networks(
-    scrubbed: Sequence[Trained],
-    trainings: Trainings,
-    split: Split,
-    *,
-    test: EquivalenceTest | None = None,
-    extra: Sequence[Check] = (),
-    delivered: Trained | None = None,
-) -> Verdict:
-    """Judge networks that were scrubbed already, one for each pair of trainings.
-
-    **Arguments:**
-
-    - `delivered`: the network that is taken away, judged by itself beside all retrained ones.
-    """
-    test = test or EquivalenceTest()
-    groups = (trainings.original, scrubbed, trainings.retrained, trainings.held_out)
-    recipe = trainings.retrained[0].recipe
-    original, candidate, *references = (Evidence.of(group, split, recipe) for group in groups)
-    if delivered is not None:
-        extra = [*extra, test.judge_file(original, Evidence.of([delivered], split, recipe), references)]
-    return test(original, candidate, *references, extra=extra)
-
-
 def _weights(original: Evidence, references: Sequence[Evidence]) -> Tensor | None:
     """Of the rows in the mean move; the same for all that are held beside these networks."""
     known, unknown = original.channels, [group.channels for group in references]
     if known is None or any(group is None for group in unknown):
         return None
-    return telling(known, joined([group for group in unknown if group is not None]), original.labels)
+    return telling(known, joined([group for group in unknown if group is not None]))
 
 
 def _errors(name: str, candidate: Evidence, references: Sequence[Evidence]) -> tuple[Tensor, Tensor]:

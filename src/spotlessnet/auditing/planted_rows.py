@@ -66,19 +66,18 @@ class Move:
         return self.gap.sign() * (self.gap.abs() - SURELY / math.sqrt(count) * self.error).clamp(min=0)
 
 
-def telling(
-    known: Sequence[Channel], unknown: Sequence[Channel], labels: Int64[Tensor, " T"]
-) -> Float64[Tensor, " T"] | None:
-    """Weights of the rows by which memory shows best: what the original surely knows of each, in variances.
+def telling(known: Sequence[Channel], unknown: Sequence[Channel]) -> Float64[Tensor, "T C"] | None:
+    """Weights of rows and labels by which memory shows best: what the original surely knows of each, in variances.
 
-    So rows that everyone answers alike do not blur the others. Nothing where no row surely left a trace.
+    So rows that everyone answers alike do not blur the others, and what a row took from other labels counts as well as
+    what it gave to its own. Sizes are 1 in all; nothing where no row surely left a trace.
     """
-    place = torch.arange(len(labels))
     match = match_of(unknown)
-    variance = beyond_controls(unknown[:1], match)[0].var(dim=0)[place, labels]
-    weights = Move.of(known[:1], unknown[:1], match)[0].surely()[place, labels].clamp(min=0)
+    variance = beyond_controls(unknown[:1], match)[0].var(dim=0)
+    weights = Move.of(known[:1], unknown[:1], match)[0].surely()
     weights = weights / (variance + variance.mean()).clamp(min=1e-12)
-    return weights / weights.sum() if float(weights.sum()) > 0 else None
+    size = weights.abs().sum()
+    return weights / size if float(size) > 0 else None
 
 
 def as_if_retrained(

@@ -9,7 +9,7 @@ from spotlessnet.auditing.audit_report import AuditReport, Cost, Curves
 from spotlessnet.auditing.bank import Bank
 from spotlessnet.auditing.battery import battery_rows, delivered_rows, readouts_of_one, row_of
 from spotlessnet.auditing.curves import curves_of, label_probabilities, watched_training
-from spotlessnet.auditing.equivalence import judge_networks
+from spotlessnet.auditing.judging import judge_networks
 from spotlessnet.auditing.networks import Networks
 from spotlessnet.auditing.own_training import learnt_elsewhere
 from spotlessnet.auditing.seeds import scrub_seed
