@@ -204,7 +204,9 @@ def _short(value: float) -> float | None:
     return float(f"{value:.3g}") if math.isfinite(value) else None
 
 
-def jobs(settings: Sequence[str], methods: bool, first: int, count: int = ENOUGH) -> Iterator[Job]:
+def jobs(
+    settings: Sequence[str], methods: bool, first: int, turns: Sequence[Part] = TURNS, count: int = ENOUGH
+) -> Iterator[Job]:
     """All settings in turn, again and again, so that a run that is stopped has looked at all of them alike."""
     for r in range(count):
         for name in settings:
@@ -212,7 +214,7 @@ def jobs(settings: Sequence[str], methods: bool, first: int, count: int = ENOUGH
             turn, rest = (r, 0) if kind not in LARGER else divmod(r, SELDOM)
             numbers = tuple(range(first + turn * AT_ONCE[kind], first + min(count, (turn + 1) * AT_ONCE[kind])))
             if numbers and not rest:
-                yield name, numbers, TURNS[turn] if turn < len(TURNS) else "few"
+                yield name, numbers, turns[turn] if turn < len(turns) else "few"
         if methods and r < METHODS_OF:
             yield from ((name, (first + r,), "methods") for name in METHODS_ON if name in settings)
 
@@ -275,6 +277,7 @@ def main() -> None:
     flags.add_argument("--workers", type=int, default=2)
     flags.add_argument("--stop", type=float, default=600, help="seconds, never exceeded")
     flags.add_argument("--first", type=int, default=0, help="number of the first audit: the next run of more audits")
+    flags.add_argument("--turns", nargs="+", choices=list(PARTS), default=TURNS, help="candidates of the first audits")
     flags.add_argument("--without-methods", action="store_true", help="leave the package's own methods out")
     given = flags.parse_args()
     if given.pack is not None:
@@ -283,7 +286,7 @@ def main() -> None:
     settings = [name for name in given.settings if is_here(name.split("/")[0], given.data)]
     for name in set(given.settings) - set(settings):
         print(f"{name}: the data are not here")
-    queue = list(jobs(settings, not given.without_methods, given.first))
+    queue = list(jobs(settings, not given.without_methods, given.first, given.turns))
     run(queue, given.workers, given.stop, given.data, given.out)
 
 

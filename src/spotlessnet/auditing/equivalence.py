@@ -41,6 +41,7 @@ from spotlessnet.auditing.wording import (
 from spotlessnet.core.errors import DataError, MismatchError, SettingError, check_positive
 from spotlessnet.core.intervals import Interval, quotient_interval, ratio_interval
 
+DOUBTS = ("networks_doubt", "rows_doubt")
 LARGE, LARGE_IN_ONE = 0.5, 0.75
 """Share of the original's move from which on a move is a large one: of all rows in the mean, or of a single one."""
 
@@ -84,7 +85,8 @@ class EquivalenceTest:
       standing out. Both must, so that either bounds how often an honest network is accused.
     - `rows_sure`: what rows must reach to be called remembered where they moved less than half as far as the
       original's, and no single one three quarters of it: another training alone moves them a little.
-    - `rows_doubt`: below it, rows of networks that differ may stand out, and nothing is called forgotten.
+    - `networks_doubt`, `rows_doubt`: below both, rows may stand out, and nothing is called forgotten; how often one looks
+      does not change them.
     - `permutations`, `seed`: of the shuffles.
     - `least`: fewer seeds give no verdict.
     - `looks`: how often the networks that there are will be looked at, at most, with more of them each time. Each look
@@ -99,6 +101,7 @@ class EquivalenceTest:
     networks_alarm: float = 0.05
     rows_alarm: float = 0.02
     rows_sure: float = 0.005
+    networks_doubt: float = 0.05
     rows_doubt: float = 0.1
     permutations: int = 1999
     least: int = 5
@@ -108,7 +111,7 @@ class EquivalenceTest:
     def __post_init__(self) -> None:
         for name in ("share", "points", "deviations", "permutations", "looks"):
             check_positive(f"EquivalenceTest.{name}", getattr(self, name))
-        for name in ("level", "false_alarm", "networks_alarm", "rows_alarm", "rows_sure", "rows_doubt"):
+        for name in (*("level", "false_alarm", "networks_alarm", "rows_alarm", "rows_sure"), *DOUBTS):
             if not 0 < getattr(self, name) < 1:
                 raise SettingError(f"`EquivalenceTest.{name}` must lie between 0 and 1, but got {getattr(self, name)}.")
 
@@ -284,11 +287,13 @@ class EquivalenceTest:
     def _judged(self, found: StandingOut, ours: int, theirs: int) -> Beside:
         """What the p-values of so many networks say."""
         # A single network has but so many to be exchanged with: it must then be the furthest of all.
-        alarm = max(self.networks_alarm, 1.001 / (1 + theirs) if ours == 1 else 0.0)
-        differs = found.p_networks <= alarm
+        least = 1.001 / (1 + theirs) if ours == 1 else 0.0
+        alarm, doubt = max(self.networks_alarm, least), max(self.networks_doubt, least)
+        differs = found.p_networks <= doubt
         state: State = "same"
         if differs and found.p_rows <= self.rows_doubt:
-            state = "different" if found.p_rows <= self.rows_alarm else "unclear"
+            surely = found.p_networks <= alarm and found.p_rows <= self.rows_alarm
+            state = "different" if surely else "unclear"
         return Beside(found, max(found.p_networks, found.p_rows), differs, state)
 
     def _unless_small(self, candidate: Beside, original: Beside, evidence: Evidence) -> Beside:
