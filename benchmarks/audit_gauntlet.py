@@ -133,9 +133,7 @@ class Judges:
         self.tests = [
             [EquivalenceTest(seed=number), EquivalenceTest(seed=number, looks=LOOKS)] for number in self.numbers
         ]
-        self.first = [
-            Beside.of(*both, tests) for *both, tests in zip(*self._own(audits), self.tests, strict=True)
-        ]
+        self.first = [Beside.of(*both, tests) for *both, tests in zip(*self._own(audits), self.tests, strict=True)]
         self.second: dict[int, Beside] = {}
 
     def _own(self, audits: Audits) -> list[list[Evidence]]:

@@ -5,7 +5,8 @@
     python benchmarks/calibration.py --out results/calibration.jsonl --table       # count what is there
 
 Every audit trains 8 originals, 16 references and 8 candidates of its own, and as many for a second look, so that
-p-values of one setting are independent and may be held against the uniform distribution. Rows and labels of a setting are the same in all audits.
+p-values of one setting are independent and may be held against the uniform distribution. Rows and labels of a setting
+are the same in all audits.
 """
 
 import json
@@ -129,8 +130,8 @@ def table(rows: list[dict[str, Any]]) -> str:
         limits = {key: clopper_pearson(found[key], n) for key in COLUMNS}
         counts = [f"{found[key]} ({100 * one.low:.1f}–{100 * one.high:.1f} %)" for key, one in limits.items()]
         cells.append((name, str(n), f"{found['networks_ks']:.2f}", *counts))
-    head = ("setting", "audits", "uniform? (KS p)", "networks p ≤ .05", "rows p ≤ .02", "accused", "accused in two looks",
-            "share: 90 % limits hold 0", "bets ever hold 20")  # fmt: skip
+    head = ("setting", "audits", "uniform? (KS p)", "networks p ≤ .05", "rows p ≤ .02", "accused",
+            "accused in two looks", "share: 90 % limits hold 0", "bets ever hold 20")  # fmt: skip
     return markdown_table(head, cells)
 
 

@@ -119,7 +119,6 @@ class Evidence:
             further={name: one.select(networks) for name, one in self.further.items()},
         )
 
-
     def join(self, others: "Evidence") -> "Evidence":
         """Both groups, one after the other; of the same rows, asked in the same ways."""
         unseen, more = self.unseen, others.unseen

@@ -88,7 +88,7 @@ def standing_out(
     *,
     permutations: int = 1999,
     seed: int = 0,
-    weights: Float64[Tensor, "T C"] | None = None,
+    weights: Float64[Tensor, "n T C"] | None = None,
 ) -> StandingOut:
     """Compare a group of networks, or a single one, with networks that were retrained without the rows.
 
@@ -96,7 +96,8 @@ def standing_out(
 
     - `candidate`, `references`: the same channels in the same order. The first one says which rows are alike.
     - `labels`: which column is the one that a row was trained on.
-    - `weights`: of rows and labels in the mean move, 1 in all by their sizes; the labels alone unless said.
+    - `weights`: of rows and labels in the mean move, 1 in all by their sizes, found without each reference in turn; the
+      labels alone unless said.
     """
     return Comparison(candidate, references, labels, permutations=permutations, seed=seed, weights=weights).found()
 
@@ -126,12 +127,12 @@ class Comparison:
         *,
         permutations: int = 1999,
         seed: int = 0,
-        weights: Float64[Tensor, "T C"] | None = None,
+        weights: Float64[Tensor, "n T C"] | None = None,
         match: "Match | None" = None,
     ) -> None:
         self.labels, self.S = labels, len(candidate[0].rows)
-        C = references[0].rows.shape[2]
-        self.weights = one_hot(labels, C).double() / len(labels) if weights is None else weights
+        n, T, C = references[0].rows.shape
+        self.weights = (one_hot(labels, C).double() / T).expand(n, -1, -1) if weights is None else weights
         generator = torch.Generator().manual_seed(seed)
         self.match = match or Match.of(references[0])
         self.chosen = _chosen(self.S, len(references[0].rows), permutations, generator)
@@ -344,11 +345,15 @@ def _moved(
     labels: Int64[Tensor, " T"],
     S: int,
     pick: Int64[Tensor, "P T"],
-    weights: Float64[Tensor, "T C"],
+    each: Float64[Tensor, "n T C"],
 ) -> tuple[float, float, float, int, float]:
-    """How far rows moved beyond controls, its standard errors, degrees of freedom; and the furthest of them."""
-    each = (beyond * weights).sum(dim=2)
-    ours, theirs = each[:S].sum(dim=1), each[S:].sum(dim=1)
+    """How far rows moved beyond controls, its standard errors, degrees of freedom; and the furthest of them.
+
+    Each reference is weighed by what the others tell, candidates by the mean of that; where zero lies cancels out.
+    """
+    weights = each.mean(dim=0)
+    apart = beyond - beyond[S:].mean(dim=0)
+    ours, theirs = (apart[:S] * weights).sum(dim=(1, 2)), (apart[S:] * each).sum(dim=(1, 2))
     of_networks = float(theirs.var() / len(theirs) + (ours.var() / S if S > 1 else theirs.var()))
     alone = (weights @ ground.beyond.T).gather(1, ground.field)
     drawn = alone[torch.arange(len(labels)), (pick[1:] - 1).clamp(min=0)].sum(dim=1)
@@ -356,8 +361,8 @@ def _moved(
     # Of rows without any weight the label tells.
     size = weights.abs().sum(dim=1, keepdim=True)
     by_row = torch.where(size > 0, weights / size.clamp(min=1e-300), one_hot(labels, weights.shape[1]).double())
-    gap = ((beyond[:S].mean(dim=0) - beyond[S:].mean(dim=0)) * by_row).sum(dim=1)
-    return float(ours.mean() - theirs.mean()), math.sqrt(of_networks), of_rows, len(each) - 2, float(gap.abs().max())
+    furthest = float((apart[:S].mean(dim=0) * by_row).sum(dim=1).abs().max())
+    return float(ours.mean() - theirs.mean()), math.sqrt(of_networks), of_rows, len(beyond) - 2, furthest
 
 
 def _heights(of_label: Float64[Tensor, "P T"], of_all: Float64[Tensor, "P T"]) -> Float64[Tensor, "P 4"]:
