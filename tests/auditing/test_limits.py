@@ -13,6 +13,7 @@ from spotlessnet.auditing.evidence import Evidence
 from spotlessnet.auditing.exchanging import Channel, StandingOut, alike, beyond_controls, match_of
 from spotlessnet.auditing.planted_rows import SINGLE, Move, as_if_retrained, could_hide, plant, telling
 from spotlessnet.auditing.verdict import CouldHide
+from spotlessnet.auditing.wording import DIFFERS_AND_COULD_HIDE, HALF_COULD_HIDE
 from spotlessnet.core.intervals import Interval
 from spotlessnet.readouts.matched_controls import Unseen
 
@@ -190,3 +191,19 @@ def test_rows_weigh_by_what_the_original_knows_of_them():
     assert weights.abs().sum(dim=(1, 2)).tolist() == pytest.approx([1.0] * len(unknown[0].rows))
     assert bool((weights[:, torch.arange(6, ROWS), LABELS[6:]] > weights[:, :6].abs().amax()).all())
     assert telling(unknown, unknown) is None
+
+
+@pytest.mark.parametrize(
+    ("single", "differs", "expected"),
+    [(4, True, ""), (5, True, DIFFERS_AND_COULD_HIDE), (12, False, ""), (12, True, DIFFERS_AND_COULD_HIDE)],
+)
+def test_another_training_is_no_excuse_where_single_rows_could_hide(single, differs, expected):
+    assert QUICK.withheld(CouldHide(single, 12, 0.0, 12), differs) == expected
+    assert QUICK.withheld(CouldHide(single, 12, 0.5, 12, halves=1.0), differs) == HALF_COULD_HIDE
+
+
+def test_a_single_network_that_is_the_furthest_of_all_raises_no_doubt_by_that_alone():
+    found = StandingOut(1 / 17, 0.05, 0.1, 0.1, 0.1, 15, 0.1)
+    assert QUICK.judged(found, 1, 16).state == "same"
+    assert QUICK.judged(replace(found, p_rows=0.02), 1, 16).state == "different"
+    assert QUICK.judged(replace(found, p_networks=0.04), 8, 16).state == "unclear"

@@ -25,7 +25,7 @@ from spotlessnet.auditing.verdict import (
     State,
     Verdict,
 )
-from spotlessnet.auditing.wording import HALF_COULD_HIDE, NO_TRACE, NOT_BEYOND_CONTROLS, fails_itself, why
+from spotlessnet.auditing.wording import NO_TRACE, NOT_BEYOND_CONTROLS, fails_itself, why
 from spotlessnet.core.errors import DataError, NeedError
 from spotlessnet.core.intervals import Interval
 
@@ -107,7 +107,7 @@ class BankTest(Rules):
             blocked = NOT_BEYOND_CONTROLS if known.differs else NO_TRACE
         if outcome == "forgotten" and not blocked:
             hidden = self.could_hide(original, candidate, [references])
-            blocked = HALF_COULD_HIDE if hidden.half else ""
+            blocked = self.withheld(hidden, beside.differs)
         outcome = "inconclusive" if blocked else outcome
         reason = blocked or why(checks)
         seeds, many = len(candidate), len(references)

@@ -29,7 +29,6 @@ from spotlessnet.auditing.verdict import (
 )
 from spotlessnet.auditing.wording import (
     ALIKE,
-    HALF_COULD_HIDE,
     NO_TRACE,
     NOT_BEYOND_CONTROLS,
     fails_itself,
@@ -94,7 +93,8 @@ class EquivalenceTest(Rules):
         seeds = len(candidate)
         gates = gates or self.gates(original, retrained, held_out)
         known, oracle = gates.known, gates.oracle
-        checks = Checks((*self.checks(original, candidate, retrained, held_out, gates), *extra))
+        beside, own = self._looked_at(original, candidate, retrained, held_out, gates)
+        checks = Checks((*own, *extra))
         resolution = (checks[SHARE].high - checks[SHARE].low) / 2
 
         def unknown(reason: str) -> Verdict:
@@ -119,7 +119,8 @@ class EquivalenceTest(Rules):
             blocked = NOT_BEYOND_CONTROLS if known.differs else NO_TRACE
         if outcome == "forgotten" and not blocked:
             hidden = self.could_hide(original, candidate, [retrained, held_out])
-            blocked = HALF_COULD_HIDE if hidden.half else ""
+            p_networks = 1.0 if beside.found is None else beside.found.p_networks
+            blocked = self.withheld(hidden, p_networks <= self.networks_sure)
         if blocked:
             return Verdict("inconclusive", blocked, resolution, seeds, oracle, power, checks, hidden)
         return Verdict(outcome, reason, resolution, seeds, oracle, power, checks, hidden)
@@ -141,6 +142,11 @@ class EquivalenceTest(Rules):
         gates: Gates | None = None,
     ) -> Checks:
         """All comparisons of a candidate with networks that were retrained, the held-out ones included."""
+        return self._looked_at(original, candidate, retrained, held_out, gates)[1]
+
+    def _looked_at(
+        self, original: Evidence, candidate: Evidence, retrained: Evidence, held_out: Evidence, gates: Gates | None
+    ) -> tuple[Beside, Checks]:
         # Nobody is a reference for itself.
         is_held_out = torch.equal(candidate.margins, held_out.margins)
         references = [retrained] if is_held_out else [retrained, held_out]
@@ -165,7 +171,7 @@ class EquivalenceTest(Rules):
             )
             if all(len(column) for column in errors)
         ]
-        return Checks((share, error, beside.check(), *guards))
+        return beside, Checks((share, error, beside.check(), *guards))
 
     def _share(self, original: Evidence, candidate: Evidence, retrained: Evidence) -> Check:
         base = retrained.margins.mean(dim=1)

@@ -13,10 +13,14 @@ from spotlessnet.auditing.evidence import Evidence, joined
 from spotlessnet.auditing.exchanging import StandingOut, exchangeable, standing_out
 from spotlessnet.auditing.planted_rows import unnoticed
 from spotlessnet.auditing.verdict import SHARE, Check, CouldHide, Outcome, State
+from spotlessnet.auditing.wording import DIFFERS_AND_COULD_HIDE, HALF_COULD_HIDE
 from spotlessnet.core.errors import SettingError, check_positive
 from spotlessnet.core.intervals import Interval, quotient_interval
 
-DOUBTS = ("networks_doubt", "rows_doubt")
+DOUBTS = ("networks_doubt", "rows_doubt", "networks_sure")
+MANY = 1 / 3
+"""Share of single rows that could hide from which on another training is no excuse."""
+
 LARGE, LARGE_IN_ONE = 0.5, 0.75
 """Share of the original's move from which on a move is a large one: of all rows in the mean, or of a single one."""
 
@@ -44,6 +48,8 @@ class Rules:
       original's, and no single one three quarters of it: another training alone moves them a little.
     - `networks_doubt`, `rows_doubt`: below both, rows may stand out, and nothing is called forgotten; the number of
       looks does not change them.
+    - `networks_sure`: significance at which networks surely differ from retrained ones. That another training explains
+      it is then believed only where most single rows would have been noticed.
     - `permutations`, `seed`: of the shuffles.
     - `looks`: how often the networks that there are will be looked at, at most, with more of them each time. Each look
       has its share of every level (Bonferroni), so that stopping at the first verdict means no more errors.
@@ -59,6 +65,7 @@ class Rules:
     rows_sure: float = 0.005
     networks_doubt: float = 0.05
     rows_doubt: float = 0.1
+    networks_sure: float = 0.02
     permutations: int = 1999
     seed: int = 0
     looks: int = 1
@@ -93,6 +100,13 @@ class Rules:
         """Rows planted in the candidates themselves: one trained differently hides more."""
         return unnoticed(original, candidate, references, seed=self.seed)
 
+    @staticmethod
+    def withheld(hidden: CouldHide, differs: bool) -> str:
+        """Why nothing is called forgotten, by what could have hidden in networks that surely differ or do not."""
+        if hidden.half:
+            return HALF_COULD_HIDE
+        return DIFFERS_AND_COULD_HIDE if differs and hidden.single > MANY * hidden.tried else ""
+
     @property
     def shuffles(self) -> dict[str, int]:
         """Their number and their seed."""
@@ -123,7 +137,8 @@ class Rules:
         alarm, doubt = max(self.networks_alarm, least), max(self.networks_doubt, least)
         differs = found.p_networks <= doubt
         state: State = "same"
-        if differs and found.p_rows <= self.rows_doubt:
+        # To be the furthest of a few happens to every honest network in its turn: its rows alone must then raise doubt.
+        if differs and found.p_rows <= (self.rows_doubt if ours > 1 else self.rows_alarm):
             surely = found.p_networks <= alarm and found.p_rows <= self.rows_alarm
             state = "different" if surely else "unclear"
         return Beside(found, max(found.p_networks, found.p_rows), differs, state)
