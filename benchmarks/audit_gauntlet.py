@@ -47,7 +47,8 @@ CONFIRMING = (
     "cancer/perceptron/wrong-5", "mnist/deep/person-12", "banking/attention/wrong-60", "mnist/cnn/class-3",
     "blobs/attention/wrong-200", "cifar/cnn/wrong-12", "faces/perceptron/person-12", "mnist/attention/wrong-1",
     "banking/deep/class-3", "faces/deep/wrong-200", "cifar/perceptron/some-60", "mnist/perceptron/twice-12",
-    "banking/perceptron/person-12", "blobs/deep/person-12", "cifar/deep/person-12",
+    "banking/perceptron/person-12", "blobs/deep/person-12", "cifar/deep/person-12", "banking/perceptron/person-12@2",
+    "mnist/perceptron/person-12@3", "faces/deep/person-12@2",
 )  # fmt: skip
 METHODS_ON = ("mnist/perceptron/wrong-60", "banking/perceptron/wrong-12", "banking/deep/class-3")
 METHODS_OF = 5

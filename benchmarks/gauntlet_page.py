@@ -170,8 +170,8 @@ def second_look(rows: Rows) -> str:
     told = [
         f"retrained networks were *forgotten* in {_told(others, ('retrained',), 'forgotten')}, of persons in "
         f"{_told(persons, ('retrained',), 'forgotten')}, from {mean:.1f} pairs in the mean",
-        f"unchanged ones *not forgotten* in {_told(once, ('original',), 'not forgotten')}, and where the audit saw that "
-        f"the original knows the examples in {_told(traced, ('original',), 'not forgotten')}",
+        f"unchanged ones *not forgotten* in {_told(once, ('original',), 'not forgotten')}, and where the audit saw "
+        f"that the original knows the examples in {_told(traced, ('original',), 'not forgotten')}",
         f"honest networks trained otherwise accused in {_told(judged, HONEST, 'not forgotten')}",
         *(
             f"*{name}* passed in {_told(judged, (name,), 'forgotten')}"

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 
 from spotlessnet.auditing.attack_checks import checks_of_attack
 from spotlessnet.auditing.audit_report import AuditReport, Cost, Curves
@@ -113,11 +114,11 @@ def audit(
     attacks = [u_lira(networks.trainings.original[0], split, scrub, executor=executor)] if shadow_attack else []
     extra = [check for attack in attacks for check in checks_of_attack(attack.forgotten)]
     test = EquivalenceTest(looks=2 if sequential else 1)
-    told = {"test": test, "extra": extra, "delivered": delivered}
-    verdict = judge_networks(networks.by(name), networks.trainings, split, **told)
+    judge = partial(judge_networks, split=split, test=test, extra=extra, delivered=delivered)
+    verdict = judge(networks.by(name), networks.trainings)
     if sequential and verdict.outcome == "inconclusive":
         networks = networks.join(pairs(2 * seeds))
-        verdict = judge_networks(networks.by(name), networks.trainings, split, **told)
+        verdict = judge(networks.by(name), networks.trainings)
     trainings = networks.trainings
     paths, of_training = watched_training(networks, split, name, executor)
     meters = {**networks.meters(), **of_training}
@@ -127,7 +128,6 @@ def audit(
         rows += delivered_rows(delivered, trainings, split, controls)
     with working("drawing curves"):
         curves = curves_of(networks, split, controls, scrub, name, paths)
-    diagnostics = networks.scrubbed[name][0].gaussian.diagnostics
     return AuditReport(
         title=title,
         method=name,
@@ -135,8 +135,8 @@ def audit(
         verdict=_in_its_light(verdict, scrub, trainings, split),
         request=request_of(split),
         settings=_settings(scrub),
-        assumed=list(diagnostics.assumed),
-        lost=list(diagnostics.lost),
+        assumed=list(networks.scrubbed[name][0].gaussian.diagnostics.assumed),
+        lost=list(networks.scrubbed[name][0].gaussian.diagnostics.lost),
         curves=curves,
         costs=_costs(meters, name),
         limits=(*_limits(trainings.original[0], split, executor), *LIMITS),
