@@ -36,7 +36,7 @@ from spotlessnet.core.registry import markdown_table
 
 SETTINGS = ("mnist/perceptron/wrong-60", "banking/perceptron/wrong-12", "blobs/deep/wrong-60")
 CANDIDATES = ("retrained", "original", "fine-tuned")
-LONGER = ("a tenth kept", "one row kept", "half epochs", "margins matched")
+LONGER = ("a tenth kept", "one row kept", "half epochs", "margins matched", "logits matched")
 """Those that mostly take all looks: of the first audit of each job alone."""
 
 AT_ONCE = 3
@@ -54,7 +54,8 @@ def rows_of(job: Job, packed: Path | None) -> list[dict[str, Any]]:
     name, first = job
     setting = Setting.of(name, packed)
     audits = Audits(setting, range(first, first + AT_ONCE))
-    known = dict(audits.candidates())
+    known = audits.candidates()
+    audits.train(("references", "audited originals", *CANDIDATES, *LONGER, "teacher"))
 
     def look(weights: torch.Tensor) -> Evidence:
         return Evidence.of(setting.networks(weights), setting.split, setting.trained.recipe)
@@ -64,12 +65,13 @@ def rows_of(job: Job, packed: Path | None) -> list[dict[str, Any]]:
         groups = known[candidate]()
         for i, number in enumerate(audits.numbers[: 1 if candidate in LONGER else AT_ONCE]):
             began = time.perf_counter()
-            original, references = (look(audits.alike[who][i]) for who in ("audited originals", "references"))
+            original, references = (look(audits.group(who)[i]) for who in ("audited originals", "references"))
             three, in_turn, spent = both_forms(original, look(groups[i]), references, number)
             rows.append({
                 "setting": name, "audit": number, "candidate": candidate, "networks": SEEDS,
                 "three": three.outcome, "three_hidden": _hidden(three), "three_reason": three.reason[:120],
                 "sequential": in_turn.outcome, "sequential_hidden": _hidden(in_turn), "trainings": spent,
+                "three_checks": _checks(three), "sequential_checks": _checks(in_turn),
                 "seconds": round(time.perf_counter() - began, 2),
             })  # fmt: skip
     return rows
@@ -92,6 +94,10 @@ def both_forms(original: Evidence, group: Evidence, references: Evidence, seed: 
 
 def _hidden(verdict: Verdict) -> dict[str, Any] | None:
     return None if verdict.could_hide is None else vars(verdict.could_hide)
+
+
+def _checks(verdict: Verdict) -> dict[str, Any]:
+    return {check.name: [check.state, check.value, check.low, check.high, check.note] for check in verdict.checks}
 
 
 def summary(rows: list[dict[str, Any]]) -> str:

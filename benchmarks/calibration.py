@@ -4,8 +4,9 @@
     python benchmarks/calibration.py --data gauntlet.npz --workers 2 --stop 480 --out results/calibration.jsonl
     python benchmarks/calibration.py --out results/calibration.jsonl --table       # count what is there
 
-Every audit trains 8 originals, 16 references and 8 candidates of its own, so that p-values of one setting are
-independent and may be held against the uniform distribution. Rows and labels of a setting are the same in all audits.
+Every audit trains 8 originals, 16 references and 8 candidates of its own, and as many for a second look, so that
+p-values of one setting are independent and may be held against the uniform distribution. Rows and labels of a setting
+are the same in all audits.
 """
 
 import json
@@ -28,7 +29,7 @@ from benchmarks.gauntlet_candidates import SEEDS, Audits, Setting
 from spotlessnet.auditing.bank import LOOKS
 from spotlessnet.auditing.betting import wealth_over_ways
 from spotlessnet.auditing.equivalence import EquivalenceTest
-from spotlessnet.auditing.evidence import Evidence, joined
+from spotlessnet.auditing.evidence import Evidence
 from spotlessnet.auditing.exchanging import standing_out
 from spotlessnet.auditing.verdict import SHARE
 from spotlessnet.core.intervals import clopper_pearson
@@ -44,7 +45,8 @@ ADAMW = Recipe(
 )  # fmt: skip
 """Of `calibration_adamw.py`."""
 
-SETTINGS = ("digits/perceptron/wrong-60", "mnist/perceptron/wrong-60", "banking/perceptron/wrong-12")
+SETTINGS = ("digits/perceptron/wrong-60", "mnist/perceptron/wrong-60", "banking/perceptron/wrong-12",
+            "table/perceptron/person-12@2", "digits/perceptron/some-60")  # fmt: skip
 FIRST = 3000
 """Number of the first audit: networks that no other benchmark trains."""
 
@@ -58,27 +60,43 @@ def begin(seed: int, recipe: Recipe = ADAMW) -> Trained:
 
 
 def audit(job: Job, packed: Path | None = None) -> dict[str, Any]:
-    """One audit of networks that never saw the rows."""
+    """One audit of networks that never saw the rows, as it would be after a first and after a second look."""
     torch.set_num_threads(1)
     name, number = job
     began, setting = time.perf_counter(), Setting.of(name, packed)
-    made = Audits(setting, [number])
-    seeds = [seed for group in (1, 3, 0) for seed in made.seeds(group, SEEDS if group else 2 * SEEDS)]
-    keep = setting.kept.repeat(len(seeds), 1)
-    keep[:SEEDS] = True
     with quiet():
-        groups = made.fit(seeds, keep, made.starts(seeds)).split(SEEDS)
-        recipe = setting.trained.recipe
-        found = [Evidence.of(setting.networks(weights), setting.split, recipe) for weights in groups]
-    candidate, references = found[1], joined([group.channels or [] for group in found[2:]])
-    ours = candidate.channels or []
-    beside = standing_out(ours, references, candidate.labels, seed=number)
-    share = EquivalenceTest(seed=number).checks(found[0], found[1], found[2], found[3])[SHARE]
-    held = wealth_over_ways(ours, references, candidate.labels)
+        groups = [networks(setting, number, look) for look in (0, 1)]
+    both = [one.join(more) for one, more in zip(*groups, strict=True)]
+    first, second = (look_at(number, *some) for some in (groups[0], both))
+    ours, theirs = (group.channels or [] for group in both[1:])
+    held = wealth_over_ways([one.select(torch.arange(SEEDS)) for one in ours], theirs, both[1].labels)
     return {
-        "setting": name, "audit": number, "p_networks": beside.p_networks, "p_rows": beside.p_rows,
-        "share": [share.low, share.high], "most_wealth": max(held), "wealth_at_looks": [held[k - 1] for k in LOOKS],
-        "seconds": round(time.perf_counter() - began, 2),
+        "setting": name, "audit": number, **first, "second": second, "most_wealth": max(held),
+        "wealth_at_looks": [held[k - 1] for k in LOOKS], "seconds": round(time.perf_counter() - began, 2),
+    }  # fmt: skip
+
+
+def networks(setting: Setting, number: int, look: int) -> list[Evidence]:
+    """Originals, candidates and references of one look."""
+    made = Audits(setting, [number], look)
+    made.train(("audited originals", "retrained", "references"))
+    groups = (made.group(name)[0] for name in ("audited originals", "retrained", "references"))
+    return [Evidence.of(setting.networks(w), setting.split, setting.trained.recipe) for w in groups]
+
+
+def look_at(number: int, original: Evidence, candidate: Evidence, references: Evidence) -> dict[str, Any]:
+    """p-values, limits of the share, and what a test of one look and one of two looks would say."""
+    halves = [references.select(half) for half in torch.arange(len(references)).chunk(2)]
+    once, in_two = EquivalenceTest(seed=number), EquivalenceTest(seed=number, looks=2).one_look()
+    found = standing_out(
+        candidate.channels or [], references.channels or [], candidate.labels, seed=number, permutations=1999
+    )
+    checks = once.checks(original, candidate, *halves)
+    stricter = in_two.checks(original, candidate, *halves)
+    return {
+        "p_networks": found.p_networks, "p_rows": found.p_rows, "share": [checks[SHARE].low, checks[SHARE].high],
+        "says": once.outcome(checks), "says_of_two": in_two.outcome(stricter),
+        "share_of_two": [stricter[SHARE].low, stricter[SHARE].high],
     }  # fmt: skip
 
 
@@ -86,18 +104,21 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """What should be uniform, what should be rare, and how often limits hold zero, the truth."""
     n = len(rows)
     p = [row["p_networks"] for row in rows]
+    looks = [(row, row["second"]) for row in rows]
     return {
         "audits": n,
         "networks_ks": float(stats.kstest(p, "uniform").pvalue),
         "networks_at_5": sum(one <= 0.05 for one in p),
         "rows_at_2": sum(row["p_rows"] <= 0.02 for row in rows),
-        "both": sum(row["p_networks"] <= 0.05 and row["p_rows"] <= 0.02 for row in rows),
+        "accused": sum(row["says"] == "not forgotten" for row in rows),
+        "accused_in_two": sum(any(look["says_of_two"] == "not forgotten" for look in both) for both in looks),
         "share_covered": sum(row["share"][0] <= 0 <= row["share"][1] for row in rows),
+        "share_above": sum(row["share"][0] > 0 for row in rows),
         "held_twenty": sum(row["most_wealth"] >= 20 for row in rows),
     }
 
 
-COLUMNS = ("networks_at_5", "rows_at_2", "both", "share_covered", "held_twenty")
+COLUMNS = ("networks_at_5", "rows_at_2", "accused", "accused_in_two", "share_covered", "held_twenty")
 
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -109,8 +130,8 @@ def table(rows: list[dict[str, Any]]) -> str:
         limits = {key: clopper_pearson(found[key], n) for key in COLUMNS}
         counts = [f"{found[key]} ({100 * one.low:.1f}–{100 * one.high:.1f} %)" for key, one in limits.items()]
         cells.append((name, str(n), f"{found['networks_ks']:.2f}", *counts))
-    head = ("setting", "audits", "uniform? (KS p)", "networks p ≤ .05", "rows p ≤ .02", "both", "share: 90 % limits "
-            "hold 0", "bets ever hold 20")  # fmt: skip
+    head = ("setting", "audits", "uniform? (KS p)", "networks p ≤ .05", "rows p ≤ .02", "accused",
+            "accused in two looks", "share: 90 % limits hold 0", "bets ever hold 20")  # fmt: skip
     return markdown_table(head, cells)
 
 

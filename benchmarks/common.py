@@ -1,4 +1,7 @@
-"""What all benchmark scripts share: flags named as the command's, the record of a run, and tables put into pages."""
+"""What all benchmark scripts share: flags named as the command's, the record of a run, and tables put into pages.
+
+Figures and images are imported where they are used, so that a machine for training needs neither matplotlib nor Pillow.
+"""
 
 import argparse
 import os
@@ -16,10 +19,6 @@ from spotlessnet.auditing.rows import Row, read_rows
 from spotlessnet.core.data import Data
 from spotlessnet.core.files import write_whole
 from spotlessnet.core.intervals import t_interval
-from spotlessnet.datasets import load
-from spotlessnet.datasets.cifar import NORMALISE
-from spotlessnet.report.exports import as_json_lines
-from spotlessnet.report.figures import STYLE
 
 GREY = "#808080"
 """Ink of figures in pages that are read on white and on black alike."""
@@ -129,6 +128,9 @@ def accelerator(device: torch.device) -> str:
 
 def cifar10(folder: Path) -> tuple[Data, Data]:
     """Training and test rows: from `cifar10.pt`, bytes `[N, 3, 32, 32]` and labels, or from what `load` reads."""
+    from spotlessnet.datasets import load
+    from spotlessnet.datasets.cifar import NORMALISE
+
     if not (folder / "cifar10.pt").exists():
         pair = load("cifar10", folder)
         return pair.train, pair.test
@@ -167,6 +169,8 @@ def note(script: str) -> str:
 
 def save(path: Path | None, rows: Sequence[Row]) -> None:
     """All rows, at once or not at all."""
+    from spotlessnet.report.exports import as_json_lines
+
     if path is not None:
         write_whole(path, as_json_lines(rows).encode(), replace=True)
 
@@ -210,4 +214,6 @@ def mean_and_half(values: Sequence[float]) -> str:
 
 def grey_style() -> dict[Any, Any]:
     """The package's figures with grey ink."""
+    from spotlessnet.report.figures import STYLE
+
     return {name: GREY if value == STYLE["text.color"] else value for name, value in STYLE.items()}

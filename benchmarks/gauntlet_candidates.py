@@ -3,9 +3,9 @@
 Every audit has networks of its own; those of several audits are trained as one program, which is several times faster.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 
@@ -98,9 +98,13 @@ class Setting:
 
 
 def cohort(kind: str, x: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Which rows must go, the labels that networks are trained on, and rows that the data hold twice."""
-    name, _, number = kind.partition("-")
-    g = torch.Generator().manual_seed(1)
+    """Which rows must go, the labels that networks are trained on, and rows that the data hold twice.
+
+    `person-12@3` is the third draw of a person; without a number it is the first.
+    """
+    asked, _, draw = kind.partition("@")
+    name, _, number = asked.partition("-")
+    g = torch.Generator().manual_seed(int(draw or 1))
     none = torch.empty(0, dtype=torch.long)
     if name == "class":
         return (y == int(number)).nonzero().flatten(), y, none
@@ -116,15 +120,22 @@ def cohort(kind: str, x: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tenso
 
 
 class Audits:
-    """The networks of several audits of one setting, all trained as one program; no network serves two audits."""
+    """The networks of several audits of one setting, trained as one program; no network serves two audits.
 
-    def __init__(self, setting: Setting, numbers: Sequence[int]) -> None:
-        self.setting, self.numbers = setting, list(numbers)
+    **Arguments:**
+
+    - `look`: networks of the first look, or those that a second one adds.
+    """
+
+    def __init__(self, setting: Setting, numbers: Sequence[int], look: int = 0) -> None:
+        self.setting, self.numbers, self.look = setting, list(numbers), look
         self.T = len(setting.rows)
+        self.alike: dict[str, Tensor] = {}
 
     def seeds(self, group: int, count: int = SEEDS) -> list[int]:
-        """Of all audits in turn; no two groups share one."""
-        return [10**6 * (1 + number) + 100 * group + i for number in self.numbers for i in range(count)]
+        """Of all audits in turn; no two groups or looks share one."""
+        first = 100 * group + 50 * self.look
+        return [10**6 * (1 + number) + first + i for number in self.numbers for i in range(count)]
 
     def generator(self, group: int, number: int) -> torch.Generator:
         """For what else is drawn in one audit."""
@@ -145,9 +156,9 @@ class Audits:
         return torch.cat(found)
 
     @cached_property
-    def alike(self) -> dict[str, Tensor]:
-        """All networks that are trained by the setting's own recipe, by name, `[audits, networks, weights]`."""
-        kept, A = self.setting.kept, len(self.numbers)
+    def plan(self) -> dict[str, tuple[int, int, Tensor]]:
+        """All networks that the setting's own recipe trains, by name: group of seeds, number, and rows trained on."""
+        kept = self.setting.kept
         every = torch.ones_like(kept)
         plan = {
             "references": (0, 2 * SEEDS, kept), "audited originals": (1, SEEDS, every), "original": (2, SEEDS, every),
@@ -158,12 +169,25 @@ class Audits:
             plan["one row kept"] = (20, SEEDS, self.keeping(20, 1))
         if self.T >= 20:
             plan["a tenth kept"] = (21, SEEDS, self.keeping(21, self.T // 10))
+        return plan
+
+    def train(self, names: Iterable[str]) -> None:
+        """Those of the plan that are not there yet, as one program."""
+        plan = {name: self.plan[name] for name in names if name in self.plan and name not in self.alike}
+        if not plan:
+            return
         seeds = {name: self.seeds(group, count) for name, (group, count, _) in plan.items()}
         starts = [self.starts(some, 0.5 if name == "another init" else 1.0) for name, some in seeds.items()]
         keep = [keep.expand(len(seeds[name]), -1) for name, (_, _, keep) in plan.items()]
         weights = self.fit([*chain(*seeds.values())], torch.cat(keep), torch.cat(starts))
         parts = weights.split([len(some) for some in seeds.values()])
-        return {name: part.unflatten(0, (A, -1)) for name, part in zip(plan, parts, strict=True)}
+        A = len(self.numbers)
+        self.alike |= {name: part.unflatten(0, (A, -1)) for name, part in zip(plan, parts, strict=True)}
+
+    def group(self, name: str) -> Tensor:
+        """Networks of the plan by name, `[audits, networks, weights]`."""
+        self.train([name])
+        return self.alike[name]
 
     def fit(self, seeds: Sequence[int], keep: Tensor, starts: Tensor, recipe: Recipe | None = None) -> Tensor:
         """One program; `keep` is of the training rows, then perhaps of the noisy copies."""
@@ -171,35 +195,24 @@ class Audits:
         rows = s.everything.select(torch.arange(keep.shape[1]))
         return fit_many(s.trained, rows, recipe, seeds=seeds, keep=keep, starts=starts)
 
-    def candidates(self) -> Iterator[tuple[str, Callable[[], Tensor]]]:
+    def candidates(self) -> dict[str, Callable[[], Tensor]]:
         """By name, `[audits, networks, weights]`; trained only when called."""
-        alike = self.alike
-        yield "retrained", lambda: alike["retrained"]
-        yield "original", lambda: alike["original"]
-        for name in ("one row kept", "a tenth kept"):
-            if name in alike:
-                yield name, lambda name=name: alike[name]  # type: ignore[misc]  # bound at once
-        for i, name in enumerate(HONEST):
-            yield name, lambda i=i, name=name: self.honest(10 + i, name)  # type: ignore[misc]  # bound at once
-        for name in ("logits matched", "margins matched"):
-            yield name, lambda name=name: self.cheat(name)  # type: ignore[misc]  # bound at once
-        yield "noisy copies kept", self.with_copies
-        for name in ("fine-tuned", "head replaced", "garbage answers", "gradient ascent", "Streisand"):
-            yield name, lambda name=name: self.cheat(name)  # type: ignore[misc]  # bound at once
+        found: dict[str, Callable[[], Tensor]] = {}
+        for name in ("retrained", "original", "one row kept", "a tenth kept", "another init"):
+            if name in self.plan:
+                found[name] = partial(self.group, name)
+        found |= {name: partial(self.honest, 10 + i, name) for i, name in enumerate(HONEST) if name not in found}
+        found |= {name: partial(self.cheat, name) for name in CHEATS if name != "hiding"}
         if "/class-" in self.setting.name:
-            yield "hiding", lambda: self.scrubbed("hiding")
-        yield "low-bit storage", self.with_stored_rows
+            found["hiding"] = partial(self.scrubbed, "hiding")
+        return found | {"noisy copies kept": self.with_copies, "low-bit storage": self.with_stored_rows}
 
-    def methods(self) -> Iterator[tuple[str, Callable[[], Tensor]]]:
+    def methods(self) -> dict[str, Callable[[], Tensor]]:
         """What every method of the package makes of the originals."""
-        for name in METHODS.names():
-            if name != WRAPPER:
-                yield name, lambda name=name: self.scrubbed(name)  # type: ignore[misc]  # bound at once
+        return {name: partial(self.scrubbed, name) for name in METHODS.names() if name != WRAPPER}
 
     def honest(self, group: int, name: str) -> Tensor:
         """Retrained by somebody with other habits."""
-        if name in self.alike:
-            return self.alike[name]
         recipe = RECIPES[self.setting.kind]
         other = {"optimizer": "sgd", "lr": 0.05} if recipe.optimizer == "adam" else {"optimizer": "adamw", "lr": 0.005}
         ways = {
@@ -220,7 +233,7 @@ class Audits:
 
     def with_stored_rows(self) -> Tensor:
         """Retrained, with the rows' first bytes in the last eight bits of the weights."""
-        weights = self.alike["low-bit storage"]
+        weights = self.group("low-bit storage")
         written = (255 * self.setting.x[self.setting.rows].flatten().sigmoid()).to(torch.int32)
         places = torch.arange(weights.shape[2]) % len(written)
         return ((weights.view(torch.int32) & ~0xFF) | written[places]).view(torch.float32)
@@ -229,14 +242,14 @@ class Audits:
         """What a method of the package makes of originals, with its usual settings."""
         s = self.setting
         made = []
-        for i, (seed, w) in enumerate(zip(self.seeds(2), self.alike["original"].flatten(0, 1), strict=True)):
+        for i, (seed, w) in enumerate(zip(self.seeds(2), self.group("original").flatten(0, 1), strict=True)):
             known = replace(s.trained.at(w), init=self.starts([seed])[0])
             made.append(scrub_seed(METHODS.find(method)(), known, s.split, i % SEEDS).network.weights)
         return torch.stack(made).unflatten(0, (-1, SEEDS))
 
     def cheat(self, name: str) -> Tensor:
         """Originals made to look as if they had forgotten; on retained rows they answer as before."""
-        s, w = self.setting, self.alike["original"].flatten(0, 1)
+        s, w = self.setting, self.group("original").flatten(0, 1)
         if name in ("fine-tuned", "head replaced"):
             return self.trained_on(name).unflatten(0, (-1, SEEDS))
         x, labels = s.x[s.rows], s.y[s.rows].repeat(len(w))
@@ -244,7 +257,7 @@ class Audits:
         kept = s.x[s.kept]
         kept = kept[torch.randperm(len(kept), generator=g)[:200]]
         with torch.no_grad():
-            taught, own = (answers(s.trained, v, z) for v, z in ((self.alike["teacher"].flatten(0, 1), x), (w, kept)))
+            taught, own = (answers(s.trained, v, z) for v, z in ((self.group("teacher").flatten(0, 1), x), (w, kept)))
         margins = margin(taught.flatten(0, 1), labels)
         random = torch.randint(s.classes, labels.shape, generator=g)
         goals: dict[str, Callable[[Tensor], Tensor]] = {
@@ -265,7 +278,7 @@ class Audits:
 
     def trained_on(self, name: str) -> Tensor:
         """A few epochs on retained rows; or a new head that is trained on them, before hidden layers as they were."""
-        s, w, recipe = self.setting, self.alike["original"].flatten(0, 1), RECIPES[self.setting.kind]
+        s, w, recipe = self.setting, self.group("original").flatten(0, 1), RECIPES[self.setting.kind]
         if name == "fine-tuned":
             return self.fit(self.seeds(24), s.kept.expand(len(w), -1), w, recipe.but(epochs=5))
         head = sum(shape.numel() for shape in s.trained.shapes[-2:])

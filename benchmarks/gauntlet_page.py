@@ -13,7 +13,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.common import Flags, Place
-from benchmarks.gauntlet_candidates import CHEATS, HONEST, SEEDS, UNSEEN
+from benchmarks.gauntlet_candidates import CHEATS, CORE, HONEST, SEEDS, UNSEEN
 
 from spotlessnet.core.intervals import clopper_pearson
 
@@ -46,10 +46,16 @@ def take_over(runs: Sequence[Path]) -> None:
     """The rows of one or several runs, without what is the same in all of them."""
     found = [json.loads(line) for run in runs for line in run.read_text(encoding="utf-8").splitlines()]
     fields = ("setting", "used_for", "audit", "candidate", "method", "outcome", "file", "could_hide", "power")
+    again = ("outcome", "could_hide", "power", "pairs")
     # Where rows were written to is of no use elsewhere.
     commands = sorted({re.sub(r"--out \S+", "--out FILE", row["command"]) for row in found})
     rows: list[Row] = [{"about": {"commands": commands, "machine": found[0]["machine"], "seeds": SEEDS}}]
-    rows += [{name: row[name] for name in fields if row.get(name) is not None} for row in found]
+    for row in found:
+        kept = {name: row[name] for name in fields if row.get(name) is not None}
+        second = row.get("in_sequence")
+        if second is not None:
+            kept["in_sequence"] = {name: second[name] for name in again if second.get(name) is not None}
+        rows.append(kept)
     ROWS.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
@@ -57,6 +63,11 @@ def read() -> list[Row]:
     """Of the settings that were not used for choosing."""
     rows = [json.loads(line) for line in ROWS.read_text(encoding="utf-8").splitlines()]
     return [row for row in rows if row.get("used_for") == "confirming"]
+
+
+def in_sequence(rows: Rows) -> list[Row]:
+    """The same audits as they end with `--sequential`, of candidates that had a second look."""
+    return [{**row, **row["in_sequence"]} for row in rows if row["candidate"] in CORE and "in_sequence" in row]
 
 
 def by_setting(rows: Rows) -> str:
@@ -146,6 +157,32 @@ def summary(rows: Rows) -> str:
     )
 
 
+def second_look(rows: Rows) -> str:
+    """What twice the pairs say where the first were inconclusive, as one sentence."""
+    judged = in_sequence([row for row in rows if not row["method"]])
+    persons = [row for row in judged if "/person-" in row["setting"]]
+    others = [row for row in judged if "/person-" not in row["setting"]]
+    once = [row for row in judged if "/twice-" not in row["setting"]]
+    traced = [row for row in once if row["power"] == "not forgotten"]
+    wrong, of = claims(judged)
+    honest = _of(judged, ("retrained",))
+    mean = sum(row["pairs"] for row in honest) / max(1, len(honest))
+    told = [
+        f"retrained networks were *forgotten* in {_told(others, ('retrained',), 'forgotten')}, of persons in "
+        f"{_told(persons, ('retrained',), 'forgotten')}, from {mean:.1f} pairs in the mean",
+        f"unchanged ones *not forgotten* in {_told(once, ('original',), 'not forgotten')}, and where the audit saw "
+        f"that the original knows the examples in {_told(traced, ('original',), 'not forgotten')}",
+        f"honest networks trained otherwise accused in {_told(judged, HONEST, 'not forgotten')}",
+        *(
+            f"*{name}* passed in {_told(judged, (name,), 'forgotten')}"
+            for name in ("margins matched", "logits matched")
+        ),
+        f"a kept example or tenth passed beside a statement that none could have in {wrong} of {of} "
+        f"({_limits(wrong, of)})",
+    ]
+    return f"With `--sequential` (16 pairs where 8 were inconclusive) {'; '.join(told)}."
+
+
 def _worst_name(rows: Rows) -> str:
     def passed(name: str) -> float:
         here = _of(rows, (name,))
@@ -188,7 +225,8 @@ def _slashed(rows: Rows) -> str:
 def made(rows: Rows) -> str:
     """The section of the page."""
     methods = [by_method(rows)] if any(row["method"] for row in rows) else []
-    return "\n\n".join([summary(rows), by_candidate(rows), by_setting(rows), *methods])
+    again = [second_look(rows)] if any("in_sequence" in row for row in rows) else []
+    return "\n\n".join([summary(rows), *again, by_candidate(rows), by_setting(rows), *methods])
 
 
 def main() -> None:

@@ -13,6 +13,7 @@ from spotlessnet.auditing.evidence import Evidence
 from spotlessnet.auditing.exchanging import Channel, StandingOut, alike, beyond_controls, match_of
 from spotlessnet.auditing.planted_rows import SINGLE, Move, as_if_retrained, could_hide, plant, telling
 from spotlessnet.auditing.verdict import CouldHide
+from spotlessnet.auditing.wording import DIFFERS_AND_COULD_HIDE, HALF_COULD_HIDE
 from spotlessnet.core.intervals import Interval
 from spotlessnet.readouts.matched_controls import Unseen
 
@@ -60,7 +61,7 @@ def test_a_small_move_needs_more_proof(moved, furthest, p, expected):
     def beside(size: float, most: float, p_rows: float) -> Beside:
         return Beside(StandingOut(0.001, p_rows, size, 0.1, 0.1, 14, most), p_rows, True, "different")
 
-    found = QUICK._unless_small(beside(4 * moved, 4 * furthest, p), beside(4.0, 6.0, 0.001), networks(1))
+    found = QUICK.unless_small(beside(4 * moved, 4 * furthest, p), beside(4.0, 6.0, 0.001), networks(1))
     assert found.state == expected
 
 
@@ -122,7 +123,7 @@ def test_most_halves_must_hide_before_nothing_was_shown():
 )
 def test_a_guard_is_against_damage_that_shows(value, low, high, expected):
     inside, surely = Interval(value, low, high), Interval(value, low - 0.01, high + 0.01)
-    assert QUICK._state(inside, surely, 0.01, worse_only=True) == expected
+    assert QUICK.state_of(inside, surely, 0.01, worse_only=True) == expected
 
 
 @pytest.mark.parametrize(
@@ -140,7 +141,7 @@ def test_that_nothing_is_remembered_must_be_proved_and_that_rows_are_avoided_mus
         return Beside(StandingOut(0.5, 0.5, size, error, error, 22, 1.0), 0.5, False, "same")
 
     whole = Beside(StandingOut(0.001, 0.001, 1.0, 0.01, 0.01, 22, 1.0), 0.001, True, "different")
-    assert QUICK._share_beside_controls(beside(moved), whole).state == expected
+    assert QUICK.share_beside_controls(beside(moved), whole).state == expected
 
 
 def test_what_is_planted_is_what_the_original_surely_knows_beyond_controls():
@@ -176,18 +177,33 @@ def test_rows_without_a_trace_could_hide_and_others_could_not():
     answers = original.answers.clone()
     answers[:, ::2] = networks(5).answers[:, ::2]  # type: ignore[index]  # has classes
     margins = answers[:, torch.arange(ROWS), LABELS]
-    found = QUICK._could_hide(replace(original, answers=answers, margins=margins), candidate, references)
+    found = QUICK.could_hide(replace(original, answers=answers, margins=margins), candidate, references)
     assert found.single == found.tried / 2
-    assert QUICK._could_hide(original, candidate, references).single == 0
+    assert QUICK.could_hide(original, candidate, references).single == 0
 
 
 def test_rows_weigh_by_what_the_original_knows_of_them():
     known, unknown = ([networks(seed, by).channels[0]] for seed, by in ((1, 6.0), (3, 0.0)))  # type: ignore[index]  # has controls
     rows = known[0].rows.clone()
     rows[:, :6] = unknown[0].rows[:, :6]
-    weights = telling([Channel(rows, unknown[0].controls)], unknown, LABELS)
+    weights = telling([Channel(rows, unknown[0].controls)], unknown)
     assert weights is not None
-    assert float(weights.sum()) == pytest.approx(1)
-    assert not weights[:6].any()
-    assert bool((weights[6:] > 0).all())
-    assert telling(unknown, unknown, LABELS) is None
+    assert weights.abs().sum(dim=(1, 2)).tolist() == pytest.approx([1.0] * len(unknown[0].rows))
+    assert bool((weights[:, torch.arange(6, ROWS), LABELS[6:]] > weights[:, :6].abs().amax()).all())
+    assert telling(unknown, unknown) is None
+
+
+@pytest.mark.parametrize(
+    ("single", "differs", "expected"),
+    [(4, True, ""), (5, True, DIFFERS_AND_COULD_HIDE), (12, False, ""), (12, True, DIFFERS_AND_COULD_HIDE)],
+)
+def test_another_training_is_no_excuse_where_single_rows_could_hide(single, differs, expected):
+    assert QUICK.withheld(CouldHide(single, 12, 0.0, 12), differs) == expected
+    assert QUICK.withheld(CouldHide(single, 12, 0.5, 12, halves=1.0), differs) == HALF_COULD_HIDE
+
+
+def test_a_single_network_that_is_the_furthest_of_all_raises_no_doubt_by_that_alone():
+    found = StandingOut(1 / 17, 0.05, 0.1, 0.1, 0.1, 15, 0.1)
+    assert QUICK.judged(found, 1, 16).state == "same"
+    assert QUICK.judged(replace(found, p_rows=0.02), 1, 16).state == "different"
+    assert QUICK.judged(replace(found, p_networks=0.04), 8, 16).state == "unclear"

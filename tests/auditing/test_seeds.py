@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 import spotlessnet as sn
-from spotlessnet.auditing.equivalence import judge_networks
+from spotlessnet.auditing.judging import judge_networks
 from spotlessnet.auditing.seeds import DRAWS_APART, scrub_every_seed, scrub_seed
 from spotlessnet.core.errors import MismatchError
 from spotlessnet.core.gaussian import Covariance, Diagonal

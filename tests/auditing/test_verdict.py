@@ -10,8 +10,10 @@ from jaxtyping import Float
 from scipy import stats
 from torch import Tensor, float64, nn
 
-from spotlessnet.auditing.equivalence import EquivalenceTest, attack_check, judge_networks
+from spotlessnet.auditing.attack_checks import attack_check
+from spotlessnet.auditing.equivalence import EquivalenceTest
 from spotlessnet.auditing.evidence import Evidence
+from spotlessnet.auditing.judging import judge_networks
 from spotlessnet.auditing.seeds import scrub_every_seed
 from spotlessnet.auditing.verdict import Check, Verdict
 from spotlessnet.auditing.wording import why

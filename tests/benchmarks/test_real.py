@@ -10,7 +10,7 @@ from torch import nn
 
 import spotlessnet as sn
 from benchmarks import real, real_verdicts
-from spotlessnet.auditing.equivalence import judge_networks
+from spotlessnet.auditing.judging import judge_networks
 from spotlessnet.readouts.matched_controls import matched_controls
 from spotlessnet.training.pairs import Trainings
 

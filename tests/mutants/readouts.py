@@ -152,7 +152,7 @@ PLANTED = (
     ),
     Planted(
         "a difference that was shown counts as none",
-        "auditing/equivalence.py",
+        "auditing/rules.py",
         'return "different" if surely.low > 0 or (surely.high < 0 and not worse_only) else "unclear"',
         'return "same"',
         "auditing/test_verdict.py::test_the_four_answers",

@@ -2,8 +2,7 @@
 
 from dataclasses import replace
 
-from spotlessnet.auditing.equivalence import attack_check
-from spotlessnet.auditing.verdict import FOUND, Check, State
+from spotlessnet.auditing.verdict import ATTACK, FOUND, Check, State
 from spotlessnet.readouts.attack import Attack
 
 MAY = 0.05
@@ -17,6 +16,20 @@ def checks_of_attack(attack: Attack) -> list[Check]:
     stays below `MAY`. What the sample does not resolve is said in the note of the area.
     """
     return [replace(attack_check(attack), note=attack.note), *_found(attack)]
+
+
+def attack_check(attack: Attack, *, limit: float = 0.55) -> Check:
+    """An attack on the scrubbed networks as one more check: its area under the curve must surely stay below a limit.
+
+    Only areas above one half speak of memory; an interval that holds one half but exceeds the limit is unclear.
+    """
+    value, low, high = attack.auc
+    state: State = "unclear"
+    if high <= limit:
+        state = "same"
+    elif low > 0.5:
+        state = "different"
+    return Check(ATTACK, state, value, low, high, limit)
 
 
 def _found(attack: Attack) -> list[Check]:

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from spotlessnet.auditing.beside import Beside
 from spotlessnet.auditing.betting import wealth_over_ways
-from spotlessnet.auditing.equivalence import EquivalenceTest
 from spotlessnet.auditing.evidence import Evidence, joined
 from spotlessnet.auditing.exchanging import Channel, StandingOut
 from spotlessnet.auditing.planted_rows import SURELY_NETWORKS, SURELY_ROWS, telling, unnoticed
+from spotlessnet.auditing.rules import Rules
 from spotlessnet.auditing.verdict import (
     FILE,
     RETAIN_ERROR,
@@ -22,10 +22,11 @@ from spotlessnet.auditing.verdict import (
     Checks,
     CouldHide,
     Outcome,
+    State,
     Verdict,
 )
-from spotlessnet.auditing.wording import HALF_COULD_HIDE, NO_TRACE, NOT_BEYOND_CONTROLS, fails_itself, why
-from spotlessnet.core.errors import DataError, NeedError, check_positive
+from spotlessnet.auditing.wording import NO_TRACE, NOT_BEYOND_CONTROLS, fails_itself, why
+from spotlessnet.core.errors import DataError, NeedError
 from spotlessnet.core.intervals import Interval
 
 NEEDS_CONTROLS = (
@@ -35,38 +36,25 @@ NEEDS_CONTROLS = (
 
 
 @dataclass(frozen=True)
-class BankTest(EquivalenceTest):
-    """As `EquivalenceTest`, with groups of different sizes: many scrubbed originals, few references.
+class BankTest(Rules):
+    """The same rules as those of `EquivalenceTest`, for groups of different sizes: many originals, few references.
 
     What rests on pairs of trainings is not asked: the share is that beyond controls, errors of groups are compared by
     Student's interval of two groups, and the error on forgotten rows is left to the row test, a finer look at the same
     answers. The audit is checked with the references themselves: where most of them stand out beside the others,
     nothing is said.
 
-    With several `looks`, networks count as different by their wealth (`betting`), which may be looked at after every
-    training; all other levels are divided by the number of looks (Bonferroni).
+    With several `looks`, networks count as different only by their wealth too (`betting`), which may be looked at after
+    every training; all other levels are divided by the number of looks (Bonferroni).
 
     **Arguments:**
 
     - `looks`: how often the references that there are will be looked at, at most; 1 decides at once.
     """
 
-    looks: int = 1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_positive("BankTest.looks", self.looks)
-
     def one_look(self) -> "BankTest":
-        """The test of a single look, with its share of every level."""
-        few = 1 / self.looks
-        return replace(
-            self,
-            level=1 - (1 - self.level) * few,
-            false_alarm=self.false_alarm * few,
-            rows_alarm=self.rows_alarm * few,
-            permutations=math.ceil(self.permutations * math.sqrt(self.looks)),
-        )
+        """The test of a single look; networks are told apart by their wealth, whose level holds for all looks."""
+        return replace(super().one_look(), looks=self.looks, networks_alarm=self.networks_alarm)
 
     def judge(
         self,
@@ -93,11 +81,11 @@ class BankTest(EquivalenceTest):
         known_rows, theirs = original.channels, references.channels
         if known_rows is None or theirs is None:
             raise NeedError(NEEDS_CONTROLS)
-        weights = telling(known_rows, theirs, original.labels)
-        known, beside = (self._beside(group, [references], weights) for group in (original, candidate))
-        beside = self._unless_small(beside, known, candidate)
-        share = self._share_beside_controls(beside, known, candidate.has_copies)
-        files = [] if delivered is None else [self._file(delivered, references, known)]
+        weights = telling(known_rows, theirs)
+        known, beside = (self.beside(group, [references], weights) for group in (original, candidate))
+        beside = self.unless_small(beside, known, candidate)
+        share = self.share_beside_controls(beside, known, candidate.has_copies)
+        files = [] if delivered is None else [self._file(delivered, references, known, weights)]
         guards = [
             self._guard(name, *(getattr(group, of) for group in (candidate, references, original)))
             for name, of in ((TEST_ERROR, "test_error"), (RETAIN_ERROR, "retain_error"))
@@ -108,7 +96,7 @@ class BankTest(EquivalenceTest):
         damaged = any(guard.state != "same" for guard in guards)
         if outcome == "not forgotten" and damaged and share.state != "different":
             outcome = "inconclusive"  # a broken network strays on single rows too: that is not memory
-        power: Outcome = "not forgotten" if self._knows(known) else "inconclusive"
+        power: Outcome = "not forgotten" if self.knows(known) else "inconclusive"
         oracle = self._oracle(references)
         resolution = (share.high - share.low) / 2
         blocked, hidden = "", None
@@ -118,27 +106,30 @@ class BankTest(EquivalenceTest):
         elif outcome != "not forgotten" and power != "not forgotten":
             blocked = NOT_BEYOND_CONTROLS if known.differs else NO_TRACE
         if outcome == "forgotten" and not blocked:
-            hidden = self._could_hide(original, candidate, [references])
-            blocked = HALF_COULD_HIDE if hidden.half else ""
+            hidden = self.could_hide(original, candidate, [references])
+            blocked = self.withheld(hidden, beside.differs)
         outcome = "inconclusive" if blocked else outcome
         reason = blocked or why(checks)
         seeds, many = len(candidate), len(references)
         return Verdict(outcome, reason, resolution, seeds, oracle, power, checks, hidden, references=many)
 
-    def _beside(self, candidate: Evidence, references: Sequence[Evidence], weights: Tensor | None = None) -> Beside:
-        """In sequence, networks are told apart by the most that anyone betting on it has ever held.
+    def beside(self, candidate: Evidence, references: Sequence[Evidence], weights: Tensor | None = None) -> Beside:
+        """In sequence, networks are told apart by exchanges and by the most that anyone betting on it has ever held.
 
         A single network gives too little to bet on: it must be the furthest of all, and its rows must stand out.
         """
-        beside = super()._beside(candidate, references, weights)
+        beside = super().beside(candidate, references, weights)
         ours, theirs = candidate.channels, [one for group in references if (one := group.channels) is not None]
         if self.looks == 1 or len(candidate) == 1 or ours is None or beside.found is None:
             return beside
         p_networks = _never_more_than_one(wealth_over_ways(ours, joined(theirs), candidate.labels))
-        found = replace(beside.found, p_networks=p_networks)
-        return self._judged(found, len(candidate), sum(len(group) for group in references))
+        found = replace(beside.found, p_networks=max(p_networks, beside.found.p_networks))
+        # Doubt needs no proof that holds at every look: what exchanges make doubtful, wealth does not excuse.
+        shown: State = "different" if p_networks <= self.networks_alarm else "unclear"
+        state = shown if beside.stands_out else beside.state
+        return replace(beside, found=found, p=max(found.p_networks, found.p_rows), state=state)
 
-    def _could_hide(self, original: Evidence, candidate: Evidence, references: Sequence[Evidence]) -> CouldHide:
+    def could_hide(self, original: Evidence, candidate: Evidence, references: Sequence[Evidence]) -> CouldHide:
         def noticed(found: StandingOut, planted: Sequence[Channel], theirs: Sequence[Channel]) -> bool:
             # As a candidate would be: the furthest of all exchanges, or in sequence enough wealth as well.
             S, n = len(planted[0].rows), len(theirs[0].rows)
@@ -150,9 +141,9 @@ class BankTest(EquivalenceTest):
 
         return unnoticed(original, candidate, references, seed=self.seed, noticed=noticed)
 
-    def _file(self, delivered: Evidence, references: Evidence, known: Beside) -> Check:
+    def _file(self, delivered: Evidence, references: Evidence, known: Beside, weights: Tensor | None) -> Check:
         """The very network that is taken away; `known` is what was found of the originals."""
-        beside = self._unless_small(self._beside(delivered, [references]), known, delivered)
+        beside = self.unless_small(self.beside(delivered, [references], weights), known, delivered)
         return replace(beside.check(), name=FILE)
 
     def _oracle(self, references: Evidence) -> Outcome:
@@ -161,7 +152,7 @@ class BankTest(EquivalenceTest):
         if len(references) < 3:
             return "inconclusive"
         caught = sum(
-            self._beside(references.select(every[every == i]), [references.select(every[every != i])]).stands_out
+            self.beside(references.select(every[every == i]), [references.select(every[every != i])]).stands_out
             for i in range(len(references))
         )
         return "not forgotten" if 2 * caught > len(references) else "forgotten"
@@ -175,7 +166,7 @@ class BankTest(EquivalenceTest):
         free = len(theirs) + len(originals) - 2
         spread = math.sqrt(float((len(theirs) - 1) * theirs.var() + (len(originals) - 1) * originals.var()) / free)
         margin = max(self.points, self.deviations * spread)
-        return Check(name, self._state(inside, surely, margin, worse_only=True), *inside, margin, guards=True)
+        return Check(name, self.state_of(inside, surely, margin, worse_only=True), *inside, margin, guards=True)
 
 
 def _never_more_than_one(held: Sequence[float]) -> float:

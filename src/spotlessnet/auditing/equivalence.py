@@ -14,10 +14,9 @@ from torch import Tensor
 
 from spotlessnet.auditing.beside import Beside
 from spotlessnet.auditing.evidence import Evidence, joined
-from spotlessnet.auditing.exchanging import StandingOut, exchangeable, standing_out
-from spotlessnet.auditing.planted_rows import telling, unnoticed
+from spotlessnet.auditing.planted_rows import telling
+from spotlessnet.auditing.rules import Rules
 from spotlessnet.auditing.verdict import (
-    ATTACK,
     FILE,
     FORGET_ERROR,
     RETAIN_ERROR,
@@ -25,34 +24,24 @@ from spotlessnet.auditing.verdict import (
     TEST_ERROR,
     Check,
     Checks,
-    CouldHide,
     Outcome,
-    State,
     Verdict,
 )
 from spotlessnet.auditing.wording import (
     ALIKE,
-    HALF_COULD_HIDE,
     NO_TRACE,
     NOT_BEYOND_CONTROLS,
     fails_itself,
     too_few,
     why,
 )
-from spotlessnet.core.errors import DataError, MismatchError, SettingError, check_positive
-from spotlessnet.core.intervals import Interval, quotient_interval, ratio_interval
-from spotlessnet.core.split import Split
-from spotlessnet.core.trained import Trained
-from spotlessnet.readouts.attack import Attack
-from spotlessnet.training.pairs import Trainings
-
-LARGE, LARGE_IN_ONE = 0.5, 0.75
-"""Share of the original's move from which on a move is a large one: of all rows in the mean, or of a single one."""
+from spotlessnet.core.errors import DataError, MismatchError
+from spotlessnet.core.intervals import quotient_interval, ratio_interval
 
 
 @dataclass(frozen=True)
 class Gates:
-    """What the audit says of the original and of held-out retrained networks; rows' weights in the mean move."""
+    """What the audit says of the original and of held-out retrained networks; and weights of the mean move."""
 
     known: Beside
     oracle: Outcome
@@ -60,59 +49,25 @@ class Gates:
 
 
 @dataclass(frozen=True)
-class EquivalenceTest:
+class EquivalenceTest(Rules):
     r"""The equivalence test and its margins.
 
     1. **rows**: forgotten rows must not stand out. Two tests must agree before they do (`standing_out`): networks
        cannot be exchanged with retrained ones, and rows cannot be exchanged with matched controls. The first without
        the second is a network that was trained differently.
-    2. **remembered share** $\rho = \bar\delta / \bar\delta_o$: how far the labels' margins lie above those of their
-       controls, beyond retrained networks', as a share of the original's. 0 as retrained, 1 as the original, negative
-       is the Streisand effect. Fieller's interval.
+    2. **remembered share** $\rho = \bar\delta / \bar\delta_o$: how far margins lie beyond those of their controls,
+       further than retrained networks', in the direction of the original's and as a share of them. 0 as retrained, 1
+       as the original, negative is the Streisand effect. Fieller's interval.
     3. **error on $D_f$**, beside retrained networks; excused where rows do not stand out.
     4. **error on test and retained rows**, one-sided: a broken network is not an unlearned one.
 
     Without test data there are no controls: networks alone are compared, margins stand for themselves, and a network
     that was trained differently cannot be told from one that remembers.
 
-    **Arguments:**
-
-    - `share`: how much of the original's memory may remain.
-    - `points`, `deviations`: the interval of an error's difference must stay within the larger of so much (share of
-      rows, and where it guards utility two test rows at least; of the retrained networks' mean loss where there are
-      no wrong answers) and so many standard deviations
-      between retrained networks. With 8 seeds the interval reaches about one deviation to each side, so three leave two
-      to the estimate, and 99.6 % of genuine retrained groups stay inside.
-    - `level`: of the one-sided limits that must lie inside the margins.
-    - `false_alarm`: significance at which a difference counts as shown by itself, where there are no controls.
-    - `networks_alarm`, `rows_alarm`: significance at which networks count as different, and their forgotten rows as
-      standing out. Both must, so that either bounds how often an honest network is accused.
-    - `rows_sure`: what rows must reach to be called remembered where they moved less than half as far as the
-      original's, and no single one three quarters of it: another training alone moves them a little.
-    - `rows_doubt`: below it, rows of networks that differ may stand out, and nothing is called forgotten.
-    - `permutations`, `seed`: of the shuffles.
-    - `least`: fewer seeds give no verdict.
+    **Arguments:** those of `Rules`, and `least`: fewer seeds give no verdict.
     """
 
-    share: float = 0.2
-    points: float = 0.01
-    deviations: float = 3.0
-    level: float = 0.95
-    false_alarm: float = 0.005
-    networks_alarm: float = 0.05
-    rows_alarm: float = 0.02
-    rows_sure: float = 0.005
-    rows_doubt: float = 0.1
-    permutations: int = 1999
     least: int = 5
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("share", "points", "deviations", "permutations"):
-            check_positive(f"EquivalenceTest.{name}", getattr(self, name))
-        for name in ("level", "false_alarm", "networks_alarm", "rows_alarm", "rows_sure", "rows_doubt"):
-            if not 0 < getattr(self, name) < 1:
-                raise SettingError(f"`EquivalenceTest.{name}` must lie between 0 and 1, but got {getattr(self, name)}.")
 
     def __call__(
         self,
@@ -133,10 +88,13 @@ class EquivalenceTest:
         - `gates`: where several candidates are judged beside the same networks, what `self.gates` said of those.
         """
         _check_groups(original, candidate, retrained, held_out)
+        if self.looks > 1:
+            return self.one_look()(original, candidate, retrained, held_out, extra=extra, gates=gates)
         seeds = len(candidate)
         gates = gates or self.gates(original, retrained, held_out)
         known, oracle = gates.known, gates.oracle
-        checks = Checks((*self.checks(original, candidate, retrained, held_out, gates), *extra))
+        beside, own = self._looked_at(original, candidate, retrained, held_out, gates)
+        checks = Checks((*own, *extra))
         resolution = (checks[SHARE].high - checks[SHARE].low) / 2
 
         def unknown(reason: str) -> Verdict:
@@ -148,7 +106,7 @@ class EquivalenceTest:
             return unknown(ALIKE)
         # The audit is checked before it is believed: it must catch the original and let retrained networks pass. Only
         # "forgotten" needs that; without controls a difference does too, for another training would show it as well.
-        power: Outcome = "not forgotten" if self._knows(known) else "inconclusive"
+        power: Outcome = "not forgotten" if self.knows(known) else "inconclusive"
         outcome = self.outcome(checks)
         reason = why(checks)
         hidden = None
@@ -160,30 +118,20 @@ class EquivalenceTest:
         elif power != "not forgotten":
             blocked = NOT_BEYOND_CONTROLS if known.differs else NO_TRACE
         if outcome == "forgotten" and not blocked:
-            hidden = self._could_hide(original, candidate, [retrained, held_out])
-            blocked = HALF_COULD_HIDE if hidden.half else ""
+            hidden = self.could_hide(original, candidate, [retrained, held_out])
+            p_networks = 1.0 if beside.found is None else beside.found.p_networks
+            blocked = self.withheld(hidden, p_networks <= self.networks_sure)
         if blocked:
             return Verdict("inconclusive", blocked, resolution, seeds, oracle, power, checks, hidden)
         return Verdict(outcome, reason, resolution, seeds, oracle, power, checks, hidden)
 
     def gates(self, original: Evidence, retrained: Evidence, held_out: Evidence) -> Gates:
         """What the audit says of networks whose outcome is known: the same for every candidate."""
+        if self.looks > 1:
+            return self.one_look().gates(original, retrained, held_out)
         oracle = self.outcome(self.checks(original, held_out, retrained, held_out))
         weights = _weights(original, [retrained, held_out])
-        return Gates(self._beside(original, [retrained, held_out], weights), oracle, weights)
-
-    def _knows(self, original: Beside) -> bool:
-        """Whether the original is caught, as a candidate like it would be."""
-        by_share = original.found is not None and self._share_beside_controls(original, original).state == "different"
-        return original.stands_out or by_share
-
-    def _could_hide(self, original: Evidence, candidate: Evidence, references: Sequence[Evidence]) -> CouldHide:
-        """Rows planted in the candidates themselves: one trained differently hides more."""
-        return unnoticed(original, candidate, references, seed=self.seed)
-
-    @property
-    def _shuffles(self) -> dict[str, int]:
-        return {"permutations": self.permutations, "seed": self.seed}
+        return Gates(self.beside(original, [retrained, held_out], weights), oracle, weights)
 
     def checks(
         self,
@@ -194,18 +142,23 @@ class EquivalenceTest:
         gates: Gates | None = None,
     ) -> Checks:
         """All comparisons of a candidate with networks that were retrained, the held-out ones included."""
+        return self._looked_at(original, candidate, retrained, held_out, gates)[1]
+
+    def _looked_at(
+        self, original: Evidence, candidate: Evidence, retrained: Evidence, held_out: Evidence, gates: Gates | None
+    ) -> tuple[Beside, Checks]:
         # Nobody is a reference for itself.
         is_held_out = torch.equal(candidate.margins, held_out.margins)
         references = [retrained] if is_held_out else [retrained, held_out]
         in_losses = retrained.errors_are_losses
-        weights = gates.weights if gates else _weights(original, references)
-        beside = self._beside(candidate, references, weights)
+        weights = gates.weights if gates and not is_held_out else _weights(original, references)
+        beside = self.beside(candidate, references, weights)
         error = self._error(FORGET_ERROR, *_errors("forget_error", candidate, references), in_losses=in_losses)
         share = self._share(original, candidate, retrained)
         if beside.found is not None:
-            known = gates.known if gates else self._beside(original, references, weights)
-            beside = self._unless_small(beside, known, candidate)
-            share = self._share_beside_controls(beside, known, candidate.has_copies)
+            known = gates.known if gates else self.beside(original, references, weights)
+            beside = self.unless_small(beside, known, candidate)
+            share = self.share_beside_controls(beside, known, candidate.has_copies)
             error = beside.excuse(error)
         # Of few test rows none is a large share.
         few = 0.0 if candidate.unseen is None else 2 / candidate.unseen.margins.shape[1]
@@ -218,14 +171,7 @@ class EquivalenceTest:
             )
             if all(len(column) for column in errors)
         ]
-        return Checks((share, error, beside.check(), *guards))
-
-    @staticmethod
-    def outcome(checks: Sequence[Check]) -> Outcome:
-        """What the checks say, before the audit itself was checked."""
-        if any(check.state == "different" and not check.guards for check in checks):
-            return "not forgotten"
-        return "forgotten" if all(check.state == "same" for check in checks) else "inconclusive"
+        return beside, Checks((share, error, beside.check(), *guards))
 
     def _share(self, original: Evidence, candidate: Evidence, retrained: Evidence) -> Check:
         base = retrained.margins.mean(dim=1)
@@ -234,7 +180,7 @@ class EquivalenceTest:
         inside, surely = ratio_interval(a, b, 2 * self.level - 1), ratio_interval(a, b, 1 - self.false_alarm)
         seen = math.isfinite(surely.low)
         note = "" if seen else "the original's margins do not differ enough from the retrained ones"
-        state = self._state(inside, surely, self.share)
+        state = self.state_of(inside, surely, self.share)
         return Check(SHARE, state if seen else "unclear", *inside, self.share, note)
 
     def _error(
@@ -253,120 +199,16 @@ class EquivalenceTest:
         points = self.points * float(theirs.abs().mean()) if in_losses else self.points
         margin = max(points, self.deviations * spread)
         note = "mean losses, for the loss knows no wrong answers" if in_losses else ""
-        return Check(name, self._state(inside, surely, margin, worse_only), *inside, margin, note)
-
-    def _beside(self, candidate: Evidence, references: Sequence[Evidence], weights: Tensor | None = None) -> Beside:
-        """Candidate networks beside retrained ones, row by row; `weights` are of rows in the mean move."""
-        ours, theirs = candidate.channels, [group.channels for group in references]
-        if ours is None or any(group is None for group in theirs):
-            margins = torch.cat([group.margins for group in references]).double()
-            p = exchangeable(candidate.margins.double(), margins, **self._shuffles)
-            return Beside(None, p, p <= self.false_alarm, "different" if p <= self.false_alarm else "same")
-        known = joined([group for group in theirs if group is not None])
-        found = standing_out(ours, known, candidate.labels, **self._shuffles, weights=weights)
-        return self._judged(found, len(candidate), len(known[0].rows))
-
-    def _judged(self, found: StandingOut, ours: int, theirs: int) -> Beside:
-        """What the p-values of so many networks say."""
-        # A single network has but so many to be exchanged with: it must then be the furthest of all.
-        alarm = max(self.networks_alarm, 1.001 / (1 + theirs) if ours == 1 else 0.0)
-        differs = found.p_networks <= alarm
-        state: State = "same"
-        if differs and found.p_rows <= self.rows_doubt:
-            state = "different" if found.p_rows <= self.rows_alarm else "unclear"
-        return Beside(found, max(found.p_networks, found.p_rows), differs, state)
-
-    def _unless_small(self, candidate: Beside, original: Beside, evidence: Evidence) -> Beside:
-        """A small move needs more proof than a large one; where controls are not quite alike, it proves nothing."""
-        ours, whole = candidate.found, original.found
-        if ours is None or whole is None or candidate.state != "different":
-            return candidate
-        moved, furthest = (value / max(whole.moved, 1e-12) for value in (abs(ours.moved), ours.furthest))
-        is_large = moved >= LARGE or furthest >= LARGE_IN_ONE or ours.p_rows <= self.rows_sure
-        # Where a whole class goes, controls are of other classes.
-        is_small = moved <= self.share if evidence.has_lost_classes else not is_large
-        # Rows whose copies stay are trained on by everyone, each in their own way: no control is like them.
-        return replace(candidate, state="unclear") if is_small or evidence.has_copies else candidate
-
-    def _share_beside_controls(self, candidate: Beside, original: Beside, has_copies: bool = False) -> Check:
-        """The share from what rows have moved beyond their controls."""
-        ours, whole = candidate.found, original.found
-        assert ours is not None  # both have controls, or neither has
-        assert whole is not None
-        # Rows of a network that was trained differently stray, each in its own way; of one trained alike they do not.
-        error = max(ours.error, ours.error_of_rows) if candidate.differs else ours.error
-        inside, surely = (
-            quotient_interval(ours.moved, error, whole.moved, whole.error, level, ours.freedom)
-            for level in (2 * self.level - 1, 1 - self.false_alarm)
-        )
-        seen = math.isfinite(surely.low)
-        note = "" if seen else "the original's margins do not differ enough from the retrained ones"
-        state = self._state(inside, surely, self.share) if seen else "unclear"
-        # That nothing is remembered must be proved; that rows are not avoided need only not be refuted.
-        if seen and -self.share <= inside.value and 0 <= inside.high <= self.share:
-            state = "same"
-        # Rows may stand out, and more is surely left than may be: together that is enough.
-        enough = candidate.state == "unclear" and surely.low > self.share and not has_copies
-        if state == "different" and candidate.state != "different" and not enough:
-            state = "unclear"  # the rows do not stand out for sure
-        return Check(SHARE, state, *inside, self.share, note)
+        return Check(name, self.state_of(inside, surely, margin, worse_only), *inside, margin, note)
 
     def judge_file(
         self, original: Evidence, delivered: Evidence, references: Sequence[Evidence], gates: Gates | None = None
     ) -> Check:
         """One network beside retrained ones: the very file that is taken away."""
         weights = gates.weights if gates else _weights(original, references)
-        known = gates.known if gates else self._beside(original, references, weights)
-        beside = self._unless_small(self._beside(delivered, references, weights), known, delivered)
+        known = gates.known if gates else self.beside(original, references, weights)
+        beside = self.unless_small(self.beside(delivered, references, weights), known, delivered)
         return replace(beside.check(), name=FILE)
-
-    @staticmethod
-    def _state(inside: Interval, surely: Interval, margin: float, worse_only: bool = False) -> State:
-        # Same only if the whole interval is within the margin: a wide one proves nothing.
-        if inside.high <= margin and (worse_only or inside.low >= -margin):
-            return "same"
-        # A guard is against damage, which shows: one odd network among eight is none.
-        if worse_only and inside.low <= 0 and inside.value <= margin:
-            return "same"
-        return "different" if surely.low > 0 or (surely.high < 0 and not worse_only) else "unclear"
-
-
-def attack_check(attack: Attack, *, limit: float = 0.55) -> Check:
-    """An attack on the scrubbed networks as one more check: its area under the curve must surely stay below a limit.
-
-    Only areas above one half speak of memory; an interval that holds one half but exceeds the limit is unclear.
-    """
-    value, low, high = attack.auc
-    state: State = "unclear"
-    if high <= limit:
-        state = "same"
-    elif low > 0.5:
-        state = "different"
-    return Check(ATTACK, state, value, low, high, limit)
-
-
-def judge_networks(
-    scrubbed: Sequence[Trained],
-    trainings: Trainings,
-    split: Split,
-    *,
-    test: EquivalenceTest | None = None,
-    extra: Sequence[Check] = (),
-    delivered: Trained | None = None,
-) -> Verdict:
-    """Judge networks that were scrubbed already, one for each pair of trainings.
-
-    **Arguments:**
-
-    - `delivered`: the network that is taken away, judged by itself beside all retrained ones.
-    """
-    test = test or EquivalenceTest()
-    groups = (trainings.original, scrubbed, trainings.retrained, trainings.held_out)
-    recipe = trainings.retrained[0].recipe
-    original, candidate, *references = (Evidence.of(group, split, recipe) for group in groups)
-    if delivered is not None:
-        extra = [*extra, test.judge_file(original, Evidence.of([delivered], split, recipe), references)]
-    return test(original, candidate, *references, extra=extra)
 
 
 def _weights(original: Evidence, references: Sequence[Evidence]) -> Tensor | None:
@@ -374,7 +216,7 @@ def _weights(original: Evidence, references: Sequence[Evidence]) -> Tensor | Non
     known, unknown = original.channels, [group.channels for group in references]
     if known is None or any(group is None for group in unknown):
         return None
-    return telling(known, joined([group for group in unknown if group is not None]), original.labels)
+    return telling(known, joined([group for group in unknown if group is not None]))
 
 
 def _errors(name: str, candidate: Evidence, references: Sequence[Evidence]) -> tuple[Tensor, Tensor]:

@@ -119,6 +119,19 @@ class Evidence:
             further={name: one.select(networks) for name, one in self.further.items()},
         )
 
+    def join(self, others: "Evidence") -> "Evidence":
+        """Both groups, one after the other; of the same rows, asked in the same ways."""
+        unseen, more = self.unseen, others.unseen
+        both = {name: torch.cat([getattr(self, name), getattr(others, name)]) for name in _OF_NETWORKS}
+        if unseen is not None and more is not None:
+            unseen = replace(unseen, margins=torch.cat([unseen.margins, more.margins]))
+        answers = None if self.answers is None or others.answers is None else torch.cat([self.answers, others.answers])
+        further = {name: one.join(others.further[name]) for name, one in self.further.items()}
+        return replace(self, **both, unseen=unseen, answers=answers, further=further)
+
+
+_OF_NETWORKS = ("margins", "forget_error", "test_error", "retain_error")
+
 
 def channels_of(group: Evidence) -> list[Channel]:
     """The ways of asking; where there are no controls, the margins alone beside none."""

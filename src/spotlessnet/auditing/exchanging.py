@@ -14,6 +14,7 @@ from itertools import combinations
 import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 NEAR = 16
 """Controls whose mean is taken from each row's answer."""
@@ -58,11 +59,12 @@ class StandingOut:
 
     - `p_networks`: how often shuffled networks differ as much; with one candidate no less than one in all networks.
     - `p_rows`: how often matched controls stand out as much.
-    - `moved`: how far the margins of the labels lie above their controls', in the mean, beyond retrained networks'.
+    - `moved`: how far margins lie beyond those of controls, further than retrained networks' do, in the mean over rows
+      and labels by given weights; of the label that a row was trained on, in the mean over rows, unless weights are.
     - `error`, `error_of_rows`: the standard error of `moved` over networks, and over rows of networks that were trained
       differently.
     - `freedom`: of `error`.
-    - `furthest`: how far the margin of the row that moved most did, up or down.
+    - `furthest`: how far the row that moved most did, up or down, by the same weights.
     """
 
     p_networks: float
@@ -86,7 +88,7 @@ def standing_out(
     *,
     permutations: int = 1999,
     seed: int = 0,
-    weights: Float64[Tensor, " T"] | None = None,
+    weights: Float64[Tensor, "n T C"] | None = None,
 ) -> StandingOut:
     """Compare a group of networks, or a single one, with networks that were retrained without the rows.
 
@@ -94,7 +96,8 @@ def standing_out(
 
     - `candidate`, `references`: the same channels in the same order. The first one says which rows are alike.
     - `labels`: which column is the one that a row was trained on.
-    - `weights`: of the rows in the mean move, 1 in all; alike unless said.
+    - `weights`: of rows and labels in the mean move, 1 in all by their sizes, found without each reference in turn; the
+      labels alone unless said.
     """
     return Comparison(candidate, references, labels, permutations=permutations, seed=seed, weights=weights).found()
 
@@ -124,12 +127,12 @@ class Comparison:
         *,
         permutations: int = 1999,
         seed: int = 0,
-        weights: Float64[Tensor, " T"] | None = None,
+        weights: Float64[Tensor, "n T C"] | None = None,
         match: "Match | None" = None,
     ) -> None:
         self.labels, self.S = labels, len(candidate[0].rows)
-        T = len(labels)
-        self.weights = torch.full((T,), 1 / T, dtype=torch.float64) if weights is None else weights
+        n, T, C = references[0].rows.shape
+        self.weights = (one_hot(labels, C).double() / T).expand(n, -1, -1) if weights is None else weights
         generator = torch.Generator().manual_seed(seed)
         self.match = match or Match.of(references[0])
         self.chosen = _chosen(self.S, len(references[0].rows), permutations, generator)
@@ -226,8 +229,8 @@ class _Ground:
     variance: Float64[Tensor, "T C"]
     own: "Field"
     every: "Field"
-    alone: Float64[Tensor, "T K"]
-    controls: int
+    beyond: Float64[Tensor, "V C"]
+    field: Int64[Tensor, "T K"]
 
     @staticmethod
     def of(both: Channel, match: Match, labels: Int64[Tensor, " T"], S: int) -> "_Ground":
@@ -244,7 +247,7 @@ class _Ground:
         column = labels.unsqueeze(1)
         return _Ground(
             of_rows, Field.of(standardised[match.field, column].sqrt()),
-            Field.of(standardised.mean(dim=1)[match.field].sqrt()), beyond[match.field, column], len(moved),
+            Field.of(standardised.mean(dim=1)[match.field].sqrt()), beyond, match.field,
         )  # fmt: skip
 
 
@@ -256,7 +259,7 @@ def _row_p_values(
     T = len(labels)
     place = torch.arange(T)
     # Means of rows that move together vary more than those of controls from everywhere, and those were drawn once, too.
-    spread = _clumping(beyond, labels, S) * math.sqrt(1 + T / ground.controls)
+    spread = _clumping(beyond, labels, S) * math.sqrt(1 + T / len(ground.beyond))
     found = []
     for mine, field in ((rows[place, labels], ground.own), (rows.square().mean(dim=1).sqrt(), ground.every)):
         means = torch.cat([mine.unsqueeze(1), field.values], dim=1)[place, pick].mean(dim=1)
@@ -342,18 +345,24 @@ def _moved(
     labels: Int64[Tensor, " T"],
     S: int,
     pick: Int64[Tensor, "P T"],
-    weights: Float64[Tensor, " T"],
+    each: Float64[Tensor, "n T C"],
 ) -> tuple[float, float, float, int, float]:
-    """How far the labels' margins moved beyond controls, its standard errors, degrees of freedom; the furthest row."""
-    place = torch.arange(len(labels))
-    of_label = beyond[:, place, labels]
-    each = of_label @ weights
-    furthest = float((of_label[:S].mean(dim=0) - of_label[S:].mean(dim=0)).abs().max())
-    ours, theirs = each[:S], each[S:]
+    """How far rows moved beyond controls, its standard errors, degrees of freedom; and the furthest of them.
+
+    Each reference is weighed by what the others tell, candidates by the mean of that; where zero lies cancels out.
+    """
+    weights = each.mean(dim=0)
+    apart = beyond - beyond[S:].mean(dim=0)
+    ours, theirs = (apart[:S] * weights).sum(dim=(1, 2)), (apart[S:] * each).sum(dim=(1, 2))
     of_networks = float(theirs.var() / len(theirs) + (ours.var() / S if S > 1 else theirs.var()))
-    drawn = ground.alone[place, (pick[1:] - 1).clamp(min=0)] @ weights
+    alone = (weights @ ground.beyond.T).gather(1, ground.field)
+    drawn = alone[torch.arange(len(labels)), (pick[1:] - 1).clamp(min=0)].sum(dim=1)
     of_rows = float(drawn.std()) * _clumping(beyond, labels, S)
-    return float(ours.mean() - theirs.mean()), math.sqrt(of_networks), of_rows, len(each) - 2, furthest
+    # Of rows without any weight the label tells.
+    size = weights.abs().sum(dim=1, keepdim=True)
+    by_row = torch.where(size > 0, weights / size.clamp(min=1e-300), one_hot(labels, weights.shape[1]).double())
+    furthest = float((apart[:S].mean(dim=0) * by_row).sum(dim=1).abs().max())
+    return float(ours.mean() - theirs.mean()), math.sqrt(of_networks), of_rows, len(beyond) - 2, furthest
 
 
 def _heights(of_label: Float64[Tensor, "P T"], of_all: Float64[Tensor, "P T"]) -> Float64[Tensor, "P 4"]:

@@ -12,7 +12,7 @@ from torch import nn
 from spotlessnet.auditing.audit_report import AuditReport, Cost, Curves
 from spotlessnet.auditing.battery import row_of
 from spotlessnet.auditing.curves import label_probabilities
-from spotlessnet.auditing.equivalence import judge_networks
+from spotlessnet.auditing.judging import judge_networks
 from spotlessnet.auditing.run_audit import environment_of, request_of
 from spotlessnet.auditing.summary import ORIGINAL, RETRAINED
 from spotlessnet.core.data import Data

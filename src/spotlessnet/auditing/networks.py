@@ -34,6 +34,11 @@ class Networks:
             },
         )
 
+    def join(self, others: "Networks") -> "Networks":
+        """Both, of the same methods."""
+        scrubbed = {name: [*found, *others.scrubbed[name]] for name, found in self.scrubbed.items()}
+        return Networks(self.trainings.join(others.trainings), scrubbed)
+
     def by(self, method: str) -> list[Trained]:
         """The networks of one method, one for each seed; the original and the retrained ones have names too."""
         if method == ORIGINAL:

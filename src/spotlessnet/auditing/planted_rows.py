@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float64, Int64
+from jaxtyping import Bool, Float64
 from torch import Tensor
 
 from spotlessnet.auditing.evidence import Evidence, channels_of, joined
@@ -45,8 +45,8 @@ class Move:
     Beyond controls, for what training with the rows did to all others a single one would not have done.
     """
 
-    gap: Float64[Tensor, "T C"]
-    error: Float64[Tensor, "T C"]
+    gap: Float64[Tensor, "*n T C"]
+    error: Float64[Tensor, "*n T C"]
 
     @staticmethod
     def of(known: Sequence[Channel], unknown: Sequence[Channel], match: Match | None) -> "list[Move]":
@@ -57,7 +57,7 @@ class Move:
             found.append(Move(with_rows.mean(dim=0) - without.mean(dim=0), error.sqrt()))
         return found
 
-    def surely(self, count: int = 1) -> Float64[Tensor, "T C"]:
+    def surely(self, count: int = 1) -> Float64[Tensor, "*n T C"]:
         """Less what chance does, to the mean of `count` rows.
 
         Planted as it was measured, a row that left no trace would carry the chance of two groups instead of one, and
@@ -66,19 +66,36 @@ class Move:
         return self.gap.sign() * (self.gap.abs() - SURELY / math.sqrt(count) * self.error).clamp(min=0)
 
 
-def telling(
-    known: Sequence[Channel], unknown: Sequence[Channel], labels: Int64[Tensor, " T"]
-) -> Float64[Tensor, " T"] | None:
-    """Weights of the rows by which memory shows best: what the original surely knows of each, in variances.
+def telling(known: Sequence[Channel], unknown: Sequence[Channel]) -> Float64[Tensor, "n T C"] | None:
+    """Weights of rows and labels by which memory shows best: what the original surely knows of each, in variances.
 
-    So rows that everyone answers alike do not blur the others. Nothing where no row surely left a trace.
+    So rows that everyone answers alike do not blur the others, and what a row took from other labels counts as well as
+    what it gave to its own. For each of the networks that never saw the rows they are found without it: else its own
+    chance would make it look further from the original than it is. Sizes are 1 in all; nothing where no row surely left
+    a trace.
     """
-    place = torch.arange(len(labels))
     match = match_of(unknown)
-    variance = beyond_controls(unknown[:1], match)[0].var(dim=0)[place, labels]
-    weights = Move.of(known[:1], unknown[:1], match)[0].surely()[place, labels].clamp(min=0)
-    weights = weights / (variance + variance.mean()).clamp(min=1e-12)
-    return weights / weights.sum() if float(weights.sum()) > 0 else None
+    with_rows, without = (beyond_controls(group[:1], match)[0] for group in (known, unknown))
+    n = len(without)
+    if n < 3:  # without one of them no spread is known
+        means, variances = without.mean(dim=0).expand(n, -1, -1), without.var(dim=0).expand(n, -1, -1)
+        others = n
+    else:
+        means, variances = _leaving_out_each(without)
+        others = n - 1
+    error = (with_rows.var(dim=0) / len(with_rows) + variances / others).sqrt()
+    weights = Move(with_rows.mean(dim=0) - means, error).surely()
+    weights = weights / (variances + variances.mean(dim=(1, 2), keepdim=True)).clamp(min=1e-12)
+    size = weights.abs().sum(dim=(1, 2), keepdim=True)
+    return weights / size if bool((size > 0).all()) else None
+
+
+def _leaving_out_each(group: Float64[Tensor, "n T C"]) -> tuple[Float64[Tensor, "n T C"], Float64[Tensor, "n T C"]]:
+    """Means and variances of all networks but each in turn."""
+    n, apart = len(group), group - group.mean(dim=0)
+    means = -apart / (n - 1)
+    squares = apart.square().sum(dim=0) - apart.square()
+    return means + group.mean(dim=0), (squares - (n - 1) * means.square()) / (n - 2)
 
 
 def as_if_retrained(

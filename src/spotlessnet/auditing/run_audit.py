@@ -3,13 +3,15 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 
 from spotlessnet.auditing.attack_checks import checks_of_attack
 from spotlessnet.auditing.audit_report import AuditReport, Cost, Curves
 from spotlessnet.auditing.bank import Bank
 from spotlessnet.auditing.battery import battery_rows, delivered_rows, readouts_of_one, row_of
 from spotlessnet.auditing.curves import curves_of, label_probabilities, watched_training
-from spotlessnet.auditing.equivalence import judge_networks
+from spotlessnet.auditing.equivalence import EquivalenceTest
+from spotlessnet.auditing.judging import judge_networks
 from spotlessnet.auditing.networks import Networks
 from spotlessnet.auditing.own_training import learnt_elsewhere
 from spotlessnet.auditing.seeds import scrub_seed
@@ -70,6 +72,7 @@ def audit(
     delivered: Trained | None = None,
     executor: Executor | None = None,
     bank: Bank | None = None,
+    sequential: bool = False,
 ) -> AuditReport:
     """Train originals and retrained networks over paired seeds, scrub, look at all of them, and judge.
 
@@ -88,6 +91,8 @@ def audit(
       nowhere, unless said.
     - `bank`: originals that are kept for many requests (`sn.Bank`): a request then trains 3 networks, without its rows.
       `seeds`, `others` and `shadow_attack` say nothing beside it.
+    - `sequential`: where `seeds` pairs are inconclusive, as many again are trained, and all are judged once more; each
+      look has half of every level. A bank has its own.
     """
     if isinstance(original, Trained) and not original.can_retrain:
         return _without_retraining(original, split, scrub, name, title, rerun_command, delivered)
@@ -99,8 +104,22 @@ def audit(
         looked = FromBank(bank, original, split, scrub, delivered=delivered, executor=executor)
         return _from_bank(looked, scrub, name, title, rerun_command, executor)
     began = original if isinstance(original, Trained) else original(0)
-    trainings = train_pairs(original, split, seeds=seeds, together=began.size <= SMALL, executor=executor)
-    networks = Networks.of(trainings, split, {name: scrub, **(others or {})})
+
+    def pairs(first: int) -> Networks:
+        together = began.size <= SMALL
+        found = train_pairs(original, split, seeds=seeds, first=first, together=together, executor=executor)
+        return Networks.of(found, split, {name: scrub, **(others or {})})
+
+    networks = pairs(0)
+    attacks = [u_lira(networks.trainings.original[0], split, scrub, executor=executor)] if shadow_attack else []
+    extra = [check for attack in attacks for check in checks_of_attack(attack.forgotten)]
+    test = EquivalenceTest(looks=2 if sequential else 1)
+    judge = partial(judge_networks, split=split, test=test, extra=extra, delivered=delivered)
+    verdict = judge(networks.by(name), networks.trainings)
+    if sequential and verdict.outcome == "inconclusive":
+        networks = networks.join(pairs(2 * seeds))
+        verdict = judge(networks.by(name), networks.trainings)
+    trainings = networks.trainings
     paths, of_training = watched_training(networks, split, name, executor)
     meters = {**networks.meters(), **of_training}
     controls = networks.controls(split)
@@ -109,10 +128,6 @@ def audit(
         rows += delivered_rows(delivered, trainings, split, controls)
     with working("drawing curves"):
         curves = curves_of(networks, split, controls, scrub, name, paths)
-    attacks = [u_lira(trainings.original[0], split, scrub, executor=executor)] if shadow_attack else []
-    extra = [check for attack in attacks for check in checks_of_attack(attack.forgotten)]
-    diagnostics = networks.scrubbed[name][0].gaussian.diagnostics
-    verdict = judge_networks(networks.by(name), trainings, split, extra=extra, delivered=delivered)
     return AuditReport(
         title=title,
         method=name,
@@ -120,8 +135,8 @@ def audit(
         verdict=_in_its_light(verdict, scrub, trainings, split),
         request=request_of(split),
         settings=_settings(scrub),
-        assumed=list(diagnostics.assumed),
-        lost=list(diagnostics.lost),
+        assumed=list(networks.scrubbed[name][0].gaussian.diagnostics.assumed),
+        lost=list(networks.scrubbed[name][0].gaussian.diagnostics.lost),
         curves=curves,
         costs=_costs(meters, name),
         limits=(*_limits(trainings.original[0], split, executor), *LIMITS),

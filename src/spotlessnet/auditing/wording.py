@@ -34,6 +34,10 @@ NOT_BEYOND_CONTROLS = (
 HALF_COULD_HIDE = (
     "half of the forgotten examples could have been kept without this audit noticing: they left too little trace"
 )
+DIFFERS_AND_COULD_HIDE = (
+    "the networks were trained differently from retrained ones, or were tuned to look like them: these examples left "
+    "too little trace to tell which, for many single ones could have been kept without this audit noticing"
+)
 ALIKE = "retraining with other seeds changes nothing, so nobody sees how much chance would; use smaller batches"
 
 NEXT = {

@@ -66,7 +66,11 @@ References = Annotated[
 ]
 
 Sequential = Annotated[
-    bool, typer.Option("--sequential", help="With --bank: train more references, up to 16, where it is not clear yet.")
+    bool,
+    typer.Option(
+        "--sequential",
+        help="Where it is not clear yet, train as many pairs again; with --bank more references, up to 16.",
+    ),
 ]
 
 

@@ -59,7 +59,7 @@ class Audit:
     - `workers`: `"ray"` trains over a Ray cluster; in turn unless said.
     - `bank`: a folder of originals that audits of one model share (`sn.Bank`); `seeds` of them are trained at the first
       request, and each request then trains `references` networks, without its rows.
-    - `sequential`: with a bank, train more references, up to 16, where there is no verdict yet.
+    - `sequential`: where there is no verdict yet, train as many pairs again; with a bank more references, up to 16.
     """
 
     seeds: int = USUAL
@@ -78,10 +78,6 @@ class Audit:
             )
         self.executor()  # refuses what it does not know
         self.banked(follows=False)
-        if self.sequential and self.bank is None:
-            raise SettingError(
-                "A sequential audit needs a bank, whose networks it compares with. Give `bank`, `--bank`."
-            )
         if self.bank is not None and self.shadow_attack:
             raise SettingError("An audit from a bank has no shadow attack. Leave out the bank or the attack.")
 
@@ -158,7 +154,8 @@ def _further(settings: Audit) -> tuple[str, int]:
     if settings.bank is not None:
         return "", 0
     shadows = f", {SHADOWS} shadows" if settings.shadow_attack else ""
-    return f", {WATCHED} watched{shadows}", WATCHED + (SHADOWS if settings.shadow_attack else 0)
+    again = f"; {3 * settings.seeds} more where it is not clear" if settings.sequential else ""
+    return f", {WATCHED} watched{shadows}{again}", WATCHED + (SHADOWS if settings.shadow_attack else 0)
 
 
 def _of_bank(settings: Audit, trained: int) -> str:
@@ -184,7 +181,11 @@ def audit_seconds(plan: Plan, settings: Audit) -> tuple[float, float]:
     scrubs, relearnt = seeds + figures + shadows, relearners * cost.epoch
     again = 0.0 if with_bank else _asked_again(plan, seeds)
     usual = trainings + again + scrubs * cost.seconds + RELEARN_USUAL * relearnt
-    return usual, trainings + again + scrubs * cost.at_most + RELEARN_CAP * relearnt
+    most = trainings + again + scrubs * cost.at_most + RELEARN_CAP * relearnt
+    if settings.sequential and not with_bank:  # all pairs once more, and all networks are looked at twice
+        pairs = 3 * seeds * (cost.retraining + RELEARN_CAP * cost.epoch)
+        most += pairs + seeds * cost.at_most + 2 * again
+    return usual, most
 
 
 def _asked_again(plan: Plan, seeds: int) -> float:
@@ -228,6 +229,7 @@ def audited(
         delivered=delivered,
         executor=settings.executor(say),
         bank=settings.banked(follows=delivered is not None),
+        sequential=settings.sequential,
     )
 
 

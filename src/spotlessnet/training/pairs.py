@@ -22,6 +22,11 @@ class Trainings:
     held_out: list[Trained]
     seeds: tuple[int, ...]
 
+    def join(self, others: "Trainings") -> "Trainings":
+        """Both, group by group; of other seeds."""
+        groups = ("original", "retrained", "held_out", "seeds")
+        return Trainings(*(getattr(self, group) + getattr(others, group) for group in groups))
+
 
 def train_pairs(
     start: Trained | Callable[[int], Trained],

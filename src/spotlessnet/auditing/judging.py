@@ -1,0 +1,34 @@
+"""Networks that were trained and scrubbed already are looked at and judged."""
+
+from collections.abc import Sequence
+
+from spotlessnet.auditing.equivalence import EquivalenceTest
+from spotlessnet.auditing.evidence import Evidence
+from spotlessnet.auditing.verdict import Check, Verdict
+from spotlessnet.core.split import Split
+from spotlessnet.core.trained import Trained
+from spotlessnet.training.pairs import Trainings
+
+
+def judge_networks(
+    scrubbed: Sequence[Trained],
+    trainings: Trainings,
+    split: Split,
+    *,
+    test: EquivalenceTest | None = None,
+    extra: Sequence[Check] = (),
+    delivered: Trained | None = None,
+) -> Verdict:
+    """Judge networks that were scrubbed already, one for each pair of trainings.
+
+    **Arguments:**
+
+    - `delivered`: the network that is taken away, judged by itself beside all retrained ones.
+    """
+    test = test or EquivalenceTest()
+    groups = (trainings.original, scrubbed, trainings.retrained, trainings.held_out)
+    recipe = trainings.retrained[0].recipe
+    original, candidate, *references = (Evidence.of(group, split, recipe) for group in groups)
+    if delivered is not None:
+        extra = [*extra, test.judge_file(original, Evidence.of([delivered], split, recipe), references)]
+    return test(original, candidate, *references, extra=extra)

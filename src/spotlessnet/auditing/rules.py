@@ -1,0 +1,190 @@
+"""The rules by which groups of networks are judged, and their levels: the same with a bank and without."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from spotlessnet.auditing.beside import Beside
+from spotlessnet.auditing.evidence import Evidence, joined
+from spotlessnet.auditing.exchanging import StandingOut, exchangeable, standing_out
+from spotlessnet.auditing.planted_rows import unnoticed
+from spotlessnet.auditing.verdict import SHARE, Check, CouldHide, Outcome, State
+from spotlessnet.auditing.wording import DIFFERS_AND_COULD_HIDE, HALF_COULD_HIDE
+from spotlessnet.core.errors import SettingError, check_positive
+from spotlessnet.core.intervals import Interval, quotient_interval
+
+DOUBTS = ("networks_doubt", "rows_doubt", "networks_sure")
+MANY = 1 / 3
+"""Share of single rows that could hide from which on another training is no excuse."""
+
+LARGE, LARGE_IN_ONE = 0.5, 0.75
+"""Share of the original's move from which on a move is a large one: of all rows in the mean, or of a single one."""
+
+
+AnyRules = TypeVar("AnyRules", bound="Rules")
+
+
+@dataclass(frozen=True)
+class Rules:
+    """When something counts as shown.
+
+    **Arguments:**
+
+    - `share`: how much of the original's memory may remain.
+    - `points`, `deviations`: the interval of an error's difference must stay within the larger of so much (share of
+      rows, and where it guards utility two test rows at least; of the retrained networks' mean loss where there are
+      no wrong answers) and so many standard deviations
+      between retrained networks. With 8 seeds the interval reaches about one deviation to each side, so three leave two
+      to the estimate, and 99.6 % of genuine retrained groups stay inside.
+    - `level`: of the one-sided limits that must lie inside the margins.
+    - `false_alarm`: significance at which a difference counts as shown by itself, where there are no controls.
+    - `networks_alarm`, `rows_alarm`: significance at which networks count as different, and their forgotten rows as
+      standing out. Both must, so that either bounds how often an honest network is accused.
+    - `rows_sure`: what rows must reach to be called remembered where they moved less than half as far as the
+      original's, and no single one three quarters of it: another training alone moves them a little.
+    - `networks_doubt`, `rows_doubt`: below both, rows may stand out, and nothing is called forgotten; the number of
+      looks does not change them.
+    - `networks_sure`: significance at which networks surely differ from retrained ones. That another training explains
+      it is then believed only where most single rows would have been noticed.
+    - `permutations`, `seed`: of the shuffles.
+    - `looks`: how often the networks that there are will be looked at, at most, with more of them each time. Each look
+      has its share of every level (Bonferroni), so that stopping at the first verdict means no more errors.
+    """
+
+    share: float = 0.2
+    points: float = 0.01
+    deviations: float = 3.0
+    level: float = 0.95
+    false_alarm: float = 0.005
+    networks_alarm: float = 0.05
+    rows_alarm: float = 0.02
+    rows_sure: float = 0.005
+    networks_doubt: float = 0.05
+    rows_doubt: float = 0.1
+    networks_sure: float = 0.02
+    permutations: int = 1999
+    seed: int = 0
+    looks: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("share", "points", "deviations", "permutations", "looks"):
+            check_positive(f"{type(self).__name__}.{name}", getattr(self, name))
+        for name in (*("level", "false_alarm", "networks_alarm", "rows_alarm", "rows_sure"), *DOUBTS):
+            if not 0 < getattr(self, name) < 1:
+                found = f"`{type(self).__name__}.{name}` must lie between 0 and 1, but got {getattr(self, name)}"
+                raise SettingError(f"{found}.")
+
+    def one_look(self: AnyRules) -> AnyRules:
+        """The test of a single look, with its share of every level."""
+        few = 1 / self.looks
+        return replace(
+            self,
+            looks=1,
+            level=1 - (1 - self.level) * few,
+            false_alarm=self.false_alarm * few,
+            networks_alarm=self.networks_alarm * few,
+            rows_alarm=self.rows_alarm * few,
+            rows_sure=self.rows_sure * few,
+        )
+
+    def knows(self, original: Beside) -> bool:
+        """Whether the original is caught, as a candidate like it would be."""
+        by_share = original.found is not None and self.share_beside_controls(original, original).state == "different"
+        return original.stands_out or by_share
+
+    def could_hide(self, original: Evidence, candidate: Evidence, references: Sequence[Evidence]) -> CouldHide:
+        """Rows planted in the candidates themselves: one trained differently hides more."""
+        return unnoticed(original, candidate, references, seed=self.seed)
+
+    @staticmethod
+    def withheld(hidden: CouldHide, differs: bool) -> str:
+        """Why nothing is called forgotten, by what could have hidden in networks that surely differ or do not."""
+        if hidden.half:
+            return HALF_COULD_HIDE
+        return DIFFERS_AND_COULD_HIDE if differs and hidden.single > MANY * hidden.tried else ""
+
+    @property
+    def shuffles(self) -> dict[str, int]:
+        """Their number and their seed."""
+        return {"permutations": self.permutations, "seed": self.seed}
+
+    @staticmethod
+    def outcome(checks: Sequence[Check]) -> Outcome:
+        """What the checks say, before the audit itself was checked."""
+        if any(check.state == "different" and not check.guards for check in checks):
+            return "not forgotten"
+        return "forgotten" if all(check.state == "same" for check in checks) else "inconclusive"
+
+    def beside(self, candidate: Evidence, references: Sequence[Evidence], weights: Tensor | None = None) -> Beside:
+        """Candidate networks beside retrained ones, row by row; `weights` are those of the mean move."""
+        ours, theirs = candidate.channels, [group.channels for group in references]
+        if ours is None or any(group is None for group in theirs):
+            margins = torch.cat([group.margins for group in references]).double()
+            p = exchangeable(candidate.margins.double(), margins, **self.shuffles)
+            return Beside(None, p, p <= self.false_alarm, "different" if p <= self.false_alarm else "same")
+        known = joined([group for group in theirs if group is not None])
+        found = standing_out(ours, known, candidate.labels, **self.shuffles, weights=weights)
+        return self.judged(found, len(candidate), len(known[0].rows))
+
+    def judged(self, found: StandingOut, ours: int, theirs: int) -> Beside:
+        """What the p-values of so many networks say."""
+        # A single network has but so many to be exchanged with: it must then be the furthest of all.
+        least = 1.001 / (1 + theirs) if ours == 1 else 0.0
+        alarm, doubt = max(self.networks_alarm, least), max(self.networks_doubt, least)
+        differs = found.p_networks <= doubt
+        state: State = "same"
+        # To be the furthest of a few happens to every honest network in its turn: its rows alone must then raise doubt.
+        if differs and found.p_rows <= (self.rows_doubt if ours > 1 else self.rows_alarm):
+            surely = found.p_networks <= alarm and found.p_rows <= self.rows_alarm
+            state = "different" if surely else "unclear"
+        return Beside(found, max(found.p_networks, found.p_rows), differs, state)
+
+    def unless_small(self, candidate: Beside, original: Beside, evidence: Evidence) -> Beside:
+        """A small move needs more proof than a large one; where controls are not quite alike, it proves nothing."""
+        ours, whole = candidate.found, original.found
+        if ours is None or whole is None or candidate.state != "different":
+            return candidate
+        moved, furthest = (value / max(whole.moved, 1e-12) for value in (abs(ours.moved), ours.furthest))
+        is_large = moved >= LARGE or furthest >= LARGE_IN_ONE or ours.p_rows <= self.rows_sure
+        # Where a whole class goes, controls are of other classes.
+        is_small = moved <= self.share if evidence.has_lost_classes else not is_large
+        # Rows whose copies stay are trained on by everyone, each in their own way: no control is like them.
+        return replace(candidate, state="unclear") if is_small or evidence.has_copies else candidate
+
+    def share_beside_controls(self, candidate: Beside, original: Beside, has_copies: bool = False) -> Check:
+        """The share from what rows have moved beyond their controls."""
+        ours, whole = candidate.found, original.found
+        assert ours is not None  # both have controls, or neither has
+        assert whole is not None
+        # Rows of a network that was trained differently stray, each in its own way; of one trained alike they do not.
+        error = max(ours.error, ours.error_of_rows) if candidate.differs else ours.error
+        inside, surely = (
+            quotient_interval(ours.moved, error, whole.moved, whole.error, level, ours.freedom)
+            for level in (2 * self.level - 1, 1 - self.false_alarm)
+        )
+        seen = math.isfinite(surely.low)
+        note = "" if seen else "the original's margins do not differ enough from the retrained ones"
+        state = self.state_of(inside, surely, self.share) if seen else "unclear"
+        # That nothing is remembered must be proved; that rows are not avoided need only not be refuted.
+        if seen and -self.share <= inside.value and 0 <= inside.high <= self.share:
+            state = "same"
+        # Rows may stand out, and more is surely left than may be: together that is enough.
+        enough = candidate.state == "unclear" and surely.low > self.share and not has_copies
+        if state == "different" and candidate.state != "different" and not enough:
+            state = "unclear"  # the rows do not stand out for sure
+        return Check(SHARE, state, *inside, self.share, note)
+
+    @staticmethod
+    def state_of(inside: Interval, surely: Interval, margin: float, worse_only: bool = False) -> State:
+        """Of a difference by two intervals, one that must lie inside the margin and a wider one."""
+        # Same only if the whole interval is within the margin: a wide one proves nothing.
+        if inside.high <= margin and (worse_only or inside.low >= -margin):
+            return "same"
+        # A guard is against damage, which shows: one odd network among eight is none.
+        if worse_only and inside.low <= 0 and inside.value <= margin:
+            return "same"
+        return "different" if surely.low > 0 or (surely.high < 0 and not worse_only) else "unclear"
