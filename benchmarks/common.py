@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,7 @@ def accelerator(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
 
 
+@cache
 def cifar10(folder: Path) -> tuple[Data, Data]:
     """Training and test rows: from `cifar10.pt`, bytes `[N, 3, 32, 32]` and labels, or from what `load` reads."""
     if not (folder / "cifar10.pt").exists():
