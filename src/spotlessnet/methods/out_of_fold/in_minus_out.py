@@ -84,10 +84,10 @@ def corrected(
     counts = [side.sum(dim=0) for side in sides]
     inside, outside = (torch.einsum("kn,knc->nc", side / n, z) for side, n in zip(sides, counts, strict=True))
     beyond = mine - inside
-    outside = outside + (1 - ratio) * (inside - outside)
+    goal = torch.lerp(inside, outside, ratio)
     freedom = float(sum((n - 1).sum() for n in counts)) * (C - 1)
     if freedom <= 0:
-        return Corrected((outside + beyond).to(own), 1.0, None)
+        return Corrected((goal + beyond).to(own), 1.0, None)
     off = sum(
         (side.unsqueeze(2) * (z - mean).square()).sum() for side, mean in zip(sides, (inside, outside), strict=True)
     )
@@ -97,4 +97,4 @@ def corrected(
         total = float(beyond.square().sum())
         q = len(own) * (C - 1)
         kept = max(0.0, 1 - max(q - 2, 0) * freedom / (freedom + 2) * noise / total) if total else 0.0
-    return Corrected((outside + kept * beyond).to(own), kept, noise)
+    return Corrected((goal + kept * beyond).to(own), kept, noise)

@@ -18,7 +18,7 @@ ASKED = 128
 ASKED_RETAINED = 512
 """Retained rows that are asked too."""
 
-ASKED_BETWEEN = 64
+ASKED_BETWEEN = 48
 """Of either kind, rows that are asked while visits go on."""
 
 LENGTHS = 3
