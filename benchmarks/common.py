@@ -10,6 +10,7 @@ import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +127,7 @@ def accelerator(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
 
 
+@cache
 def cifar10(folder: Path) -> tuple[Data, Data]:
     """Training and test rows: from `cifar10.pt`, bytes `[N, 3, 32, 32]` and labels, or from what `load` reads."""
     from spotlessnet.datasets import load

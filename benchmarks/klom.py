@@ -137,6 +137,11 @@ class World:
         """Seconds."""
         return self.stop - (time.perf_counter() - self.began)
 
+    @property
+    def held(self) -> Data:
+        """Rows that nobody was trained on, for methods that ask for such."""
+        return self.test
+
     @cached_property
     def always(self) -> Data:
         """Rows of no forget set: every network saw them."""

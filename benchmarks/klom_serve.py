@@ -34,6 +34,7 @@ from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.methods import OutOfFoldDistillation
 from spotlessnet.operators.precision import matmul
+from spotlessnet.precomputed.fold_models import FoldModels, measure_held_out
 from spotlessnet.training.tuning import Tuning
 
 # Started as a script, its own folder comes first, not the one that holds it.
@@ -129,22 +130,28 @@ class Server:
 
     def __post_init__(self) -> None:
         self.network = cache(self.world.read)
-        self.fold_models = cache(self.world.folds)
+        self.fold_models = cache(self._fold_models)
+
+    def _fold_models(self, which: int, seed: int) -> FoldModels:
+        """As `train_fold_models` gives them beside this original."""
+        network, world = self.network(seed), self.world
+        asked = replace(self.world.folds(which), origin=network.weights)
+        return measure_held_out(asked, network, world.train, world.held)
 
     def split(self, unit: Unit) -> Split:
         """The request."""
         world = self.world
-        return Split(world.sets[unit.name], self.kept(unit.name, unit.seed), test=world.test, validation=world.test)
+        return Split(world.sets[unit.name], self.kept(unit.name, unit.seed), test=world.test, validation=world.held)
 
     def kept(self, name: str, seed: int) -> Any:
         return self.world.seen(seed).without(self.world.sets[name])
 
-    def scrub(self, unit: Unit, network: Trained) -> Scrub:
+    def scrub(self, unit: Unit) -> Scrub:
         """The method, with fold models that this original's turn brings."""
         made: Scrub = METHODS.find(unit.method)(**unit.told)
         if isinstance(made, OutOfFoldDistillation) and self.folds:
-            asked = self.fold_models(self.folds[unit.seed // 2 % len(self.folds)])
-            made = replace(made, fold_models=replace(asked, origin=network.weights))
+            which = self.folds[unit.seed // 2 % len(self.folds)]
+            made = replace(made, fold_models=self.fold_models(which, unit.seed))
         return made.reseeded(unit.seed)
 
     def share(self, unit: Unit, scrub: Scrub, network: Trained, split: Split) -> float:
@@ -160,7 +167,7 @@ class Server:
     def served(self, unit: Unit) -> dict[str, Any] | None:
         """What came of it; nothing where the method broke."""
         network, split = self.network(unit.seed), self.split(unit)
-        scrub = self.scrub(unit, network)
+        scrub = self.scrub(unit)
         try:
             with Meter(self.world.device) as meter:
                 done = scrub(network, split)

@@ -39,7 +39,7 @@ from spotlessnet.core.trained import Trained
 from spotlessnet.experiments.few import some
 from spotlessnet.methods import OutOfFoldDistillation
 from spotlessnet.operators.precision import matmul
-from spotlessnet.precomputed.fold_models import WATCHED, FoldModels, _scale
+from spotlessnet.precomputed.fold_models import WATCHED, FoldModels, measure_held_out
 from spotlessnet.precomputed.grouped import grouped_folds, groups_of, joined_by_copies
 from spotlessnet.readouts.linear_probe import LinearProbe
 
@@ -154,7 +154,7 @@ class Bench:
         folds = FoldModels(made, keys, part, origin=original.weights.clone())
         held = self.splits["some"].validation
         assert held is not None  # given by `requests`
-        folds = replace(folds, scale=_scale(folds, original, held))
+        folds = measure_held_out(folds, original, whole, held)
         folds = replace(folds, lack=folds.lacking(original, whole.select(evenly(len(whole), WATCHED))))
         return Seed(seed, start, original, folds, took={TRAINING: took, WRITING: writing})
 
@@ -279,20 +279,28 @@ def mean_of(rows: list[Row], experiment: str, method: str, readout: str) -> floa
 
 
 def chosen(path: Path, experiment: str) -> str:
-    """The setting that comes nearest to retrained networks' margins, row by row, and keeps the errors."""
+    """The best of `variants`."""
+    return chosen_among(path, experiment, list(variants()))
+
+
+def chosen_among(path: Path, experiment: str, names: list[str]) -> str:
+    """The setting that comes nearest to retrained networks' margins, row by row, and keeps the errors.
+
+    Where none does, the first. A method is a name of a setting, or that with a share of the training after a comma.
+    """
     rows, known = read_rows(path), margins_of([path])
     seeds = [seed for name, seed in known if name == experiment]
     offs: dict[str, float] = {}
     for method in dict.fromkeys(row.method for row in rows if row.experiment == experiment):
-        name = method.rpartition(", ")[0]
-        if name not in variants() or not all(method in known[experiment, seed] for seed in seeds):
+        name = method if method in names else method.rpartition(", ")[0]
+        if name not in names or not all(method in known[experiment, seed] for seed in seeds):
             continue
         worse = [mean_of(rows, experiment, method, e) - mean_of(rows, experiment, "retrained", e) for e in ERRORS]
         if max(worse) > TOLERANCE:
             continue
         both = [(known[experiment, s][method], known[experiment, s]["retrained"]) for s in seeds]
         offs[name] = statistics.mean(float((a - b).square().mean().sqrt()) for a, b in both)
-    best = min(offs, key=offs.__getitem__) if offs else SHIPPED
+    best = min(offs, key=offs.__getitem__) if offs else names[0]
     print(f"{experiment}: {offs}; chosen: {best}", flush=True)
     return best
 

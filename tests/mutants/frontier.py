@@ -13,8 +13,8 @@ PLANTED = (
     Planted(
         "the effect of a row added instead of taken away",
         "methods/out_of_fold/in_minus_out.py",
-        "return Corrected((outside + kept * beyond).to(own), kept, noise)",
-        "return Corrected((2 * inside - outside + kept * beyond).to(own), kept, noise)",
+        "return Corrected((goal + kept * beyond).to(own), kept, noise)",
+        "return Corrected((2 * inside - goal + kept * beyond).to(own), kept, noise)",
         "methods/out_of_fold/test_in_minus_out.py::test_the_correction_in_closed_form",
     ),
     Planted(
@@ -30,6 +30,34 @@ PLANTED = (
         "v = G.multiply(v / v.norm()) / len(data)",
         "v = G.multiply(v / v.norm())",
         "methods/out_of_fold/test_steady.py::test_the_curvature_in_closed_form",
+    ),
+    Planted(
+        "steps as long as the gradient says",
+        "methods/out_of_fold/steady.py",
+        "(1 - momentum) * FARTHEST / (lr * math.sqrt(top))",
+        "math.inf",
+        "methods/out_of_fold/test_steady.py::test_steps_move_answers_by_five_logits_at_most",
+    ),
+    Planted(
+        "the last part for the best",
+        "methods/out_of_fold/sweep.py",
+        "if there is None or not off < first:",
+        "if there is None:",
+        "methods/out_of_fold/test_sweep.py::test_a_part_that_diverges_is_taken_back",
+    ),
+    Planted(
+        "fold models as sure as they are",
+        "methods/out_of_fold/in_minus_out.py",
+        "said = said * fold_models.scales.to(said)[:, None, None]",
+        "said = said * 1.0",
+        "methods/out_of_fold/test_in_minus_out.py::test_ordinary_rows_in_units_of_the_network",
+    ),
+    Planted(
+        "wrong labels among the margins",
+        "precomputed/held_out_gap.py",
+        "margins.sort().values[int(LOWEST * len(margins)) :].mean()",
+        "margins.mean()",
+        "precomputed/test_held_out_gap.py::test_the_ratio_in_closed_form",
     ),
     Planted(
         "retained rows not asked",

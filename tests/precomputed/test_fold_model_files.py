@@ -2,6 +2,7 @@
 
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -23,6 +24,7 @@ WEIGHTS, PART = torch.randn(4, 7), torch.tensor([[0, 1, 0, 1, 0], [2, 2, 3, 3, 2
     [
         FoldModels(WEIGHTS, KEYS, PART, origin=WEIGHTS[0].clone()),
         FoldModels(WEIGHTS.double(), KEYS, PART, scale=1.3, origin=torch.ones(7), lack=0.0123),
+        FoldModels(WEIGHTS, KEYS, PART, origin=torch.ones(7), scales=1 + torch.rand(len(WEIGHTS)), gap_ratio=0.7),
     ],
 )
 def test_round_trip(fold_models: FoldModels, tmp_path: Path) -> None:
@@ -44,6 +46,14 @@ def test_a_lack_that_cannot_be_is_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(DataError, match=r"fold-models\.safetensors are damaged: rows and parts do not belong together"):
         read_fold_models(tmp_path / "fold-models.safetensors")
+
+
+@pytest.mark.parametrize("told", [{"scales": -torch.ones(len(WEIGHTS))}, {"gap_ratio": -0.1}])
+def test_scales_that_cannot_be_are_refused(tmp_path: Path, told: dict[str, Any]) -> None:
+    path = tmp_path / "fold-models.safetensors"
+    write_fold_models(path, FoldModels(WEIGHTS, KEYS, PART, origin=WEIGHTS[0].clone(), **told))
+    with pytest.raises(DataError, match="rows and parts do not belong together"):
+        read_fold_models(path)
 
 
 def test_keys_that_do_not_belong_to_the_parts_are_refused(tmp_path: Path) -> None:

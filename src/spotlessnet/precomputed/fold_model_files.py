@@ -1,5 +1,6 @@
 """Fold models on disk: one safetensors file, written whole."""
 
+import dataclasses
 from pathlib import Path
 
 import torch
@@ -14,7 +15,7 @@ from spotlessnet.store.checkpoints import read_metadata, read_weights, to_bytes
 KIND, FORMAT = "spotlessnet fold models ", "spotlessnet fold models 4"
 AFTER = {"0": False, "1": True}
 BUFFER = "buffer/"
-NAMES = ("weights", "part", "scale", "origin", "lack")
+NAMES = ("weights", "part", "scale", "origin", "lack", "scales", "gap_ratio")
 NEEDED = {"weights", "part", "scale", "origin", "keys"}
 
 
@@ -51,11 +52,12 @@ def read_fold_models(path: str | Path) -> FoldModels:
         raise DataError(f"The fold models in {path} are damaged: not all of their numbers are finite. Train them anew.")
     weights, part, scale, keys = (tensors[name] for name in ("weights", "part", "scale", "keys"))
     origin = tensors["origin"]
-    lack = tensors.get("lack")
+    lack, scales, ratio = (tensors.get(name) for name in ("lack", "scales", "gap_ratio"))
     fits = weights.ndim == 2 and keys.ndim == 2 and keys.dtype == torch.uint8 and keys.shape[1] == WIDTH
     fits = fits and part.ndim == 2 and part.dtype == torch.long and len(keys) == part.shape[1]
     fits = fits and scale.numel() == 1 and float(scale) > 0 and origin.shape == weights.shape[1:]
-    fits = fits and (lack is None or (lack.numel() == 1 and float(lack) >= 0))
+    fits = fits and all(one is None or (one.numel() == 1 and float(one) >= 0) for one in (lack, ratio))
+    fits = fits and (scales is None or (scales.shape == weights.shape[:1] and bool((scales > 0).all())))
     if not fits or not bool(((part >= 0) & (part < len(weights))).all()):
         raise DataError(
             f"The fold models in {path} are damaged: rows and parts do not belong together. Train them anew."
@@ -70,5 +72,6 @@ def read_fold_models(path: str | Path) -> FoldModels:
     buffers = {name.removeprefix(BUFFER): value for name, value in tensors.items() if name.startswith(BUFFER)}
     if not all(len(value) == len(weights) for value in buffers.values()):
         raise DataError(f"The fold models in {path} are damaged: buffers are not theirs. Train them anew.")
-    missing = None if lack is None else float(lack)
-    return FoldModels(weights, known, part, float(scale), origin, missing, after, buffers or None)
+    missing, share = (None if one is None else float(one) for one in (lack, ratio))
+    found = FoldModels(weights, known, part, float(scale), origin, missing, after, buffers or None)
+    return dataclasses.replace(found, scales=scales, gap_ratio=share)

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
+from spotlessnet.core.answers import margin
 from spotlessnet.core.data import Data, evenly, keyed_digests
 from spotlessnet.core.deprecated import accepts_old_names
 from spotlessnet.core.errors import MismatchError, NeedError, NumericsError, SettingError, check_positive
@@ -16,6 +17,7 @@ from spotlessnet.core.row_keys import RowKeys
 from spotlessnet.core.trained import Trained, buffers_of
 from spotlessnet.precomputed.effect import Effect
 from spotlessnet.precomputed.grouped import BY_ID, Groups, grouped_folds, groups_of, joined_by_copies
+from spotlessnet.precomputed.held_out_gap import gap_ratio, lead
 from spotlessnet.store.checkpoints import is_following
 from spotlessnet.training.batches import mixed
 from spotlessnet.training.fit import train
@@ -29,6 +31,9 @@ SAME = 1e-5
 
 READ = 1024
 """Rows that answers are read for at a time: on a GPU a few large batches take less time than many small ones."""
+
+COMPARED = 2000
+"""Rows whose margins tell what having seen a row does."""
 
 ATTEMPTS = 3
 """So many orders of the rows are tried before a fold model's training is given up."""
@@ -50,6 +55,9 @@ class FoldModels:
       origin.
     - `lack`: how far fold models are off, on rows that they never saw, from what the network says of them. `None`
       where it was not measured.
+    - `scales`: for each fold model what `scale` is for all together, and
+    - `gap_ratio`: what having seen a row does to the network, as a share of what it does to a fold model
+      (`precomputed/held_out_gap.py`). `None` where there were no held-out rows.
     - `after_requests`: whether the network served a request before, which this one must not take back.
     - `buffers`: of each fold model, stacked, where training moves them (BatchNorm's running statistics).
     - `effects`: what earlier requests did to their rows, where that is still known. Never written to a file.
@@ -64,6 +72,8 @@ class FoldModels:
     after_requests: bool = False
     buffers: Mapping[str, Tensor] | None = field(default=None, repr=False)
     effects: tuple[Effect, ...] | None = None
+    scales: Float[Tensor, " K"] | None = None
+    gap_ratio: float | None = None
 
     def __repr__(self) -> str:
         models, weights = self.weights.shape
@@ -225,8 +235,7 @@ def train_fold_models(
     buffers = _stacked(made) if made[0].statistics_moved else None
     later = after_requests or is_following(network.model)
     plain = FoldModels(W, keys, part, origin=network.weights.clone(), after_requests=later, buffers=buffers)
-    scale = 1.0 if held is None else _scale(plain, network, held)
-    scaled = replace(plain, scale=scale)
+    scaled = plain if held is None else measure_held_out(plain, network, data, held)
     return replace(scaled, lack=scaled.lacking(network, data.select(evenly(len(data), WATCHED))))
 
 
@@ -266,18 +275,20 @@ class FoldTraining(Task):
         return tensors_of(train(begun, rows, seed=mixed(seed, ATTEMPTS - 1, "again"), label=self.label))
 
 
-def _scale(fold_models: FoldModels, network: Trained, held: Data) -> float:
-    """By how much the network is surer of rows that nobody saw than fold models are, one of every division together."""
-    repeats = len(fold_models.part)
-    each = torch.arange(len(fold_models.weights)).reshape(repeats, -1)
-    said = [
-        torch.stack([fold_models.fold(network, k).predict(held) for k in column]).mean(dim=0)
-        for column in each.T.tolist()
-    ]
-    return _lead(network.predict(held)) / _lead(torch.cat(said))
-
-
-def _lead(answers: Float[Tensor, "n C"]) -> float:
-    """By how much the largest logit exceeds the second, in the mean."""
-    first, second = answers.topk(2, dim=1).values.unbind(dim=1)
-    return float((first - second).mean())
+def measure_held_out(fold_models: FoldModels, network: Trained, data: Data, held: Data) -> FoldModels:
+    """The same with `scale`, `scales` and `gap_ratio`, from `held`, rows that nobody was trained on."""
+    K, D = len(fold_models.weights), len(fold_models.part)
+    own = network.predict(held, READ).cpu()
+    said = torch.stack([fold_models.fold(network, k).predict(held, READ).cpu() for k in range(K)])
+    # One of every division together: so they are asked.
+    scale = float(lead(own) / lead(said.unflatten(0, (D, -1)).mean(dim=0)).mean())
+    scales = lead(own) / lead(said)
+    seen = data.select(evenly(len(data), COMPARED))
+    y = seen.labels().cpu().long()
+    mine = margin(network.predict(seen, READ).cpu(), y)
+    theirs = torch.stack(
+        [margin(scales[k] * fold_models.fold(network, k).predict(seen, READ).cpu(), y) for k in range(K)]
+    )
+    part = fold_models.part[:, fold_models.keys.find(seen)].repeat_interleave(K // D, dim=0)
+    ratio = gap_ratio(mine, margin(own, held.labels().cpu().long()), theirs, part == torch.arange(K).unsqueeze(1))
+    return replace(fold_models, scale=scale, scales=scales, gap_ratio=ratio)

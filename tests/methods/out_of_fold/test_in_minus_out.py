@@ -10,7 +10,7 @@ from spotlessnet.core.data import Data
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.trained import Trained
 from spotlessnet.methods.out_of_fold.in_minus_out import corrected, in_minus_out
-from spotlessnet.precomputed.fold_models import train_fold_models
+from spotlessnet.precomputed.fold_models import measure_held_out, train_fold_models
 from spotlessnet.training.fit import fit
 
 
@@ -81,3 +81,33 @@ def test_from_fold_models_who_saw_and_who_did_not_is_right():
         own = network.predict(request.select([i]))[0]
         effect = sum(said[k] for k in saw) / len(saw) - sum(said[k] for k in out) / len(out)
         torch.testing.assert_close(found[i], own - own.mean() - effect)
+
+
+def test_a_row_teaches_less_where_there_are_more():
+    own, said, saw, _ = drawn(0, n=5, C=4, K=6, tau=1.0, sigma=0.5)
+    z, mine = said - said.mean(dim=2, keepdim=True), own - own.mean(dim=1, keepdim=True)
+    found = corrected(own, said, saw, ~saw, shrunk=False, ratio=0.6)
+    torch.testing.assert_close(found.answers, mine - 0.6 * (z[2:].mean(dim=0) - z[:2].mean(dim=0)))
+    assert found.noise == corrected(own, said, saw, ~saw, shrunk=False).noise
+
+
+def test_ordinary_rows_in_units_of_the_network():
+    """A fold model whose logits are twice as large says the same once held-out rows have told by how much."""
+    torch.manual_seed(0)
+    x, y = torch.randn(60, 4), torch.arange(60) % 3
+    data, held = Data.of((x, y)), Data.of((torch.randn(90, 4), torch.arange(90) % 3))
+    began = Trained.of(nn.Linear(4, 3, bias=False), recipe=Recipe(epochs=5, lr=0.1, batch_size=10))
+    trained = fit(replace(began, init=began.weights), data)
+    made = train_fold_models(trained, data, folds=3, held=held)
+    assert made.scales is not None
+    louder = replace(made, weights=made.weights * torch.tensor([2.0, 1.0, 0.5]).unsqueeze(1))
+    louder = measure_held_out(louder, trained, data, held)
+    assert louder.scales is not None
+    torch.testing.assert_close(louder.scales, made.scales / torch.tensor([2.0, 1.0, 0.5]))
+    some = data.select(range(10))
+    plain, other = (in_minus_out(one, trained, some, some.select([0]), ordinary=True) for one in (made, louder))
+    torch.testing.assert_close(plain.answers, other.answers, rtol=1e-4, atol=1e-5)
+    told = replace(made, gap_ratio=0.5)
+    own = in_minus_out(made, trained, some, some.select([0]))
+    assert not torch.allclose(in_minus_out(told, trained, some, some.select([0]), ordinary=True).answers, own.answers)
+    torch.testing.assert_close(in_minus_out(told, trained, some, some.select([0])).answers, own.answers)

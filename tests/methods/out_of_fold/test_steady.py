@@ -60,6 +60,18 @@ def test_the_rate_is_held_below_half_of_where_it_diverges():
     torch.testing.assert_close(g, torch.tensor([1.5, 2.0]))
 
 
+@pytest.mark.parametrize("lr", [1e-3, 1e-1, 1e3])
+def test_steps_move_answers_by_five_logits_at_most(lr: float) -> None:
+    pupil, data, _ = linear()
+    far = data.relabel(data.labels() * torch.tensor([1e4, 1e4, 1e4, 1.0, 1.0], dtype=float64))
+    held = steady(pupil, far, 10, lr=lr, momentum=0.9, batch_size=100)
+    top = largest_curvature(pupil, far.select(range(30)))
+    # Along the steepest direction a step of length s changes the loss's root by s sqrt(top).
+    assert held.lr * held.longest / (1 - 0.9) * math.sqrt(top) == pytest.approx(5.0, rel=0.2)
+    # Where targets are near, twice the gradient at the beginning may be less than that.
+    assert steady(pupil, data, 10, lr=lr, momentum=0.9, batch_size=100).longest <= held.longest
+
+
 def test_a_batch_may_hold_more_forgotten_rows_than_usual():
     assert unlucky(visits=64, heavy=0, batch_size=64) == (0, 64)
     assert unlucky(visits=30, heavy=20, batch_size=64)[0] == 20
@@ -97,3 +109,13 @@ def test_it_does_not_diverge_where_it_did(monkeypatch):
     except ArithmeticError:
         lost = math.inf
     assert lost > before + 0.02
+
+
+@pytest.mark.parametrize("lr_scale", [0.1, 1.0, 30.0])
+def test_squares_and_far_targets_hold_at_any_rate(lr_scale: float) -> None:
+    trained, split, data = hard_problem()
+    fold_models = train_fold_models(trained, data, folds=3)
+    scrub = OutOfFoldDistillation(targets="in minus out", fold_models=fold_models, compute_budget=0.5)
+    after = trained.at(replace(scrub, lr_scale=lr_scale)(trained, split).mean)
+    assert float(Error("retain")(after, split)) <= float(Error("retain")(trained, split)) + 0.01
+    assert float(margins(after, split.forget).mean()) < float(margins(trained, split.forget).mean()) - 1

@@ -12,7 +12,7 @@ from spotlessnet.core.trained import Trained
 from spotlessnet.methods.out_of_fold.class_bias import ASKED
 from spotlessnet.methods.out_of_fold.facts import DistillationFacts
 from spotlessnet.methods.out_of_fold.held_out_confidence import match_held_out_confidence
-from spotlessnet.methods.out_of_fold.in_minus_out import in_minus_out
+from spotlessnet.methods.out_of_fold.in_minus_out import Corrected, in_minus_out
 from spotlessnet.methods.out_of_fold.lesson import NEVER
 from spotlessnet.methods.out_of_fold.own_logits import blend_own_logits
 from spotlessnet.methods.out_of_fold.presets import Targets
@@ -38,7 +38,9 @@ def untold(
     wrong = split.request.mislabelled
     if fold_models is not None and targets != "out of fold":
         shrunk = targets == "in minus out, shrunk"
-        answers = _corrected(fold_models, trained, D_f, split.forget, notes, shrunk=shrunk)
+        ordinary = not wrong and not shrunk
+        found = in_minus_out(fold_models, trained, D_f, split.forget, shrunk=shrunk, ordinary=ordinary)
+        answers = _corrected(found, notes, shrunk=shrunk)
     elif fold_models is not None:
         answers = _from_fold_models(fold_models, trained, D_f, split.forget, labels, self_weight if wrong else 0.0)
     else:
@@ -56,11 +58,8 @@ def untold(
     return match_held_out_confidence(trained, answers, labels, held_out, _held_out_rows(split))
 
 
-def _corrected(
-    fold_models: FoldModels, trained: Trained, D_f: Data, request: Data, notes: Notes, *, shrunk: bool
-) -> Float[Tensor, "k C"]:
+def _corrected(found: Corrected, notes: Notes, *, shrunk: bool) -> Float[Tensor, "k C"]:
     """The network's own answers less what the rows taught: what fewer rows cost a fold model cancels."""
-    found = in_minus_out(fold_models, trained, D_f, request, shrunk=shrunk)
     notes.measure(DistillationFacts, own_kept=found.kept, own_noise=found.noise)
     if shrunk and found.noise is None:
         notes.assume(

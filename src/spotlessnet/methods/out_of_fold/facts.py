@@ -25,6 +25,7 @@ class DistillationFacts(Measured):
     visits: int | None = None
     step_scale: float | None = None
     lr: float | None = None
+    parts_taken_back: int | None = None
     own_kept: float | None = None
     own_noise: float | None = None
     fold_models_unseen: int | None = None

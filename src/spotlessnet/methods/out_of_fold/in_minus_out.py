@@ -25,17 +25,32 @@ class Corrected(NamedTuple):
 
 
 def in_minus_out(
-    fold_models: FoldModels, network: Trained, data: Data, request: Data, *, shrunk: bool = False
+    fold_models: FoldModels,
+    network: Trained,
+    data: Data,
+    request: Data,
+    *,
+    shrunk: bool = False,
+    ordinary: bool = False,
 ) -> Corrected:
-    """`corrected` for rows of a request; `out` saw none of the request, where there are any such fold models."""
+    """`corrected` for rows of a request; `out` saw none of the request, where there are any such fold models.
+
+    For `ordinary` rows, where held-out rows have told it (`measure_held_out`), every fold model is as sure as the
+    network is of rows that neither saw, and what a row taught is what it teaches a network that saw all of them. Rows
+    whose labels were wrong make a network less sure of all others, which is a part of what they taught.
+    """
     fold_models.check_belong_to(network, data)
     part = fold_models.part[:, fold_models.keys.find(data)]
     K = len(fold_models.weights)
     said = torch.stack([fold_models.fold(network, k).predict(data, READ).cpu() for k in range(K)])
+    ratio = 1.0
+    if ordinary and fold_models.scales is not None:
+        said = said * fold_models.scales.to(said)[:, None, None]
+        ratio = 1.0 if fold_models.gap_ratio is None else fold_models.gap_ratio
     division = torch.arange(K) // (K // len(part))
     missed = part[division] == torch.arange(K).unsqueeze(1)
     out = missed & fold_models.unseen_or_all(request)[division].unsqueeze(1)
-    return corrected(network.predict(data, READ).cpu(), said, ~missed, out, shrunk=shrunk)
+    return corrected(network.predict(data, READ).cpu(), said, ~missed, out, shrunk=shrunk, ratio=ratio)
 
 
 def corrected(
@@ -45,6 +60,7 @@ def corrected(
     out: Bool[Tensor, "K n"],
     *,
     shrunk: bool,
+    ratio: float = 1.0,
 ) -> Corrected:
     r"""Own logits less what having seen the row changed in fold models, which is the same as
 
@@ -58,6 +74,9 @@ def corrected(
 
     with $q = n (C - 1)$ and $\hat\sigma^2$, of $\nu$ degrees of freedom, from how fold models on one side differ from
     each other. Where it is chance alone, the out-of-fold answers remain.
+
+    With a `ratio` $\rho$ below 1, $t_i = z_i - \rho\,(\bar z_i^{in} - \bar z_i^{out})$: a row teaches less where there
+    are more of them. Not together with `shrunk`.
     """
     C = own.shape[1]
     z, mine = (x.double() - x.double().mean(dim=-1, keepdim=True) for x in (said, own))
@@ -65,9 +84,10 @@ def corrected(
     counts = [side.sum(dim=0) for side in sides]
     inside, outside = (torch.einsum("kn,knc->nc", side / n, z) for side, n in zip(sides, counts, strict=True))
     beyond = mine - inside
+    goal = torch.lerp(inside, outside, ratio)
     freedom = float(sum((n - 1).sum() for n in counts)) * (C - 1)
     if freedom <= 0:
-        return Corrected((outside + beyond).to(own), 1.0, None)
+        return Corrected((goal + beyond).to(own), 1.0, None)
     off = sum(
         (side.unsqueeze(2) * (z - mean).square()).sum() for side, mean in zip(sides, (inside, outside), strict=True)
     )
@@ -77,4 +97,4 @@ def corrected(
         total = float(beyond.square().sum())
         q = len(own) * (C - 1)
         kept = max(0.0, 1 - max(q - 2, 0) * freedom / (freedom + 2) * noise / total) if total else 0.0
-    return Corrected((outside + kept * beyond).to(own), kept, noise)
+    return Corrected((goal + kept * beyond).to(own), kept, noise)

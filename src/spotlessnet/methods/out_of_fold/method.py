@@ -21,18 +21,11 @@ from spotlessnet.methods.out_of_fold.class_bias import ASKED, suppress_class_bia
 from spotlessnet.methods.out_of_fold.drift import ASIDE, look_back, set_aside, watch
 from spotlessnet.methods.out_of_fold.facts import DistillationFacts
 from spotlessnet.methods.out_of_fold.lesson import NEVER, Lesson, Visits
-from spotlessnet.methods.out_of_fold.presets import (
-    CORRECTED,
-    HEAVIEST,
-    HOT,
-    STRETCH,
-    Preset,
-    Targets,
-    preset_for,
-)
+from spotlessnet.methods.out_of_fold.presets import CORRECTED, HEAVIEST, HOT, STRETCH, Preset, Targets, preset_for
 from spotlessnet.methods.out_of_fold.price import THERE_AND_BACK, Price
 from spotlessnet.methods.out_of_fold.steady import PROBED, ROW_READS, steady
-from spotlessnet.methods.out_of_fold.step_scale import LENGTHS, SHORTEST, Side, step_length
+from spotlessnet.methods.out_of_fold.step_scale import ASKED_BETWEEN, LENGTHS, SHORTEST, Side, objective, step_length
+from spotlessnet.methods.out_of_fold.sweep import LOOKS, sweep
 from spotlessnet.precomputed.fold_models import READ, WATCHED, FoldModels
 from spotlessnet.precomputed.others import WATCHED as STAND_INS
 from spotlessnet.training.fit import fit
@@ -77,14 +70,14 @@ class OutOfFoldDistillation(Tuning):
     - `forget_weight`: $\beta$, the weight of the forgotten rows. Unless said, a visit to one counts seven times at
       most.
     - `targets`: what forgotten rows are held to where there are fold models. `"in minus out"`: the network's own logits
-      less what fold models learnt from the row (`corrected`), so that what fewer rows cost a fold model cancels;
+      less what fold models learnt from the row (`in_minus_out`), so that what fewer rows cost a fold model cancels;
       `"in minus out, shrunk"`: nearer to the next, the more of the network's difference from fold models is chance.
       `"out of fold"`: what fold models say that never saw the row.
     - `temperature`: $T$. Above 1, answers that are sure already are taught and held by how sure they are, too. Infinite
-      for squared error on centred logits, which sees every margin alike. With fold models the first rate is held below
+      for squared error on centred logits, which sees every margin alike. With fold models rate and steps are held below
       where distilling would diverge (`steady`). Above 3, or where `forget_weight` makes a visit to a forgotten row
-      count more than seven times, the step is made shorter where retained rows' errors rise by half a point
-      (`step_length`).
+      count more than seven times, parts of the visits that diverge nevertheless are taken back (`sweep`), and the step
+      is made shorter where retained rows' errors rise by half a point (`step_length`).
     - `retain_temperature`: that of the answers that retained rows are held to, `temperature` unless said. Lower, their
       labels are held and how sure the network is of them may change, as it does in retraining.
     - `label_boost`: added to the logit of a retained row's own label in the answer that the row is held to.
@@ -92,8 +85,8 @@ class OutOfFoldDistillation(Tuning):
     - `lr_scale`: the first rate, in units of the training's; it falls to zero. Steps are few, so there is less
       `momentum` than is usual in training.
     - `epochs`: rounds; in each every forgotten row is visited. With fold models, `targets="in minus out"` and a
-      `compute_budget`, where no class leaves and no label was wrong, the budget says how many, so that `forget_weight`
-      of the visits are to forgotten rows.
+      `compute_budget`, where no class leaves, the budget says how many, so that `forget_weight` of the visits are to
+      forgotten rows.
     - `examples_per_epoch`: at most so many retained, and as many forgotten, rows are visited in a round, others in the
       next one; `None` for all of them, or for what `compute_budget` pays for.
     - `compute_budget`: what the request may take, in trainings; counted in rows that go through the network, and back.
@@ -291,13 +284,18 @@ class OutOfFoldDistillation(Tuning):
         # The rounds are in the visits, so the rate falls to zero over all of them and not in each.
         told_steps = replace(self, lr_scale=preset.lr_scale, momentum=preset.momentum)
         recipe = told_steps.recipe(trained, notes).but(epochs=1)
-        clip = None
-        if self._is_held(careful) and recipe.optimizer == "sgd":  # Adam divides by the size of its gradients
-            lr, momentum, size = recipe.lr, recipe.momentum, recipe.batch_size
-            found = steady(pupil, told, len(lesson.forget), lr=lr, momentum=momentum, batch_size=size)
-            recipe, clip = recipe.but(lr=found.lr), found.clip
-            notes.measure(DistillationFacts, lr=recipe.lr)
-        return fit(pupil, told, recipe, seed=self.seed, label="distilling", adjust=clip).weights
+        if not self._is_held(careful) or recipe.optimizer != "sgd":  # Adam divides by the size of its gradients
+            return fit(pupil, told, recipe, seed=self.seed, label="distilling").weights
+        lr, momentum, size = recipe.lr, recipe.momentum, recipe.batch_size
+        found = steady(pupil, told, len(lesson.forget), lr=lr, momentum=momentum, batch_size=size)
+        recipe = recipe.but(lr=found.lr)
+        notes.measure(DistillationFacts, lr=recipe.lr)
+        if not careful:
+            return fit(pupil, told, recipe, seed=self.seed, label="distilling", adjust=found.clip).weights
+        sides = [side.some(ASKED_BETWEEN) for side in _sides(lesson, preset)]
+        swept = sweep(pupil, told, recipe, found.clip, lambda w: objective(trained, w, *sides)[0], seed=self.seed)
+        notes.measure(DistillationFacts, parts_taken_back=swept.taken_back)
+        return swept.weights
 
     def _extended(
         self,
@@ -314,10 +312,7 @@ class OutOfFoldDistillation(Tuning):
         most = self._stretch(lesson.is_of_a_class)
         if most <= 1 and not careful:
             return ended
-        beta = preset.forget_weight
-        forget = Side(lesson.forget.rows, lesson.taught, beta, preset.temperature)
-        retain = Side(lesson.retain.rows, lesson.held(preset.label_boost), 1 - beta, preset.retain_temperature)
-        length = step_length(trained, begun, ended - begun, forget, retain, most=most)
+        length = step_length(trained, begun, ended - begun, *_sides(lesson, preset), most=most)
         notes.measure(DistillationFacts, step_scale=length)
         if length < SHORTEST:
             notes.assume(
@@ -351,7 +346,7 @@ class OutOfFoldDistillation(Tuning):
         careful = self._is_careful(split)
         lengths = LENGTHS if careful or self._stretch(leaving) > 1 else 0
         others += ROW_READS * min(PROBED, len(D_f) + len(D_r)) * self._is_held(careful)
-        return Price(rounds, len(D_f), len(D_r), readings, others, lengths)
+        return Price(rounds, len(D_f), len(D_r), readings, others, lengths, LOOKS if careful else 0)
 
     def _readings(self, asked: FoldModels, split: Split) -> int:
         """How many networks read each forgotten row before it is taught."""
@@ -389,3 +384,12 @@ class OutOfFoldDistillation(Tuning):
         usual = self._usual_rows(split)
         most = self.price(split, self.rounds(trained, split)).rows_for(self.compute_budget, trained.recipe.epochs)
         return most if usual is None else min(most, usual)
+
+
+def _sides(lesson: Lesson, preset: Preset) -> tuple[Side, Side]:
+    """Both kinds of rows, as the objective weighs them."""
+    beta = preset.forget_weight
+    return (
+        Side(lesson.forget.rows, lesson.taught, beta, preset.temperature),
+        Side(lesson.retain.rows, lesson.held(preset.label_boost), 1 - beta, preset.retain_temperature),
+    )

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from spotlessnet.core.errors import SettingError
-from spotlessnet.methods.out_of_fold.step_scale import ASKED, ASKED_RETAINED
+from spotlessnet.methods.out_of_fold.step_scale import ASKED, ASKED_BETWEEN, ASKED_RETAINED
 
 THERE_AND_BACK = 3
 """Times that a row which is learnt from costs as much as one that is only read."""
@@ -20,6 +20,7 @@ class Price:
     - `readings`: of every forgotten row that is visited, before it is taught; a retained one is read once.
     - `others`: rows that are read however few are visited.
     - `lengths`: of the step that are tried on some of the rows that were visited.
+    - `looks`: at fewer of them while visits go on.
     """
 
     rounds: int
@@ -28,6 +29,7 @@ class Price:
     readings: int
     others: int
     lengths: int = 0
+    looks: int = 0
 
     def of(self, rows: int) -> int:
         """In rows read, if `rows` of either kind are visited in a round."""
@@ -35,6 +37,7 @@ class Price:
         visits = self.rounds * sum(min(rows, count) for count in counts)
         seen = [min(self.rounds * rows, count) for count in counts]
         tried = self.lengths * (min(ASKED, seen[0]) + min(ASKED_RETAINED, seen[1]))
+        tried += self.looks * sum(min(ASKED_BETWEEN, count) for count in seen)
         return THERE_AND_BACK * visits + self.readings * seen[0] + seen[1] + self.others + tried
 
     def in_trainings(self, rows: int, epochs: int) -> float:

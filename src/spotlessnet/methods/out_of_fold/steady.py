@@ -20,6 +20,9 @@ PRODUCTS = 4
 TWICE = 2.0
 """A gradient may be so many times as long as that of the batch at the beginning before it is shortened."""
 
+FARTHEST = 5.0
+"""Logits, root mean square over the batch at the beginning, that steps may at most move answers by at full speed."""
+
 ROW_READS = 9 + 4 * PRODUCTS
 """What a row of it costs, in answers of a row: linearised for six, a gradient for three, each product for four."""
 
@@ -58,7 +61,7 @@ class Steady(NamedTuple):
     longest: float
 
     def clip(self, g: Tensor, w: Tensor, done: float) -> None:
-        """Shorten a gradient that is longer than those at the beginning: the way has led uphill."""
+        """Shorten a gradient that is longer than those at the beginning, or that would move answers too far."""
         g.mul_((self.longest / g.norm().clamp(min=1e-30)).clamp(max=1))
 
 
@@ -66,11 +69,19 @@ def steady(pupil: Trained, told: Data, heavy: int, *, lr: float, momentum: float
     r"""At most the rate $(1 + m) / \lambda$: half of where gradient descent with momentum $m$ begins to diverge.
 
     Heavy-ball steps on a curvature $\lambda$ are stable below $2 (1 + m) / \lambda$. The curvature, and the gradient
-    that no later one may exceed, are those of a batch with more forgotten visits than usual, for these may weigh most:
-    the first `heavy` of `told`.
+    that no later one may exceed twice, are those of a batch with more forgotten visits than usual, for these may weigh
+    most: the first `heavy` of `told`. Nor may one be longer than
+
+    $$\frac{(1 - m)\, a}{\eta \sqrt\lambda},$$
+
+    at which steps with momentum move answers by $a = 5$ logits each in the steepest direction: targets that lie forty
+    logits away make gradients along which curvature at the beginning says nothing of what follows.
     """
     many, others = unlucky(len(told), heavy, batch_size)
     chosen = told.select(torch.cat([evenly(heavy, many), heavy + evenly(len(told) - heavy, others)]))
     top = largest_curvature(pupil, chosen)
     longest = TWICE * float(gradient(pupil, chosen).norm()) / len(chosen)
-    return Steady(lr if not top > 0 else min(lr, (1 + momentum) / top), longest)
+    if not top > 0:
+        return Steady(lr, longest)
+    lr = min(lr, (1 + momentum) / top)
+    return Steady(lr, min(longest, (1 - momentum) * FARTHEST / (lr * math.sqrt(top))))

@@ -18,6 +18,9 @@ ASKED = 128
 ASKED_RETAINED = 512
 """Retained rows that are asked too."""
 
+ASKED_BETWEEN = 48
+"""Of either kind, rows that are asked while visits go on."""
+
 LENGTHS = 3
 """At so many lengths they are asked."""
 
@@ -46,6 +49,18 @@ class Side(NamedTuple):
 
 
 @torch.no_grad()
+def objective(trained: Trained, weights: Float[Tensor, " P"], *sides: Side) -> tuple[float, Float[Tensor, "n C"]]:
+    """How far answers are from what they are held to, and what is said of the rows of the last side."""
+    there = trained.at(weights)
+    said = [there.predict(side.data).cpu() for side in sides]
+    each = (
+        side.weight * float(Distillation(side.temperature)(f, side.answers.to(f)).mean())
+        for side, f in zip(sides, said, strict=True)
+    )
+    return sum(each), said[-1]
+
+
+@torch.no_grad()
 def step_length(
     trained: Trained,
     begun: Float[Tensor, " P"],
@@ -70,14 +85,8 @@ def step_length(
 
     def looked(a: float, *sides: Side) -> tuple[float, bool]:
         """The objective at a length, and whether retained rows, the last of the sides, allow it."""
-        there = trained.at(begun + a * step)
-        said = [there.predict(side.data).cpu() for side in sides]
-        each = (
-            side.weight * float(Distillation(side.temperature)(f, side.answers.to(f)).mean())
-            for side, f in zip(sides, said, strict=True)
-        )
-        off = sum(each)
-        errors = float(wrong_class(said[-1], labels).double().mean())
+        off, said = objective(trained, begun + a * step, *sides)
+        errors = float(wrong_class(said, labels).double().mean())
         return off, math.isfinite(off) and errors <= most_errors
 
     lengths = torch.linspace(SHORTEST, most, LENGTHS, dtype=torch.float64).tolist()
