@@ -86,13 +86,13 @@ def networks(setting: Setting, number: int, look: int) -> list[Evidence]:
 
 def look_at(number: int, original: Evidence, candidate: Evidence, references: Evidence) -> dict[str, Any]:
     """p-values, limits of the share, and what a test of one look and one of two looks would say."""
-    halves = [references.select(half) for half in torch.arange(len(references)).chunk(2)]
+    one, other = (references.select(half) for half in torch.arange(len(references)).chunk(2))
     once, in_two = EquivalenceTest(seed=number), EquivalenceTest(seed=number, looks=2).one_look()
     found = standing_out(
         candidate.channels or [], references.channels or [], candidate.labels, seed=number, permutations=1999
     )
-    checks = once.checks(original, candidate, *halves)
-    stricter = in_two.checks(original, candidate, *halves)
+    checks = once.checks(original, candidate, one, other)
+    stricter = in_two.checks(original, candidate, one, other)
     return {
         "p_networks": found.p_networks, "p_rows": found.p_rows, "share": [checks[SHARE].low, checks[SHARE].high],
         "says": once.outcome(checks), "says_of_two": in_two.outcome(stricter),

@@ -122,12 +122,15 @@ class Evidence:
     def join(self, others: "Evidence") -> "Evidence":
         """Both groups, one after the other; of the same rows, asked in the same ways."""
         unseen, more = self.unseen, others.unseen
-        both = {name: torch.cat([getattr(self, name), getattr(others, name)]) for name in _OF_NETWORKS}
+        margins, *errors = (torch.cat([getattr(self, name), getattr(others, name)]) for name in _OF_NETWORKS)
         if unseen is not None and more is not None:
             unseen = replace(unseen, margins=torch.cat([unseen.margins, more.margins]))
         answers = None if self.answers is None or others.answers is None else torch.cat([self.answers, others.answers])
         further = {name: one.join(others.further[name]) for name, one in self.further.items()}
-        return replace(self, **both, unseen=unseen, answers=answers, further=further)
+        return replace(
+            self, margins=margins, forget_error=errors[0], test_error=errors[1], retain_error=errors[2], unseen=unseen,
+            answers=answers, further=further,
+        )  # fmt: skip
 
 
 _OF_NETWORKS = ("margins", "forget_error", "test_error", "retain_error")
