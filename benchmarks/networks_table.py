@@ -120,7 +120,7 @@ def measured(name: str) -> dict[str, Any]:
 def other_seed(seed: int) -> Iterator[None]:
     """Examples begin, train and are audited with other draws within this block; their data stay as they are."""
     before = torch.manual_seed, sn.fit, sn.unlearn
-    torch.manual_seed = lambda own: before[0](own + seed)
+    torch.manual_seed = lambda seed, more=seed: before[0](seed + more)  # type: ignore[misc]
     sn.fit, sn.unlearn = partial(before[1], seed=seed), partial(before[2], seed=seed)
     try:
         yield
@@ -206,7 +206,8 @@ def main() -> None:
             continue
         known[name] = found if given.seed is None else with_seed(known[name], found)
         write(known)
-    write(known)
+    if given.table or given.add:
+        write(known)
 
 
 if __name__ == "__main__":

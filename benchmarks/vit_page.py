@@ -28,7 +28,7 @@ def table(found: list[dict[str, Any]], exactness: str) -> str:
         "| part | images | seconds | epochs | peak | within 8 GiB: seconds | epochs | peak |",
         "|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
-    rows = [row for row in found if row["exactness"] == exactness and "epochs" in row]
+    rows = [row for row in in_epochs(found) if row["exactness"] == exactness and "epochs" in row]
     known = {(row["what"], row["rows"], row["memory_limit_gib"]): row for row in rows}
     every = (PRODUCT, MONTE_CARLO, EXACT, STEP, STATISTICS)
     for count, what in itertools.product(sorted({key[1] for key in known}), every):
@@ -38,11 +38,20 @@ def table(found: list[dict[str, Any]], exactness: str) -> str:
     return "\n".join(lines)
 
 
+def in_epochs(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows in epochs of the last one measured: parts that were measured another day too."""
+    epoch = {(row["exactness"], row["rows"]): row["seconds"] for row in found if row["what"] == EPOCH}
+    return [
+        {**row, "epochs": row["seconds"] / epoch[row["exactness"], row["rows"]]} if "seconds" in row else row
+        for row in found
+    ]
+
+
 def summary(found: list[dict[str, Any]], exactness: str) -> str:
     """The table, and what follows from its rows in words."""
     done = {
         (row["what"], row["rows"], row["memory_limit_gib"]): row
-        for row in found
+        for row in in_epochs(found)
         if row["exactness"] == exactness and "seconds" in row
     }
     epochs = [f"{row['seconds']:.2f} s for {key[1]:,}" for key, row in sorted(done.items(), key=str) if key[0] == EPOCH]

@@ -159,12 +159,20 @@ def test_many_rows_go_there_at_once_and_few_come_back(monkeypatch):
     data = Data.of((torch.randn(40, 20), torch.randn(40, 20)))
     v = torch.randn(trained.size)
     whole = GaussNewton(trained, data).multiply(v)
-    there, back = [], []
+    there: list[int] = []
+    back: list[int] = []
     pushed, pulled = GaussNewton._pushed, GaussNewton._pulled
-    monkeypatch.setattr(
-        GaussNewton, "_pushed", lambda self, one, *more: there.append(len(one.x)) or pushed(self, one, *more)
-    )
-    monkeypatch.setattr(GaussNewton, "_pulled", lambda self, x, *more: back.append(len(x)) or pulled(self, x, *more))
+
+    def push(self, one, *more):
+        there.append(len(one.rows))
+        return pushed(self, one, *more)
+
+    def pull(self, x, *more):
+        back.append(len(x))
+        return pulled(self, x, *more)
+
+    monkeypatch.setattr(GaussNewton, "_pushed", push)
+    monkeypatch.setattr(GaussNewton, "_pulled", pull)
     with memory_limit(3 * 4 * trained.size + 60_000):
         torch.testing.assert_close(GaussNewton(trained, data).multiply(v), whole)
     assert there == [40]

@@ -106,10 +106,9 @@ class GaussNewton:
         """`Jᵀ u` by autograd's own tape, on which a network may compute activations anew."""
         with torch.enable_grad():
             at = self.trained.weights.detach().clone().requires_grad_()
-            # One vector may come back through fused attention: only several at once, and forward mode, need it spelled
-            # out.
+            # One vector may come back through fused attention, which knows no `vmap`.
             outputs = self.trained.outputs(x, at) if together == 1 else as_function(self.trained, x)(at)
-        found = []
+        found: list[Tensor] = []
         for some in u.split(together):
             if len(some) > 1:
                 found += torch.autograd.grad(outputs, at, some, retain_graph=True, is_grads_batched=True)
