@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from spotlessnet.core.trained import Trained
 from spotlessnet.methods import OutOfFoldDistillation
 from spotlessnet.methods.out_of_fold import method
 from spotlessnet.methods.out_of_fold.steady import Steady, largest_curvature, steady, unlucky
-from spotlessnet.precomputed.fold_models import train_fold_models
+from spotlessnet.precomputed.fold_models import FoldModels, train_fold_models
 from spotlessnet.readouts import Error
 from spotlessnet.readouts.margin import margins
 from spotlessnet.training.fit import fit
@@ -78,6 +79,7 @@ def test_a_batch_may_hold_more_forgotten_rows_than_usual():
     assert sum(unlucky(visits=10_000, heavy=100, batch_size=16)) == 64
 
 
+@cache
 def hard_problem() -> tuple[Trained, Split, Data]:
     """Forty rows with wrong labels, learnt by heart in small batches at a high rate."""
     torch.manual_seed(0)
@@ -92,10 +94,16 @@ def hard_problem() -> tuple[Trained, Split, Data]:
     return trained, Split(data.select(range(20)), data.select(range(20, 600)), request=Request(mislabelled=True)), data
 
 
+@cache
+def fold_models_of_it() -> FoldModels:
+    trained, _, data = hard_problem()
+    return train_fold_models(trained, data, folds=3)
+
+
 def test_it_does_not_diverge_where_it_did(monkeypatch):
     """Weight 0.5 and temperature 10: with the usual rate the network is lost, or its retained rows are."""
-    trained, split, data = hard_problem()
-    fold_models = train_fold_models(trained, data, folds=3)
+    trained, split, _ = hard_problem()
+    fold_models = fold_models_of_it()
     scrub = OutOfFoldDistillation(forget_weight=0.5, temperature=10.0, fold_models=fold_models)
     before = float(Error("retain")(trained, split))
     found = scrub(trained, split)
@@ -113,8 +121,8 @@ def test_it_does_not_diverge_where_it_did(monkeypatch):
 
 @pytest.mark.parametrize("lr_scale", [0.1, 1.0, 30.0])
 def test_squares_and_far_targets_hold_at_any_rate(lr_scale: float) -> None:
-    trained, split, data = hard_problem()
-    fold_models = train_fold_models(trained, data, folds=3)
+    trained, split, _ = hard_problem()
+    fold_models = fold_models_of_it()
     scrub = OutOfFoldDistillation(targets="in minus out", fold_models=fold_models, compute_budget=0.5)
     after = trained.at(replace(scrub, lr_scale=lr_scale)(trained, split).mean)
     assert float(Error("retain")(after, split)) <= float(Error("retain")(trained, split)) + 0.01

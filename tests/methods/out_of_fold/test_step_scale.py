@@ -127,7 +127,10 @@ def test_retained_rows_have_their_say_and_their_limit():
     # A step that turns every answer of the retained rows round is made short until it turns none.
     flip = -3 * trained.weights
     sides = Side(forget, -2 * trained.predict(forget), 0.9, 3.0), Side(own, known, 0.1, 3.0)
-    assert step_length(trained, trained.weights, flip, *sides, most=1.0) == 0.25
+    # Answers turn round after a third of it, which three halvings of the gap between a quarter and a half come near.
+    assert step_length(trained, trained.weights, flip, *sides, most=1.0) == 0.3125
+    assert step_length(trained, trained.weights, flip / 2.4, *sides, most=1.0) == 0.78125
+    assert step_length(trained, trained.weights, flip / 2.5, *sides, most=1.0) == 0.8125
     much = step_length(trained, trained.weights, 100 * flip, *sides, most=1.0)
     assert much == 0.0
     assert ASKED_RETAINED >= 200

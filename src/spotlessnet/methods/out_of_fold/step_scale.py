@@ -30,6 +30,9 @@ SHORTEST = 0.5
 SHORTER = (0.25, 0.125, 0.0625)
 """Lengths that are tried, too, where retained rows allow none of them."""
 
+HALVINGS = 3
+"""Of the gap between a length that they allow and one that they do not."""
+
 TOLERANCE = 0.005
 """How much larger the error of retained rows may become: half a point."""
 
@@ -76,8 +79,9 @@ def step_length(
       + (1 - \beta)\,\overline{D_T}(f_{w_0} \,\|\, f_{w_0 + a s})_{D_r}$$
 
     over some of the rows, on the parabola through three lengths; where it bends down, the best of the three is taken.
-    Never longer than the longest of them at which the error of the retained rows has grown by half a point at most;
-    where it has grown by more at each, a quarter of the step and less is tried, and zero is the last resort.
+    Never longer than the longest length at which the error of the retained rows has grown by half a point at most,
+    which is looked for between those that they allow and do not; where it has grown by more at each, a quarter of the
+    step and less is tried, and zero is the last resort.
     """
     forget, retain = forget.some(ASKED), retain.some(ASKED_RETAINED)
     labels = retain.data.labels().cpu().long()
@@ -91,10 +95,16 @@ def step_length(
 
     lengths = torch.linspace(SHORTEST, most, LENGTHS, dtype=torch.float64).tolist()
     found = [looked(a, forget, retain) for a in lengths]
+    best = _best(lengths, [off for off, _ in found])
     allowed = [a for a, (_, fits) in zip(lengths, found, strict=True) if fits]
-    if not allowed:
-        return next((a for a in SHORTER if looked(a, retain)[1]), 0.0)
-    return min(_best(lengths, [off for off, _ in found]), max(allowed))
+    low = max(allowed) if allowed else next((a for a in SHORTER if looked(a, retain)[1]), 0.0)
+    if best <= low or not low:
+        return min(best, low)
+    high = min(a for a in (*SHORTER, *lengths) if a > low)  # refused: `low` is the longest that is not
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if looked(middle, retain)[1] else (low, middle)
+    return min(best, low)
 
 
 def _best(lengths: list[float], off: list[float]) -> float:
