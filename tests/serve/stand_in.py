@@ -39,8 +39,9 @@ class StandIn:
         return {
             "method": work.method or "short-retrain",
             "seconds": 1.0,
-            "retraining": 5.0,
-            "methods": {"retrain": 5.0},
+            "retraining": 600.0,
+            "audit": 9000.0 if work.seeds else None,
+            "methods": {work.method or "short-retrain": 1.0, "retrain": 600.0, "finetune": None},
         }
 
     def verdict_of(self, job: str) -> str:

@@ -145,7 +145,8 @@ def test_a_person_decides_on_the_page(inside, desk, tenant, tmp_path):
     for step in (workflow.plan, workflow.scrub, workflow.judge):
         step(job)
     shown = inside.get(place).text
-    assert "short-retrain, about 1 s; retraining 5 s" in shown
+    assert "<dd>short-retrain, about 1 s; its audit about 2.5 h; retraining 10 min</dd>" in shown
+    assert "<dd>short-retrain 1 s, retrain 10 min, finetune ?</dd>" in shown
     report = inside.get(f"/jobs/{job}/report")
     assert "what is left" in report.text
     assert "sandbox" in report.headers["Content-Security-Policy"]

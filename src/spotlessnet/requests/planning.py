@@ -12,11 +12,12 @@ from spotlessnet.auditing.audit_report import AuditReport
 from spotlessnet.core.answers import CHECKED, DOUBT
 from spotlessnet.core.errors import ResourceError, count_of
 from spotlessnet.core.gaussian import Gaussian
-from spotlessnet.core.progress import GIB, LEFT, available, memory_limit, seconds_in_words, size_in_words, working
+from spotlessnet.core.progress import GIB, LEFT, available, memory_limit, working
 from spotlessnet.core.scrub import Scrub, Sizes, Work, declared_by
 from spotlessnet.core.split import Request, Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.core.trainer import name_of
+from spotlessnet.core.units import seconds_in_words, size_in_words
 from spotlessnet.requests.case import Case
 from spotlessnet.requests.loading import LoadedRequest, cohort_of, load_network, load_rows, need_inputs
 from spotlessnet.requests.methods import FALLBACK, changed, check_method, default, described, scrub_of
@@ -367,11 +368,10 @@ def seconds_per_byte(device: torch.device, clock: Callable[[], float] = time.per
 
 def within_memory(opened: LoadedRequest) -> AbstractContextManager[None]:
     """A block in which operators keep within the limit of a case, if it has one."""
-    limit, trained = opened.case.memory_limit, opened.trained
-    if limit is None:
+    if (limit := opened.case.memory_limit) is None:
         return nullcontext()
     # On a GPU the allocator tells what is held besides; elsewhere it is taken off here.
-    return memory_limit(limit * GIB if trained.device.type == "cuda" else _pieces(trained, limit))
+    return memory_limit(limit * GIB if opened.trained.device.type == "cuda" else _pieces(opened.trained, limit))
 
 
 def _vectors(trained: Trained) -> float:

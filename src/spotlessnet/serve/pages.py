@@ -10,6 +10,7 @@ from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, Redirect
 from jinja2 import Environment, PackageLoader
 
 from spotlessnet.core.errors import SettingError
+from spotlessnet.core.units import seconds_in_words
 from spotlessnet.proof import ledger
 from spotlessnet.proof.bundle import SUFFIX
 from spotlessnet.serve import replaying, workflow
@@ -47,6 +48,7 @@ router = APIRouter(include_in_schema=False)
 templates = Environment(loader=PackageLoader("spotlessnet.serve"), autoescape=True, trim_blocks=True)
 templates.filters["day"] = lambda at: "" if at is None else at.strftime("%Y-%m-%d")
 templates.filters["minute"] = lambda at: "" if at is None else at.strftime("%Y-%m-%d %H:%M")
+templates.filters["seconds"] = lambda value: "?" if value is None else seconds_in_words(value)
 templates.globals.update(STEPS=STEPS, KINDS=KINDS, SCOPES=SCOPES, CANCELLABLE=CANCELLABLE, REPLAYED=REPLAYED, now=now)
 
 

@@ -6,6 +6,7 @@ No id leaves it but to the folder `private` of the result: what is said and what
 import contextlib
 import hashlib
 import json
+import math
 import os
 import sys
 import threading
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from spotlessnet.core.data import Data
+    from spotlessnet.requests.planning import Plan
     from spotlessnet.requests.recorded import Recorded
 
 WATCH = 1.0
@@ -83,39 +85,49 @@ def _left(told: Mapping[str, Any]) -> "Recorded":
 
 
 def plan(told: Mapping[str, Any]) -> dict[str, Any]:
-    """What several methods cost beside retraining; those that cannot serve are left out."""
+    """What several methods cost beside retraining, and the audit of the chosen one; without those that cannot serve.
+
+    All at one speed of the machine, which is measured once: figures that stand side by side can be compared.
+    """
     if told["kind"] == "forgettable":
-        return {"method": "exact downdate", "seconds": None, "retraining": None, "methods": {}}
+        return {"method": "exact downdate", "seconds": None, "retraining": None, "audit": None, "methods": {}}
     from spotlessnet.core.errors import SpotlessError
+    from spotlessnet.requests.audits import Audit, audit_seconds
+    from spotlessnet.requests.methods import described
 
     run = _left(told)
-    found: dict[str, Any] = {}
-    chosen = _cost(run, told, told["method"])
+    chosen = _planned(run, told, told["method"])
+    name = described(chosen.scrub)[0]
+    found = {name: _known(chosen.cost.seconds)}
     for method in METHODS:
         with contextlib.suppress(SpotlessError):
-            cost = _cost(run, told, method)
-            found[cost["method"]] = cost["seconds"]
-    return {**chosen, "methods": found}
+            if method not in found and method != told["method"]:
+                made = _planned(run, told, method)
+                seconds = made.cost.seconds * chosen.cost.epoch / made.cost.epoch
+                found.setdefault(described(made.scrub)[0], _known(seconds))
+    return {
+        "method": name,
+        "seconds": found[name],
+        "retraining": _known(chosen.cost.retraining),
+        "audit": _known(audit_seconds(chosen, Audit(told["seeds"]))[0]) if told["seeds"] else None,
+        "methods": found,
+    }
 
 
-def _cost(run: "Recorded", told: Mapping[str, Any], method: str | None) -> dict[str, Any]:
-    from math import isfinite
+def _known(seconds: float) -> float | None:
+    """Seconds as JSON has them."""
+    return seconds if math.isfinite(seconds) else None
 
+
+def _planned(run: "Recorded", told: Mapping[str, Any], method: str | None) -> "Plan":
     from spotlessnet.core.split import ids as by_id
     from spotlessnet.requests.case import Case
-    from spotlessnet.requests.methods import described
     from spotlessnet.requests.planning import plan_of
 
     column = run.record.id_column
     assert column is not None
     fields = {"training": run.folder, "data": run.given, "forget": by_id(told["ids"], column=column), "method": method}
-    made = plan_of(Case.of(fields))
-    retraining = made.cost.retraining
-    return {
-        "method": described(made.scrub)[0],
-        "seconds": made.cost.seconds if isfinite(made.cost.seconds) else None,
-        "retraining": retraining if isfinite(retraining) else None,
-    }
+    return plan_of(Case.of(fields))
 
 
 def forget(told: Mapping[str, Any]) -> dict[str, Any]:
