@@ -95,7 +95,7 @@ class GaussNewton:
         w = self.trained.weights.detach()
 
         def push(v: Tensor) -> Tensor:
-            outputs, jv = jvp(f, (w,), (v,))
+            outputs, jv = jvp(f, (w,), (v,))[:2]
             return self._weighed(outputs.detach(), one.y, jv, s)
 
         if together == 1:  # one by one, without what `vmap` asks of the network
