@@ -15,6 +15,7 @@ from spotlessnet.core.targets import WeightedDistillation, with_weights
 from spotlessnet.core.trained import Trained
 from spotlessnet.methods.out_of_fold import sweep as module
 from spotlessnet.methods.out_of_fold.sweep import PARTS, Swept, sweep
+from spotlessnet.training.fit import fit
 
 
 def problem(rows: int = 160) -> tuple[Trained, Data]:
@@ -62,13 +63,12 @@ def test_a_part_that_diverges_is_taken_back(lr: float) -> None:
 
 def test_what_is_no_number_counts_as_diverged(monkeypatch: pytest.MonkeyPatch) -> None:
     broken = iter([True, False, False, False])
-    plain = module.fit
 
-    def fit(pupil: Trained, *args: object, **more: object) -> Trained:
-        made = plain(pupil, *args, **more)  # type: ignore[arg-type]
+    def broken_fit(pupil: Trained, *args: object, **more: object) -> Trained:
+        made = fit(pupil, *args, **more)  # type: ignore[arg-type]
         return replace(made, weights=math.nan * made.weights) if next(broken) else made
 
-    monkeypatch.setattr(module, "fit", fit)
+    monkeypatch.setattr(module, "fit", broken_fit)
     before, after, found = swept(0.1)
     assert found.taken_back == 1
     assert after < before
