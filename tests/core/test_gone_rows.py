@@ -120,3 +120,29 @@ def test_a_copy_that_went_makes_no_room_for_another_row():
     assert count_left(data.select([2, 3, 4]), [request]) == [0]
     assert count_left(data.select([1, 3, 4]), [request]) == [1]
     assert count_left(data.select([0, 2, 3, 4]), [request]) == [1]
+
+
+@pytest.mark.parametrize("through", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("back", [torch.float32, torch.float64])
+def test_rounding_hides_no_row(through, back):
+    """One row went through half precision and came back among others that did not."""
+    x, y = rows()
+    known = gone(x, y)
+    stay = [i for i in range(len(y)) if i not in (2, 5)]
+    z = torch.cat([x[stay], x[5:6].to(through).float()]).to(back)
+    assert count_left(Data.of((z, torch.cat([y[stay], y[5:6]]))), [known]) == [1]
+    pair = {"a": z[:, 0], "b": z[:, 1]}, torch.cat([y[stay], y[5:6]])
+    assert count_left(Data.of(pair), [gone({"a": x[:, 0], "b": x[:, 1]}, y)]) == [1]
+    # All rows rounded, as when a whole file went through that format.
+    assert count_left(Data.of((x.to(through).to(back), y)), [known]) == [2]
+    assert count_left(Data.of((x[stay].to(through).to(back), y[stay])), [known]) == [0]
+
+
+def test_few_numbers_that_happen_to_be_round_are_another_row():
+    x, y = torch.tensor([[12.51, 1.0], [3.3, 2.0], [301.0, 7.0]]), torch.zeros(3, dtype=torch.long)
+    known = gone(x, y, (0, 2))
+    new = torch.tensor([[12.5, 1.0], [3.3, 2.0], [302.0, 7.0]])
+    assert count_left(Data.of((new, y)), [known]) == [0]
+    for shape in ((3,), (3, 0)):  # rows of one number, and of none
+        alone = torch.full(shape, 0.1)
+        assert count_left(Data.of((alone, y)), [gone(alone, y, (0,))]) == [1]

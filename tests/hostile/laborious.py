@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save
@@ -48,7 +49,7 @@ PICKLES = {
     "long calls again and again": START + b"ctorch\nSize\nq\x02" + LONG + b"0" + b"h\x02h\x01R0" * 30_000 + b"}.",
     "new things again and again": START + b"ctorch\nSize\nq\x02" + LONG + b"0" + b"h\x02h\x01\x810" * 30_000 + b"}.",
     "long storages again and again": START + LONG + b"0" + b"h\x01Q0" * 30_000 + b"}.",
-    "nothing again and again": START + b"N0" * 2_000_000 + b"}.",
+    "nothing again and again": START + b"N0" * 3_000_000 + b"}.",
     "a name again and again": START + b"ctorch\nSize\n0" * 1_000_000 + b"}.",
     "three gigabytes in fifteen bytes": b"\x80\x05\x96" + struct.pack("<Q", 3 * 2**30) + b"abc.",
 }
@@ -75,13 +76,27 @@ LABORIOUS = [
         Attack(name, weights("a.safetensors", content), 3, "its header names more than 32768 tensors")
         for name, content in HEADERS.items()
     ),
-    Attack("10,000 tensors", weights("a.pt", lambda: torch_saved(_named(10_000))), 0, ""),
-    Attack("16,384 tensors", weights("a.safetensors", lambda: save(_named(2**14))), 0, ""),
+    Attack("30,000 tensors", weights("a.pt", lambda: torch_saved(_named(30_000))), 0, ""),
+    Attack("8,000 weights with the state of Adam", weights("a.ckpt", lambda: torch_saved(_resumable(8_000))), 0, ""),
+    Attack("a vocabulary", weights("a.pt", lambda: torch_saved(_with_words(256_000))), 0, ""),
+    Attack("32,768 tensors", weights("a.safetensors", lambda: save(_named(2**15))), 0, ""),
 ]
 
 
 def _named(count: int) -> dict[str, torch.Tensor]:
     return {f"layers.{i}.weight": torch.zeros(1) for i in range(count)}
+
+
+def _resumable(count: int) -> dict[str, Any]:
+    """As Lightning saves a training that can go on: each weight, its two moments and its number of steps."""
+    moments = {i: {name: torch.zeros(1) for name in ("step", "exp_avg", "exp_avg_sq")} for i in range(count)}
+    optimiser = {"state": moments, "param_groups": [{"lr": 0.1, "params": list(range(count))}]}
+    return {"epoch": 1, "state_dict": _named(count), "optimizer_states": [optimiser]}
+
+
+def _with_words(count: int) -> dict[str, Any]:
+    words = {f"word{i}": i for i in range(count)}
+    return {"state_dict": _named(10), "vocabulary": words, "merges": {(f"a{i}", f"b{i}"): i for i in range(count)}}
 
 
 def main() -> int:

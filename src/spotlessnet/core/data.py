@@ -27,6 +27,9 @@ WIDTH = 16
 FORMATS = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 """Number formats in which rows are compared, from fine to coarse. Networks read no finer one, as a rule."""
 
+TELLING = 4
+"""So many broken numbers of a row, all in a coarse format, are no accident: other rows are not taken for it."""
+
 
 class Batch(NamedTuple):
     """Some rows: inputs, labels, and where they stand in their source."""
@@ -246,17 +249,32 @@ def value_digests(data: Data, called: str) -> list[bytes]:
 
     Plain, so it never leaves the process.
     """
-    found: list[bytes] = []
+    return [one for batch in data.batches() for one in _digests(batch, FORMATS[called])]
+
+
+def rounded_digests(data: Data) -> dict[str, list[bytes]]:
+    """As `value_digests`, for each of `FORMATS`, of those rows alone whose inputs went through that format before."""
+    found: dict[str, list[bytes]] = {name: [] for name in FORMATS}
     for batch in data.batches():
-        inputs = _by_name(batch)
-        # A tensor, and a dictionary of this one tensor, hold the same row.
-        names = [name for name, _ in inputs] if len(inputs) > 1 else [""]
-        head = repr(names).encode()
-        columns = [_bytes_of_rows(_as_numbers(value, FORMATS[called])) for value in (*(v for _, v in inputs), batch.y)]
-        for parts in zip(*columns, strict=True):
-            sized = (len(part).to_bytes(8, "big") + part for part in parts)
-            found.append(hashlib.sha256(head + b"".join(sized)).digest())
+        # With a side more at the end, so that rows of one number have one to go through.
+        inputs = [_as_numbers(value, torch.float32).unsqueeze(-1).flatten(1) for _, value in _by_name(batch)]
+        broken = torch.stack([(value != value.round()).sum(dim=1) for value in inputs]).sum(dim=0) >= TELLING
+        for name, kind in FORMATS.items():
+            kept = torch.stack([(value == value.to(kind).float()).all(dim=1) for value in inputs]).all(dim=0)
+            if bool((kept & broken).any()):
+                digests = _digests(batch, kind)
+                found[name] += (digests[i] for i in (kept & broken).nonzero().flatten().tolist())
     return found
+
+
+def _digests(batch: Batch, kind: torch.dtype) -> list[bytes]:
+    inputs = _by_name(batch)
+    # A tensor, and a dictionary of this one tensor, hold the same row.
+    names = [name for name, _ in inputs] if len(inputs) > 1 else [""]
+    head = repr(names).encode()
+    columns = [_bytes_of_rows(_as_numbers(value, kind)) for value in (*(v for _, v in inputs), batch.y)]
+    sized = (b"".join(len(part).to_bytes(8, "big") + part for part in parts) for parts in zip(*columns, strict=True))
+    return [hashlib.sha256(head + row).digest() for row in sized]
 
 
 def _as_numbers(value: Tensor, kind: torch.dtype) -> Tensor:
@@ -277,7 +295,8 @@ def format_of(data: Data) -> str:
 class GoneRows:
     """Keyed digests of rows that a request forgot, by which they are known again among others.
 
-    Rows that came in half precision are looked for in that, and so is every row among rows in half precision.
+    Rows that came in half precision are looked for in that, and so is every row among rows in half precision, and every
+    row that was rounded to half precision before it came in a finer format.
 
     **Arguments:**
 
@@ -305,15 +324,22 @@ def count_left(data: Data, gone: Sequence[GoneRows]) -> list[int]:
     own = format_of(data)
     order = list(FORMATS)
     known: dict[str, list[bytes]] = {}
+    rounded = rounded_digests(data) if gone else {}
     found = []
     for request in gone:
         called = max(own, request.called, key=order.index)
         if called not in known:
             known[called] = value_digests(data, called)
-        there = Counter(_keyed(known[called], request.salt))
-        # Row by row: a copy of one row that is gone by now must not make room for another row.
-        found.append(sum(max(0, there[one] - stayed) for one, stayed in request.digests[called].items()))
+        left = [_count_known(known[called], request, called)]
+        left += (_count_known(rounded[name], request, name) for name in order[order.index(called) + 1 :])
+        found.append(max(left))
     return found
+
+
+def _count_known(digests: list[bytes], request: GoneRows, called: str) -> int:
+    there = Counter(_keyed(digests, request.salt))
+    # Row by row: a copy of one row that is gone by now must not make room for another row.
+    return sum(max(0, there[one] - stayed) for one, stayed in request.digests[called].items())
 
 
 def _keyed(digests: Iterable[bytes], salt: bytes) -> Iterator[bytes]:

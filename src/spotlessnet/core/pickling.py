@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 DEEPEST = 32
 """How deep tuples may be nested: the hash of a tuple goes as deep as the tuple, on the stack of the interpreter."""
 
-MOST_WORK = 2**21
-"""Steps that one file may ask for, a second or two; a network of 20,000 tensors stays below this."""
+MOST_WORK = 2**22
+"""Steps that one file may ask for, four seconds at most; 8,000 weights with the state of Adam stay below this."""
 
-CALL, NAME = 8, 4
-"""What a call and a name cost in steps."""
+CALL, NAME, STORAGE = 8, 4, 40
+"""What a call, a name and a storage cost in steps of a microsecond; a storage is read from an archive."""
 
 Step = Callable[[Any], None]
 """What an unpickler does for one letter of a pickle."""
@@ -53,11 +53,11 @@ def _hashing(step: Step, keys: Callable[[Any], Iterable[Any]]) -> Step:
     return checked
 
 
-def _calling(step: Step, arguments: int) -> Step:
+def _calling(step: Step, arguments: int, cost: int = CALL) -> Step:
     """Pay for a call by the size of what it is given, which stands at this place of the stack."""
 
     def checked(reader: "ShallowUnpickler") -> None:
-        reader.charge(CALL + reader.size(reader.stack[arguments]))
+        reader.charge(cost + reader.size(reader.stack[arguments]))
         step(reader)
 
     return checked
@@ -74,7 +74,8 @@ SPECIAL: dict[bytes, Step] = {
     **{code: _shallow(USUAL[code[0]]) for code in (pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3)},
     **{code: _counted(USUAL[code[0]], NAME) for code in (pickle.GLOBAL, pickle.STACK_GLOBAL)},
     **{code: _counted(USUAL[code[0]], CALL) for code in (pickle.INST, pickle.OBJ)},
-    **{code: _calling(USUAL[code[0]], -1) for code in (pickle.REDUCE, pickle.NEWOBJ, pickle.BINPERSID, pickle.BUILD)},
+    **{code: _calling(USUAL[code[0]], -1) for code in (pickle.REDUCE, pickle.NEWOBJ, pickle.BUILD)},
+    pickle.BINPERSID: _calling(USUAL[pickle.BINPERSID[0]], -1, STORAGE),
     pickle.SETITEM: _hashing(USUAL[pickle.SETITEM[0]], lambda reader: reader.stack[-2:-1]),
     pickle.SETITEMS: _hashing(USUAL[pickle.SETITEMS[0]], lambda reader: reader.stack[::2]),
     pickle.DICT: _hashing(USUAL[pickle.DICT[0]], lambda reader: reader.stack[::2]),
