@@ -51,6 +51,8 @@ const look = (pages, width) => new Promise(done => {
       const doc = frame.contentDocument, first = doc.querySelector(FIGURE);
       seen[page + " at " + width] = {
         wide: doc.documentElement.scrollWidth, cut: cut(doc, width), overlaps: overlaps(...prose(doc)).slice(0, 5),
+        moved: [...doc.querySelectorAll(".md-typeset__scrollwrap")].filter(box => box.scrollWidth > box.clientWidth + 1)
+          .map(box => box.textContent.trim().slice(0, 60)),
         figure: first ? first.getBoundingClientRect().top : -1, texts: texts(...prose(doc)).length};
       frame.remove(); next();
     }, 200);
@@ -97,6 +99,12 @@ def test_nothing_is_cut_without_a_hint_and_no_page_is_wider_than_the_screen(seen
     for (page, width), found in seen.items():
         assert found["wide"] <= width, (page, width)
         assert found["cut"] == [], (page, width)
+
+
+def test_what_the_verdict_means_fits_on_a_phone(seen):
+    """The ends of its lines lay under the shadow that says that there is more."""
+    assert seen["faq", 390]["moved"] == []
+    assert seen["data_protection", 390]["moved"] != []  # three columns of sentences do not
 
 
 def test_no_text_lies_on_another(seen):

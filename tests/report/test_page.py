@@ -73,6 +73,12 @@ def test_the_page_holds_every_part_and_nests():
     assert read.headings.count("h1") == 1
 
 
+def test_a_sign_stays_on_the_line_of_its_word():
+    signs = re.findall(r'<span class="chip[^>]*><span aria-hidden="true">([^<]*)</span>', page_of_example())
+    assert len(signs) > 5
+    assert all(sign.endswith("&nbsp;") for sign in signs)
+
+
 def test_nothing_is_asked_of_the_network():
     text = page_of_example()
     outside = re.findall(r'(?:src|href|url)\s*[=(]\s*["\']?(https?:[^"\')\s]+)', text)

@@ -102,13 +102,15 @@ def test_beside_noisy_weights_statistics_tell_nothing_of_the_mean(method: sn.Scr
     """Those of the mean, without noise, were handed out beside the noise: so many equations in the hidden weights."""
     model, start, x, y = behind_a_layer()
     released = []
-    for _ in range(2):
-        done = sn.unlearn(model, (x, y), forget=FORGET, init=start, recipe=RECIPE, method=method, accept_damage=True)
+    for seed in (0, 4):  # of secret noise two draws may come close by chance
+        done = sn.unlearn(
+            model, (x, y), forget=FORGET, init=start, recipe=RECIPE, method=method, accept_damage=True, seed=seed
+        )
         tensors = done.model.state_dict()
         released.append([tensors[name] for name in ("0.weight", "0.bias", "1.running_mean")])
     for weight, bias, mean in released:
         torch.testing.assert_close(mean, x[20:].mean(0) @ weight.T + bias, rtol=1e-4, atol=1e-4)
-    assert not released[0][2].isclose(released[1][2], rtol=1e-3).any()
+    assert not released[0][2].isclose(released[1][2], rtol=1e-2).any()
 
 
 def test_a_budget_judges_noise_under_the_statistics_that_are_released(monkeypatch: pytest.MonkeyPatch):
