@@ -247,6 +247,23 @@ def test_more_answers_than_weights_are_worth_no_more_than_the_weights():
     assert "infinite: no noise where the outputs differ; capped at the white box" in black.note
 
 
+def test_noise_on_some_weights_alone_is_no_cap_of_zero():
+    """The reference has no noise on the weights of one output, which the answers show."""
+    trained, split = linear(0), split_of(torch.Generator().manual_seed(9))
+    every = torch.ones(P, dtype=float64)
+    some = every.clone()
+    some[:D] = some[D * C] = 0
+    w = trained.weights
+    for S, S0, shift in ((every, some, 0.0), (some, some, 0.1), (every, some, 0.1)):
+        a, b = Gaussian(w + shift, Diagonal(S)), Gaussian(w, Diagonal(S0))
+        assert BlackBox(4)(a, b, trained, split).value == WhiteBox()(a, b, trained, split).value == math.inf
+    a, b = Gaussian(w + 0.1 * (some > 0), Diagonal(some)), Gaussian(w, Diagonal(some))
+    white = WhiteBox()(a, b, trained, split)
+    assert white.value == pytest.approx(0.005 * int(some.sum()))
+    assert "nan" not in white.note
+    assert 0 < BlackBox(4)(a, b, trained, split).value <= white.value * (1 + 1e-9)
+
+
 def test_per_query_is_the_black_box_of_one_query():
     g = torch.Generator().manual_seed(5)
     trained, split = mlp(), split_of(g)

@@ -74,6 +74,19 @@ def test_without_noise_kl_is_infinite_unless_nothing_differs():
     assert still.kl(moved) == still.kl(noisy) == noisy.kl(still) == math.inf
 
 
+def test_weights_without_noise_among_others():
+    """Infinity less infinity was no number, and a bound that was capped at it read zero."""
+    w, ones = torch.zeros(3), torch.ones(3)
+    some = torch.tensor([0.0, 1.0, 2.0])
+    moved, elsewhere = torch.tensor([0.5, 0.0, 0.0]), torch.tensor([0.0, 0.5, 0.0])
+    for here, there in ((w, moved), (w, w)):
+        assert Gaussian(here, Diagonal(ones)).kl(Gaussian(there, Diagonal(some))) == math.inf
+        assert Gaussian(here, Diagonal(some)).kl(Gaussian(there, Diagonal(ones))) == math.inf
+    assert Gaussian(w, Diagonal(some)).kl(Gaussian(moved, Diagonal(some))) == math.inf
+    # What both sides know, and know alike, tells nothing.
+    assert Gaussian(w, Diagonal(some)).kl(Gaussian(elsewhere, Diagonal(some))) == pytest.approx(0.125)
+
+
 def test_draws_surround_the_mean():
     g = gaussian("diagonal", 0)
     assert g.draw(generator_of(1)).equal(g.draw(generator_of(1)))

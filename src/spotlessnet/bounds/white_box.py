@@ -41,5 +41,6 @@ def parts(scrubbed: Gaussian, reference: Gaussian, nats: float) -> tuple[float, 
         return nats, 0.0
     gap = scrubbed.mean - reference.mean
     # The first term of OB Prop. 1, summed in float64: millions of terms of one sign.
-    moved = 0.5 * float((gap.double() * reference.covariance.solve(gap).double()).sum())
+    terms = gap.double() * reference.covariance.solve(gap).double()
+    moved = 0.5 * float(terms.nan_to_num(nan=0.0).sum())  # no number only where both sides know the same weight
     return moved, nats - moved

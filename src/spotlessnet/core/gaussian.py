@@ -352,7 +352,9 @@ class Gaussian(metaclass=AcceptsOldNames):
         $$\tfrac12\big[\Delta\mu^\top\Sigma_0^{-1}\Delta\mu + \mathrm{tr}(\Sigma_0^{-1}\Sigma)
           - \log|\Sigma_0^{-1}\Sigma| - P\big]$$
 
-        Infinite when either side has no noise, unless both are the same point.
+        Infinite when either side has no noise, unless both are the same point; so too along a direction in which one
+        side has none. Weights that have none on both sides, and are the same, count for nothing; where noise is not
+        independent they are not told apart from others, and the divergence is infinite.
         """
         if self.mean.shape != other.mean.shape:
             raise MismatchError(
@@ -362,8 +364,14 @@ class Gaussian(metaclass=AcceptsOldNames):
         gap = self.mean - other.mean
         if self.is_noiseless or other.is_noiseless:
             return 0.0 if self.is_noiseless and other.is_noiseless and not gap.any() else math.inf
+        own, theirs = self.covariance, other.covariance
+        if isinstance(own, Diagonal) and isinstance(theirs, Diagonal) and not bool(theirs.variance.all()):
+            telling = (own.variance != 0) | (theirs.variance != 0) | (gap != 0)
+            gap, own, theirs = gap[telling], Diagonal(own.variance[telling]), Diagonal(theirs.variance[telling])
         # Each term in float64: they are of the size of P, and their difference may be a fraction of one nat.
-        moved = float((gap.double() * other.covariance.solve(gap).double()).sum())
-        spread = trace_of_product(other.covariance.inverse(), self.covariance)
+        moved = float((gap.double() * theirs.solve(gap).double()).sum())
+        spread = trace_of_product(theirs.inverse(), own)
         # OB Prop. 1 with the signs that the integral gives; the paper prints + log.
-        return 0.5 * (moved + spread - self.covariance.logdet() + other.covariance.logdet() - gap.numel())
+        nats = 0.5 * (moved + spread - own.logdet() + theirs.logdet() - gap.numel())
+        # Infinity less infinity: the reference has no noise where the other side has some, or lies elsewhere.
+        return math.inf if math.isnan(nats) else nats
