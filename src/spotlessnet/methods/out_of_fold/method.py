@@ -255,6 +255,10 @@ class OutOfFoldDistillation(Tuning):
         """Whether the rate is held below where it diverges: fold models' answers lead further than own ones."""
         return careful or self.fold_models is not None
 
+    def _is_swept(self, careful: bool) -> bool:
+        """Whether visits come in parts: own answers, without a label or less sure, are too near to diverge from."""
+        return careful and self.fold_models is not None
+
     def _begun(self, trained: Trained, lesson: Lesson, notes: Notes) -> Float[Tensor, " P"]:
         """Where distilling begins: at the weights, with the bias of classes that leave lowered."""
         if not lesson.is_of_a_class:
@@ -290,7 +294,7 @@ class OutOfFoldDistillation(Tuning):
         found = steady(pupil, told, len(lesson.forget), lr=lr, momentum=momentum, batch_size=size)
         recipe = recipe.but(lr=found.lr)
         notes.measure(DistillationFacts, lr=recipe.lr)
-        if not careful:
+        if not self._is_swept(careful):
             return fit(pupil, told, recipe, seed=self.seed, label="distilling", adjust=found.clip).weights
         sides = [side.some(ASKED_BETWEEN) for side in _sides(lesson, preset)]
         swept = sweep(pupil, told, recipe, found.clip, lambda w: objective(trained, w, *sides)[0], seed=self.seed)
@@ -346,7 +350,7 @@ class OutOfFoldDistillation(Tuning):
         careful = self._is_careful(split)
         lengths = LENGTHS if careful or self._stretch(leaving) > 1 else 0
         others += ROW_READS * min(PROBED, len(D_f) + len(D_r)) * self._is_held(careful)
-        return Price(rounds, len(D_f), len(D_r), readings, others, lengths, LOOKS if careful else 0)
+        return Price(rounds, len(D_f), len(D_r), readings, others, lengths, LOOKS * self._is_swept(careful))
 
     def _readings(self, asked: FoldModels, split: Split) -> int:
         """How many networks read each forgotten row before it is taught."""
