@@ -1,6 +1,7 @@
 """The plan of a job: figures that stand side by side are of one speed of the machine, and the audit is among them."""
 
 from itertools import count
+from typing import Any
 
 import pytest
 import torch
@@ -36,16 +37,16 @@ def test_a_method_costs_the_same_wherever_the_page_names_it(method, tmp_path, mo
     slower = count(1)
     monkeypatch.setattr(planning, "seconds_per_row", lambda *_: 1e-3 * next(slower))
     monkeypatch.setattr(planning, "seconds_per_byte", lambda *_: 0.0)
-    told = {"kind": "recorded", "base": str(tmp_path / "run"), "ids": ["person 3"], "gone": [], "key": "00" * 32}
-    told |= {"method": method, "seeds": 5}
+    where = {"kind": "recorded", "base": str(tmp_path / "run"), "key": "00" * 32}
+    told: dict[str, Any] = {**where, "ids": ["person 3"], "gone": [], "method": method, "seeds": 5}
     made = worker.plan(told)
     assert made["methods"].keys() == {"retrain", "short-retrain", "finetune"}
     assert made["method"] == (method or "short-retrain")
     assert made["methods"][made["method"]] == made["seconds"]
     monkeypatch.setattr(planning, "seconds_per_row", lambda *_: 1e-3)
-    run = worker._left(told)
+    left = worker._left(told)
     for name, seconds in made["methods"].items():
-        plan = worker._planned(run, told, name)
+        plan = worker._planned(left, told, name)
         assert seconds == pytest.approx(plan.cost.seconds)
         if name == made["method"]:
             assert made["retraining"] == pytest.approx(plan.cost.retraining)
