@@ -10,12 +10,12 @@ PLANTED = (
     Planted(
         "divergence with the printed sign of the logarithm",
         "core/gaussian.py",
-        "- self.covariance.logdet() + other.covariance.logdet()",
-        "+ self.covariance.logdet() - other.covariance.logdet()",
+        "- own.logdet() + theirs.logdet()",
+        "+ own.logdet() - theirs.logdet()",
         KL,
     ),
     Planted(
-        "divergence without one half", "core/gaussian.py", "return 0.5 * (moved + spread", "return (moved + spread", KL
+        "divergence without one half", "core/gaussian.py", "nats = 0.5 * (moved + spread", "nats = (moved + spread", KL
     ),
     Planted("white box reversed", "bounds/white_box.py", "scrubbed.kl(reference)", "reference.kl(scrubbed)", WHITE),
     Planted(

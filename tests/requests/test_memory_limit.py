@@ -8,10 +8,9 @@ import torch
 from torch import nn
 
 import spotlessnet as sn
-from spotlessnet.core.errors import ResourceError
+from spotlessnet.core.errors import ResourceError, size_in_words
 from spotlessnet.core.progress import budget
 from spotlessnet.core.scrub import Scrub, Sizes, Work
-from spotlessnet.core.units import size_in_words
 from spotlessnet.requests.planning import BESIDE, COPIES, Estimate, estimate
 
 LIMIT = 1 / 1024  # GiB

@@ -6,8 +6,8 @@ import threading
 import time
 from typing import Any
 
+from spotlessnet.core.errors import seconds_in_words
 from spotlessnet.core.progress import Running
-from spotlessnet.core.units import seconds_in_words
 
 FIRST = 0.8
 """Seconds until the first line where there is no terminal: whoever waits a second wonders."""

@@ -16,10 +16,9 @@ from spotlessnet.auditing.bank import Bank
 from spotlessnet.auditing.bank_test import NEEDS_CONTROLS
 from spotlessnet.auditing.battery import EXPERIMENT, RELEARN_CAP, left_out
 from spotlessnet.auditing.wording import PASSED
-from spotlessnet.core.errors import NeedError, SettingError, shown
+from spotlessnet.core.errors import NeedError, SettingError, seconds_in_words, shown
 from spotlessnet.core.progress import working
 from spotlessnet.core.trained import Trained
-from spotlessnet.core.units import seconds_in_words
 from spotlessnet.readouts.scores import IN_WORDS, kind_of, scores
 from spotlessnet.requests.case import Case, as_flag, inputs_of
 from spotlessnet.requests.folder import PRETRAINED, SCRUBBED, TELLING, Folder

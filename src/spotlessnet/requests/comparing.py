@@ -7,12 +7,11 @@ from typing import Any
 
 from spotlessnet.auditing.rows import Row
 from spotlessnet.core.deprecated import methods_now
-from spotlessnet.core.errors import NeedError
+from spotlessnet.core.errors import NeedError, seconds_in_words
 from spotlessnet.core.loss import Loss
 from spotlessnet.core.progress import working
 from spotlessnet.core.readout import Readout
 from spotlessnet.core.scrub import METHODS, Scrub
-from spotlessnet.core.units import seconds_in_words
 from spotlessnet.requests.case import Case, inputs_of
 from spotlessnet.requests.folder import Folder
 from spotlessnet.requests.loading import LoadedRequest, open_case

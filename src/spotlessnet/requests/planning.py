@@ -10,14 +10,13 @@ import torch
 
 from spotlessnet.auditing.audit_report import AuditReport
 from spotlessnet.core.answers import CHECKED, DOUBT
-from spotlessnet.core.errors import ResourceError, count_of
+from spotlessnet.core.errors import ResourceError, count_of, seconds_in_words, size_in_words
 from spotlessnet.core.gaussian import Gaussian
 from spotlessnet.core.progress import GIB, LEFT, available, memory_limit, working
 from spotlessnet.core.scrub import Scrub, Sizes, Work, declared_by
 from spotlessnet.core.split import Request, Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.core.trainer import name_of
-from spotlessnet.core.units import seconds_in_words, size_in_words
 from spotlessnet.requests.case import Case
 from spotlessnet.requests.loading import LoadedRequest, cohort_of, load_network, load_rows, need_inputs
 from spotlessnet.requests.methods import FALLBACK, changed, check_method, default, described, scrub_of

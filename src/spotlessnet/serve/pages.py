@@ -9,8 +9,7 @@ from fastapi import APIRouter, Depends, HTTPException, Request, Response
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, RedirectResponse
 from jinja2 import Environment, PackageLoader
 
-from spotlessnet.core.errors import SettingError
-from spotlessnet.core.units import seconds_in_words
+from spotlessnet.core.errors import SettingError, seconds_in_words
 from spotlessnet.proof import ledger
 from spotlessnet.proof.bundle import SUFFIX
 from spotlessnet.serve import replaying, workflow
