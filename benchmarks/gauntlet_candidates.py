@@ -124,18 +124,19 @@ class Audits:
 
     **Arguments:**
 
-    - `look`: networks of the first look, or those that a second one adds.
+    - `look`: networks of the first look, or those that a later one adds: as many as there were before.
     """
 
     def __init__(self, setting: Setting, numbers: Sequence[int], look: int = 0) -> None:
         self.setting, self.numbers, self.look = setting, list(numbers), look
+        self.pairs = SEEDS * 2 ** max(0, look - 1)
         self.T = len(setting.rows)
         self.alike: dict[str, Tensor] = {}
 
-    def seeds(self, group: int, count: int = SEEDS) -> list[int]:
-        """Of all audits in turn; no two groups or looks share one."""
-        first = 100 * group + 50 * self.look
-        return [10**6 * (1 + number) + first + i for number in self.numbers for i in range(count)]
+    def seeds(self, group: int, each: int = 1) -> list[int]:
+        """Of all audits in turn, so many for each pair; no two groups or looks share one."""
+        first = 100 * group + (0, 50, 5000)[self.look]
+        return [10**6 * (1 + number) + first + i for number in self.numbers for i in range(each * self.pairs)]
 
     def generator(self, group: int, number: int) -> torch.Generator:
         """For what else is drawn in one audit."""
@@ -152,23 +153,23 @@ class Audits:
         for number in self.numbers:
             keep = self.setting.kept.clone()
             keep[self.setting.rows[torch.randperm(self.T, generator=self.generator(group, number))[:few]]] = True
-            found.append(keep.expand(SEEDS, -1))
+            found.append(keep.expand(self.pairs, -1))
         return torch.cat(found)
 
     @cached_property
     def plan(self) -> dict[str, tuple[int, int, Tensor]]:
-        """All networks that the setting's own recipe trains, by name: group of seeds, number, and rows trained on."""
+        """All networks that the setting's own recipe trains, by name: group of seeds, how many a pair, and rows."""
         kept = self.setting.kept
         every = torch.ones_like(kept)
         plan = {
-            "references": (0, 2 * SEEDS, kept), "audited originals": (1, SEEDS, every), "original": (2, SEEDS, every),
-            "retrained": (3, SEEDS, kept), "teacher": (4, SEEDS, kept), "another init": (14, SEEDS, kept),
-            "low-bit storage": (23, SEEDS, kept),
+            "references": (0, 2, kept), "audited originals": (1, 1, every), "original": (2, 1, every),
+            "retrained": (3, 1, kept), "teacher": (4, 1, kept), "another init": (14, 1, kept),
+            "low-bit storage": (23, 1, kept),
         }  # fmt: skip
         if self.T >= 5:
-            plan["one row kept"] = (20, SEEDS, self.keeping(20, 1))
+            plan["one row kept"] = (20, 1, self.keeping(20, 1))
         if self.T >= 20:
-            plan["a tenth kept"] = (21, SEEDS, self.keeping(21, self.T // 10))
+            plan["a tenth kept"] = (21, 1, self.keeping(21, self.T // 10))
         return plan
 
     def train(self, names: Iterable[str]) -> None:
@@ -176,7 +177,7 @@ class Audits:
         plan = {name: self.plan[name] for name in names if name in self.plan and name not in self.alike}
         if not plan:
             return
-        seeds = {name: self.seeds(group, count) for name, (group, count, _) in plan.items()}
+        seeds = {name: self.seeds(group, each) for name, (group, each, _) in plan.items()}
         starts = [self.starts(some, 0.5 if name == "another init" else 1.0) for name, some in seeds.items()]
         keep = [keep.expand(len(seeds[name]), -1) for name, (_, _, keep) in plan.items()]
         weights = self.fit([*chain(*seeds.values())], torch.cat(keep), torch.cat(starts))
@@ -223,13 +224,13 @@ class Audits:
         }
         seeds = self.seeds(group)
         weights = self.fit(seeds, self.setting.kept.expand(len(seeds), -1), self.starts(seeds), ways[name])
-        return weights.unflatten(0, (-1, SEEDS))
+        return weights.unflatten(0, (-1, self.pairs))
 
     def with_copies(self) -> Tensor:
         """Retrained with copies of the rows that differ by some noise."""
         seeds = self.seeds(22)
         keep = torch.cat([self.setting.kept, torch.ones(self.T, dtype=torch.bool)])
-        return self.fit(seeds, keep.expand(len(seeds), -1), self.starts(seeds)).unflatten(0, (-1, SEEDS))
+        return self.fit(seeds, keep.expand(len(seeds), -1), self.starts(seeds)).unflatten(0, (-1, self.pairs))
 
     def with_stored_rows(self) -> Tensor:
         """Retrained, with the rows' first bytes in the last eight bits of the weights."""
@@ -244,14 +245,14 @@ class Audits:
         made = []
         for i, (seed, w) in enumerate(zip(self.seeds(2), self.group("original").flatten(0, 1), strict=True)):
             known = replace(s.trained.at(w), init=self.starts([seed])[0])
-            made.append(scrub_seed(METHODS.find(method)(), known, s.split, i % SEEDS).network.weights)
-        return torch.stack(made).unflatten(0, (-1, SEEDS))
+            made.append(scrub_seed(METHODS.find(method)(), known, s.split, i % self.pairs).network.weights)
+        return torch.stack(made).unflatten(0, (-1, self.pairs))
 
     def cheat(self, name: str) -> Tensor:
         """Originals made to look as if they had forgotten; on retained rows they answer as before."""
         s, w = self.setting, self.group("original").flatten(0, 1)
         if name in ("fine-tuned", "head replaced"):
-            return self.trained_on(name).unflatten(0, (-1, SEEDS))
+            return self.trained_on(name).unflatten(0, (-1, self.pairs))
         x, labels = s.x[s.rows], s.y[s.rows].repeat(len(w))
         g = self.generator(50, self.numbers[0])
         kept = s.x[s.kept]
@@ -274,7 +275,7 @@ class Audits:
             both = answers(s.trained, w, torch.cat([x, kept]))
             return len(w) * (goals[name](both[:, : self.T]) + (both[:, self.T :] - own).square().mean())
 
-        return tune(w, loss, steps=250 if "matched" in name else 100).unflatten(0, (-1, SEEDS))
+        return tune(w, loss, steps=250 if "matched" in name else 100).unflatten(0, (-1, self.pairs))
 
     def trained_on(self, name: str) -> Tensor:
         """A few epochs on retained rows; or a new head that is trained on them, before hidden layers as they were."""

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import float64
 
+from spotlessnet.auditing.bank_test import BankTest
 from spotlessnet.auditing.beside import Beside
 from spotlessnet.auditing.equivalence import EquivalenceTest
 from spotlessnet.auditing.evidence import Evidence
@@ -207,3 +208,25 @@ def test_a_single_network_that_is_the_furthest_of_all_raises_no_doubt_by_that_al
     assert QUICK.judged(found, 1, 16).state == "same"
     assert QUICK.judged(replace(found, p_rows=0.02), 1, 16).state == "different"
     assert QUICK.judged(replace(found, p_networks=0.04), 8, 16).state == "unclear"
+
+
+@pytest.mark.parametrize(("p", "expected"), [(0.06, "forgotten"), (0.04, "inconclusive"), (0.01, "inconclusive")])
+def test_networks_that_differ_as_much_as_doubt_asks_are_not_excused_where_rows_could_hide(monkeypatch, p, expected):
+    calm = StandingOut(p, 0.9, 0.0, 0.01, 0.01, 22, 0.0)
+    plain = EquivalenceTest.stood_out
+
+    def stood_out(test, candidate, references, weights):
+        return calm if candidate is changed else plain(test, candidate, references, weights)
+
+    monkeypatch.setattr(EquivalenceTest, "stood_out", stood_out)
+    monkeypatch.setattr(EquivalenceTest, "could_hide", lambda *_: CouldHide(12, 12, 0.0, 12))
+    original, changed, *references = networks(1, 6.0), networks(2), networks(3), networks(4)
+    verdict = QUICK(original, changed, *references)
+    assert verdict.outcome == expected
+    assert (verdict.reason == DIFFERS_AND_COULD_HIDE) is (expected == "inconclusive")
+
+
+def test_beside_few_references_doubt_begins_sooner():
+    found = StandingOut(0.08, 0.05, 0.1, 0.1, 0.1, 9, 0.1)
+    assert BankTest().judged(found, 8, 3).state == "unclear"
+    assert QUICK.judged(found, 8, 16).state == "same"

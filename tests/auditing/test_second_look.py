@@ -1,4 +1,4 @@
-"""An audit that looks twice: half of every level at each look, networks of its own at the second, and no third one."""
+"""An audit in sequence: three looks with a third of every level each, and networks of its own at each of them."""
 
 from dataclasses import replace
 
@@ -10,7 +10,8 @@ import spotlessnet as sn
 from spotlessnet.auditing import run_audit
 from spotlessnet.auditing.equivalence import EquivalenceTest
 from spotlessnet.auditing.evidence import Evidence
-from spotlessnet.auditing.verdict import Verdict
+from spotlessnet.auditing.looks import goes_on
+from spotlessnet.auditing.verdict import RETAIN_ERROR, SHARE, Check, Checks, Verdict
 from spotlessnet.core.data import Data
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.split import Split
@@ -78,15 +79,16 @@ def test_halves_of_a_group_joined_are_the_group():
         (False, ["inconclusive"], [5]),
         (True, ["forgotten"], [5]),
         (True, ["inconclusive", "forgotten"], [5, 10]),
-        (True, ["inconclusive", "inconclusive"], [5, 10]),
+        (True, ["inconclusive", "inconclusive", "not forgotten"], [5, 10, 20]),
+        (True, ["inconclusive", "inconclusive", "inconclusive"], [5, 10, 20]),
     ],
 )
-def test_the_second_look_comes_only_where_the_first_says_nothing(monkeypatch, sequential, words, looked_at):
+def test_the_next_look_comes_only_where_the_one_before_says_nothing(monkeypatch, sequential, words, looked_at):
     seen, left, trained = [], list(words), []
 
     def judge(scrubbed, trainings, split, **told):
         seen.append(len(scrubbed))
-        assert told["test"].looks == (2 if sequential else 1)
+        assert told["test"].looks == (3 if sequential else 1)
         assert len(scrubbed) == len(trainings.original) == len(trainings.retrained) == len(trainings.held_out)
         return Verdict(left.pop(0), "", 0.1, len(scrubbed), "forgotten", "not forgotten")
 
@@ -104,3 +106,18 @@ def test_the_second_look_comes_only_where_the_first_says_nothing(monkeypatch, se
     every = torch.cat(trained)
     assert len(every) == 2 * looked_at[-1]
     assert len(every.unique(dim=0)) == len(every)  # no network serves twice
+
+
+@pytest.mark.parametrize(
+    ("outcome", "guards", "state", "expected"),
+    [
+        ("inconclusive", True, "unclear", True),
+        ("inconclusive", True, "different", False),
+        ("inconclusive", False, "different", True),
+        ("forgotten", True, "same", False),
+        ("not forgotten", False, "different", False),
+    ],
+)
+def test_more_networks_are_trained_unless_those_that_are_there_are_surely_damaged(outcome, guards, state, expected):
+    check = Check(RETAIN_ERROR if guards else SHARE, state, 0.1, 0.05, 0.2, 0.01, guards=guards)
+    assert goes_on(Verdict(outcome, "", 0.1, 5, "forgotten", "not forgotten", Checks([check]))) is expected

@@ -50,7 +50,12 @@ class BankTest(Rules):
     **Arguments:**
 
     - `looks`: how often the references that there are will be looked at, at most; 1 decides at once.
+    - `networks_doubt`: twice that of a full audit, for beside so few references no network differs as surely. Where
+      sixty ordinary digits were forgotten, networks tuned to look so then passed in 4 of 12 instead of 8, retrained
+      ones in 10 instead of 11.
     """
+
+    networks_doubt: float = 0.1
 
     def one_look(self) -> "BankTest":
         """The test of a single look; networks are told apart by their wealth, whose level holds for all looks."""

@@ -119,8 +119,7 @@ class EquivalenceTest(Rules):
             blocked = NOT_BEYOND_CONTROLS if known.differs else NO_TRACE
         if outcome == "forgotten" and not blocked:
             hidden = self.could_hide(original, candidate, [retrained, held_out])
-            p_networks = 1.0 if beside.found is None else beside.found.p_networks
-            blocked = self.withheld(hidden, p_networks <= self.networks_sure)
+            blocked = self.withheld(hidden, beside.differs)
         if blocked:
             return Verdict("inconclusive", blocked, resolution, seeds, oracle, power, checks, hidden)
         return Verdict(outcome, reason, resolution, seeds, oracle, power, checks, hidden)

@@ -17,7 +17,7 @@ from spotlessnet.auditing.wording import DIFFERS_AND_COULD_HIDE, HALF_COULD_HIDE
 from spotlessnet.core.errors import SettingError, check_positive
 from spotlessnet.core.intervals import Interval, quotient_interval
 
-DOUBTS = ("networks_doubt", "rows_doubt", "networks_sure")
+DOUBTS = ("networks_doubt", "rows_doubt")
 MANY = 1 / 3
 """Share of single rows that could hide from which on another training is no excuse."""
 
@@ -47,9 +47,8 @@ class Rules:
     - `rows_sure`: what rows must reach to be called remembered where they moved less than half as far as the
       original's, and no single one three quarters of it: another training alone moves them a little.
     - `networks_doubt`, `rows_doubt`: below both, rows may stand out, and nothing is called forgotten; the number of
-      looks does not change them.
-    - `networks_sure`: significance at which networks surely differ from retrained ones. That another training explains
-      it is then believed only where most single rows would have been noticed.
+      looks does not change them. Where networks differ by the first of them, that another training explains it is
+      believed only where most single rows would have been noticed.
     - `permutations`, `seed`: of the shuffles.
     - `looks`: how often the networks that there are will be looked at, at most, with more of them each time. Each look
       has its share of every level (Bonferroni), so that stopping at the first verdict means no more errors.
@@ -65,7 +64,6 @@ class Rules:
     rows_sure: float = 0.005
     networks_doubt: float = 0.05
     rows_doubt: float = 0.1
-    networks_sure: float = 0.02
     permutations: int = 1999
     seed: int = 0
     looks: int = 1
@@ -121,14 +119,22 @@ class Rules:
 
     def beside(self, candidate: Evidence, references: Sequence[Evidence], weights: Tensor | None = None) -> Beside:
         """Candidate networks beside retrained ones, row by row; `weights` are those of the mean move."""
-        ours, theirs = candidate.channels, [group.channels for group in references]
-        if ours is None or any(group is None for group in theirs):
+        found = self.stood_out(candidate, references, weights)
+        if found is None:
             margins = torch.cat([group.margins for group in references]).double()
             p = exchangeable(candidate.margins.double(), margins, **self.shuffles)
             return Beside(None, p, p <= self.false_alarm, "different" if p <= self.false_alarm else "same")
+        return self.judged(found, len(candidate), sum(len(group) for group in references))
+
+    def stood_out(
+        self, candidate: Evidence, references: Sequence[Evidence], weights: Tensor | None
+    ) -> StandingOut | None:
+        """Both tests, whose p-values are the same at every level; nothing where there are no controls."""
+        ours, theirs = candidate.channels, [group.channels for group in references]
+        if ours is None or any(group is None for group in theirs):
+            return None
         known = joined([group for group in theirs if group is not None])
-        found = standing_out(ours, known, candidate.labels, **self.shuffles, weights=weights)
-        return self.judged(found, len(candidate), len(known[0].rows))
+        return standing_out(ours, known, candidate.labels, **self.shuffles, weights=weights)
 
     def judged(self, found: StandingOut, ours: int, theirs: int) -> Beside:
         """What the p-values of so many networks say."""

@@ -12,6 +12,7 @@ from spotlessnet.auditing.battery import battery_rows, delivered_rows, readouts_
 from spotlessnet.auditing.curves import curves_of, label_probabilities, watched_training
 from spotlessnet.auditing.equivalence import EquivalenceTest
 from spotlessnet.auditing.judging import judge_networks
+from spotlessnet.auditing.looks import LOOKS, goes_on
 from spotlessnet.auditing.networks import Networks
 from spotlessnet.auditing.own_training import learnt_elsewhere
 from spotlessnet.auditing.seeds import scrub_seed
@@ -91,8 +92,8 @@ def audit(
       nowhere, unless said.
     - `bank`: originals that are kept for many requests (`sn.Bank`): a request then trains 3 networks, without its rows.
       `seeds`, `others` and `shadow_attack` say nothing beside it.
-    - `sequential`: where `seeds` pairs are inconclusive, as many again are trained, and all are judged once more; each
-      look has half of every level. A bank has its own.
+    - `sequential`: where `seeds` pairs are inconclusive, as many again are trained, and all are judged once more; and
+      then twice as many again. Each of the three looks has a third of every level. A bank has its own.
     """
     if isinstance(original, Trained) and not original.can_retrain:
         return _without_retraining(original, split, scrub, name, title, rerun_command, delivered)
@@ -105,20 +106,17 @@ def audit(
         return _from_bank(looked, scrub, name, title, rerun_command, executor)
     began = original if isinstance(original, Trained) else original(0)
 
-    def pairs(first: int) -> Networks:
+    def pairs(first: int, count: int) -> Networks:
         together = began.size <= SMALL
-        found = train_pairs(original, split, seeds=seeds, first=first, together=together, executor=executor)
+        found = train_pairs(original, split, seeds=count, first=first, together=together, executor=executor)
         return Networks.of(found, split, {name: scrub, **(others or {})})
 
-    networks = pairs(0)
+    networks = pairs(0, seeds)
     attacks = [u_lira(networks.trainings.original[0], split, scrub, executor=executor)] if shadow_attack else []
     extra = [check for attack in attacks for check in checks_of_attack(attack.forgotten)]
-    test = EquivalenceTest(looks=2 if sequential else 1)
+    test = EquivalenceTest(looks=LOOKS if sequential else 1)
     judge = partial(judge_networks, split=split, test=test, extra=extra, delivered=delivered)
-    verdict = judge(networks.by(name), networks.trainings)
-    if sequential and verdict.outcome == "inconclusive":
-        networks = networks.join(pairs(2 * seeds))
-        verdict = judge(networks.by(name), networks.trainings)
+    networks, verdict = _in_looks(networks, name, pairs, judge, test.looks)
     trainings = networks.trainings
     paths, of_training = watched_training(networks, split, name, executor)
     meters = {**networks.meters(), **of_training}
@@ -144,6 +142,20 @@ def audit(
         made=environment_of(),
         header=header_of(began),
     )
+
+
+def _in_looks(
+    networks: Networks, name: str, pairs: Callable[[int, int], Networks], judge: Callable[..., Verdict], looks: int
+) -> tuple[Networks, Verdict]:
+    """The verdict of the last look, and all networks that it took; `pairs` makes so many more from a first seed on."""
+    verdict = judge(networks.by(name), networks.trainings)
+    for _ in range(1, looks):
+        if not goes_on(verdict):
+            break
+        had = len(networks.trainings.seeds)
+        networks = networks.join(pairs(2 * had, had))  # each pair and its held-out network have two seeds
+        verdict = judge(networks.by(name), networks.trainings)
+    return networks, verdict
 
 
 def _from_bank(

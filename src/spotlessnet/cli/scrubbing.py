@@ -69,7 +69,8 @@ Sequential = Annotated[
     bool,
     typer.Option(
         "--sequential",
-        help="Where it is not clear yet, train as many pairs again; with --bank more references, up to 16.",
+        help="Where it is not clear yet, train as many pairs again, then twice as many; with --bank more references, "
+        "up to 16.",
     ),
 ]
 

@@ -15,6 +15,7 @@ from spotlessnet.auditing.audit_report import AuditReport
 from spotlessnet.auditing.bank import Bank
 from spotlessnet.auditing.bank_test import NEEDS_CONTROLS
 from spotlessnet.auditing.battery import EXPERIMENT, RELEARN_CAP, left_out
+from spotlessnet.auditing.looks import LOOKS
 from spotlessnet.auditing.wording import PASSED
 from spotlessnet.core.errors import NeedError, SettingError, seconds_in_words, shown
 from spotlessnet.core.progress import working
@@ -59,7 +60,8 @@ class Audit:
     - `workers`: `"ray"` trains over a Ray cluster; in turn unless said.
     - `bank`: a folder of originals that audits of one model share (`sn.Bank`); `seeds` of them are trained at the first
       request, and each request then trains `references` networks, without its rows.
-    - `sequential`: where there is no verdict yet, train as many pairs again; with a bank more references, up to 16.
+    - `sequential`: where there is no verdict yet, train as many pairs again, then twice as many; with a bank more
+      references, up to 16.
     """
 
     seeds: int = USUAL
@@ -154,8 +156,13 @@ def _further(settings: Audit) -> tuple[str, int]:
     if settings.bank is not None:
         return "", 0
     shadows = f", {SHADOWS} shadows" if settings.shadow_attack else ""
-    again = f"; {3 * settings.seeds} more where it is not clear" if settings.sequential else ""
+    again = f"; up to {3 * _more_pairs(settings)} more where it is not clear" if settings.sequential else ""
     return f", {WATCHED} watched{shadows}{again}", WATCHED + (SHADOWS if settings.shadow_attack else 0)
+
+
+def _more_pairs(settings: Audit) -> int:
+    """Pairs that a sequential audit may train beyond its first ones, twice as many of all for each look."""
+    return settings.seeds * (2 ** (LOOKS - 1) - 1)
 
 
 def _of_bank(settings: Audit, trained: int) -> str:
@@ -182,9 +189,11 @@ def audit_seconds(plan: Plan, settings: Audit) -> tuple[float, float]:
     again = 0.0 if with_bank else _asked_again(plan, seeds)
     usual = trainings + again + scrubs * cost.seconds + RELEARN_USUAL * relearnt
     most = trainings + again + scrubs * cost.at_most + RELEARN_CAP * relearnt
-    if settings.sequential and not with_bank:  # all pairs once more, and all networks are looked at twice
-        pairs = 3 * seeds * (cost.retraining + RELEARN_CAP * cost.epoch)
-        most += pairs + seeds * cost.at_most + 2 * again
+    if settings.sequential and not with_bank:
+        more = _more_pairs(settings)
+        pairs = 3 * more * (cost.retraining + RELEARN_CAP * cost.epoch)
+        # Every look looks at all networks that there are by then.
+        most += pairs + more * cost.at_most + (2**LOOKS - 2) * again
     return usual, most
 
 
