@@ -86,10 +86,16 @@ def run(
     seeds: list[int],
     *,
     judge_now: bool = True,
+    whole: bool = True,
 ) -> None:
-    """Choose the rate, then all seeds, or as many as fit into the time, and the verdicts at the end."""
+    """Choose the rate, then all seeds, or as many as fit into the time, and the verdicts at the end.
+
+    **Arguments:**
+
+    - `whole`: not of a process that does some of the seeds beside others: plans and the request are not of every one.
+    """
     begun = start(chosen(start, rates, cases[0].split.whole, report))
-    for case in cases:
+    for case in cases if whole else ():
         plan(begun, case, report)
     took = 0.0
     done: list[int] = []
@@ -101,9 +107,9 @@ def run(
         one_seed(begun, cases, report, seed)
         took = report.elapsed - before
         done.append(seed)
-    if len(done) > 1:  # with one there is no spread to judge by
+    if len(done) > 1 or not judge_now:  # with one there is no spread to judge by
         judge(cases, report, done, now=judge_now)
-    for case in cases:
+    for case in cases if whole else ():
         if report.elapsed < report.stop:
             served(case.networks[ORIGINAL][0], case, report, done[0])
     report.say("end", pairs=len(done), asked=len(seeds))
@@ -111,6 +117,8 @@ def run(
 
 def chosen(start: Callable[[float], sn.Trained], rates: Sequence[float], data: sn.Data, report: Report) -> float:
     """The rate that errs least on a tenth of the training rows, at a seed that is used for nothing else."""
+    if len(rates) == 1:
+        return rates[0]
     mixed = torch.randperm(len(data), generator=torch.Generator().manual_seed(CHOOSING))
     held, rest = data.select(mixed[: len(data) // 10]), data.select(mixed[len(data) // 10 :])
     errors = {}
@@ -204,6 +212,8 @@ def flags_of(doc: str | None) -> Flags:
     parser.add_argument("--packed", type=Path, required=True, help="the file of the data")
     parser.add_argument("--epochs", type=int, help="of a training, where it shall not be the usual number")
     parser.add_argument("--stop", type=float, default=math.inf, help="seconds after which no seed begins")
+    parser.add_argument("--rate", type=float, help="chosen by an earlier run")
+    parser.add_argument("--part", action="store_true", help="some of the seeds, beside other processes: judged later")
     parser.add_argument("--judge-later", action="store_true", help="keep what was seen for `real_verdicts.py`")
     parser.add_argument("--tiny", action="store_true", help="few rows and epochs, to see on a CPU that all of it runs")
     return parser
@@ -226,4 +236,5 @@ def options_of(parser: argparse.ArgumentParser) -> argparse.Namespace:
     given = parser.parse_args()
     if given.tiny:
         given.seeds = given.seeds[:2]
+    given.judge_later |= given.part
     return given

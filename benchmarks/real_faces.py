@@ -129,7 +129,6 @@ def recipe(tiny: bool, lr: float, epochs: int | None = None) -> sn.Recipe:
 def methods(tiny: bool) -> dict[str, sn.Scrub]:
     """Default settings, but for the length of a fine-tuning: what it takes is then a fraction of a retraining."""
     return {
-        "short retraining (default)": sn.ShortRetrain(),
         "fine-tuning, 2 epochs": sn.Finetune(epochs=1 if tiny else 2),
         "respond and fine-tune": sn.RespondAndFinetune(coreset=20 if tiny else BATCH),
         "SalUn, 2 epochs": sn.SalUn(epochs=1 if tiny else 2),
@@ -166,10 +165,11 @@ def main() -> None:
         pixels=options.pixels, training=how | {"lr": "chosen", "augment": "flips, shifts, light"},
     )  # fmt: skip
     case = Case("one person", split, methods(options.tiny))
-    rates = RATES[:1] if options.tiny else RATES
+    rates = RATES[1:3] if options.tiny else RATES
     run(
-        start, rates, [case], Report(options.out, facts, options.stop), options.seeds, judge_now=not options.judge_later
-    )
+        start, (options.rate,) if options.rate else rates, [case], Report(options.out, facts, options.stop),
+        options.seeds, judge_now=not options.judge_later, whole=not options.part,
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -93,7 +93,6 @@ def trainer(tiny: bool, device: torch.device, lr: float, epochs: int | None = No
 def methods(tiny: bool) -> dict[str, sn.Scrub]:
     """A `Trainer` says nothing of the package's own loop, so what goes on training is told its epochs."""
     return {
-        "short retraining (default)": sn.ShortRetrain(),
         "fine-tuning, 1 epoch": sn.Finetune(epochs=1),
         "respond and fine-tune, 1 epoch": sn.RespondAndFinetune(epochs=1, coreset=20 if tiny else 200),
     }
@@ -138,8 +137,11 @@ def main() -> None:
         },
     )  # fmt: skip
     cases = [Case(name, split, methods(options.tiny)) for name, split in splits.items()]
-    rates = RATES[1:2] if options.tiny else RATES
-    run(start, rates, cases, Report(options.out, facts, options.stop), options.seeds, judge_now=not options.judge_later)
+    rates = RATES[1:3] if options.tiny else RATES
+    run(
+        start, (options.rate,) if options.rate else rates, cases, Report(options.out, facts, options.stop),
+        options.seeds, judge_now=not options.judge_later, whole=not options.part,
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
 """Verdicts on real networks from what was seen of them, which `real.py` keeps in small files beside its rows.
 
     python benchmarks/real_verdicts.py faces.seen-0.pt --rows results/real_networks/faces.jsonl
+    python benchmarks/real_verdicts.py a.seen-0.pt b.seen-0.pt --rows text.jsonl    # of several processes, as one
 
-judges again, on a CPU, and replaces the verdicts among the rows: a changed test needs no new trainings.
+judges again, on a CPU, and replaces the verdicts among the rows: a changed test needs no new trainings. What several
+processes saw of one request, each at other seeds, is judged together.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +26,7 @@ from spotlessnet.auditing.equivalence import EquivalenceTest
 from spotlessnet.auditing.evidence import Evidence
 from spotlessnet.core.files import write_whole
 from spotlessnet.readouts.lira import tail_auc
-from spotlessnet.readouts.matched_controls import matched_controls
-from spotlessnet.readouts.scores import scores_of
+from spotlessnet.readouts.matched_controls import matched
 
 # Started as a script, its own folder comes first, not the one that holds it.
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -39,34 +41,44 @@ PLAIN = ("answers", "controls", "margins", "rows")
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """What one request's networks answered: all that verdicts and attacks need, for each method one network per seed.
-
-    `scores` are those of the forgotten rows and of the attack's controls behind them.
-    """
+    """What one request's networks answered: all that verdicts and attacks need, of each method one network a seed."""
 
     request: str
     seeds: list[int]
     evidence: dict[str, Evidence]
-    scores: dict[str, Tensor]
-    forgotten: int
 
     @staticmethod
     def of(request: str, networks: Mapping[str, Sequence[sn.Trained]], split: sn.Split, seeds: list[int]) -> Seen:
         """Look at each network once, however many verdicts and attacks it takes part in."""
-        evidence = {name: Evidence.of(group, split) for name, group in networks.items()}
-        controls = matched_controls(networks[OTHER], split)
-        scores = {n: torch.cat([evidence[n].margins, scores_of(g, controls)], dim=1) for n, g in networks.items()}
-        return Seen(request, seeds, evidence, scores, len(split.forget))
+        return Seen(request, seeds, {name: Evidence.of(group, split) for name, group in networks.items()})
+
+    def join(self, others: Seen) -> Seen:
+        """The same request at further seeds; methods that not all of them ran are left out."""
+        both = {n: one.join(others.evidence[n]) for n, one in self.evidence.items() if n in others.evidence}
+        return Seen(self.request, [*self.seeds, *others.seeds], both)
+
+    @property
+    def scores(self) -> dict[str, Tensor]:
+        """Of the forgotten rows, and of the attack's controls behind them, which networks of other seeds choose."""
+        unseen = {name: one.unseen for name, one in self.evidence.items()}
+        chosen = unseen[OTHER]
+        assert chosen is not None  # both data sets have test rows
+        position, label = torch.stack(matched(self.evidence[OTHER].margins, chosen)).flatten(1).unique(dim=1)
+        return {
+            name: torch.cat([one.margins, unseen[name].margins[:, position, label]], dim=1)  # type: ignore[union-attr]  # the same test rows
+            for name, one in self.evidence.items()
+        }
 
     def verdicts(self) -> Iterator[dict[str, Any]]:
         """A row for each method, the untouched original and other retrainings among them."""
         seen = self.evidence
         methods = [name for name in seen if name not in (ORIGINAL, RETRAINED, OTHER)]
+        scores, forgotten = self.scores, seen[ORIGINAL].margins.shape[1]
         for name in (ORIGINAL, *methods, OTHER):
             verdict = EquivalenceTest()(seen[ORIGINAL], seen[name], seen[RETRAINED], seen[OTHER])
             # References of the attack must not judge themselves: retraining is shown by the partners instead.
-            attacked = self.scores[RETRAINED if name == OTHER else name]
-            areas = [tail_auc(self.scores[OTHER], one, self.forgotten).value for one in attacked]
+            attacked = scores[RETRAINED if name == OTHER else name]
+            areas = [tail_auc(scores[OTHER], one, forgotten).value for one in attacked]
             yield {
                 "request": self.request, "method": name, "pairs": len(self.seeds), "seeds": self.seeds,
                 "outcome": verdict.outcome, "reason": verdict.reason, "oracle": verdict.oracle, "power": verdict.power,
@@ -77,8 +89,7 @@ class Seen:
     def save(self, path: Path) -> None:
         """In half precision; the file is for whoever made it, not to be sent around."""
         small = {name: _packed(one) for name, one in self.evidence.items()}
-        torch.save({"request": self.request, "seeds": self.seeds, "evidence": small, "scores": self.scores,
-                    "forgotten": self.forgotten}, path)  # fmt: skip
+        torch.save({"request": self.request, "seeds": self.seeds, "evidence": small}, path)
 
     @staticmethod
     def read(path: Path) -> Seen:
@@ -117,6 +128,10 @@ def _plain(record: Mapping[str, Any]) -> dict[str, Any]:
 
 def judged_again(rows: list[dict[str, Any]], seen: Sequence[Seen]) -> list[dict[str, Any]]:
     """The rows with the verdicts on what was seen in place of those that were there."""
+    by_request: dict[str, list[Seen]] = {}
+    for one in seen:
+        by_request.setdefault(one.request, []).append(one)
+    seen = [reduce(Seen.join, group) for group in by_request.values()]
     asked = {one.request for one in seen}
     kept = [row for row in rows if row["what"] != "verdict" or row["request"] not in asked]
     about = {name: value for name, value in rows[0].items() if name in ABOUT}

@@ -2,15 +2,17 @@
 
     python benchmarks/vit.py --out results/vit.jsonl
     python benchmarks/vit.py --known results/vit.jsonl --out more.jsonl      # only what was not measured yet
+    python benchmarks/vit.py --cells few/tight/product many/tight/exact      # these, in this order, and their epochs
     python benchmarks/vit.py --tiny          # a small ViT and a few rows on any machine, to see that it runs
     python benchmarks/vit_page.py            # measure nothing: the kept rows as tables of `docs/which_method_when.md`
 
 Each part is run once with the default budget and once within `--memory-limit` GiB; a row is written as soon as it is
 known. An epoch is a pass there and back over all images, 64 at a time, with torch alone and its fused attention, of
 images that lie on the device already; all else reads them from the main memory. Peaks are all that is allocated on the
-device, weights included. Weights and images are random: neither time nor memory depends on what they show. The cheap
-parts come first; a part that would outlast `--limit-seconds`, as told by the same part for fewer images, is measured
-for some of them or left out, and its row says so.
+device, weights included. A product is timed after one of the first 512 rows, as the epoch is after a batch: parts of a
+new size first let the device choose its kernels. Weights and images are random: neither time nor memory depends on what
+they show. The cheap parts come first; a part that would outlast `--limit-seconds`, as told by the same part for fewer
+images, is measured for some of them or left out, and its row says so.
 """
 
 import argparse
@@ -202,8 +204,6 @@ class Report:
 
     def run(self, what: str, data: Data, make: Callable[[Data], Part], limit: float | None) -> Any:
         """Do it and write a row; where the time is too short for all rows, for some of them, and the row says so."""
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
         left = min(self.options.limit_seconds - (time.perf_counter() - self.began), self.options.part_seconds)
         rows, more = len(data), make(data)[1]
         expected = self.expected(what, rows, limit, more.get("iterations", 0))
@@ -213,6 +213,7 @@ class Report:
             self.write({**row, "left_out": f"about {expected:.0f} s, but {max(0.0, left):.0f} s are left"})
             return None
         some = data if share == 1 else data.select(range(int(share * rows)))
+        self.warm(what, some, make, limit)
         work, failure, found = make(some)[0], "", None
         with memory_limit(limit * GIB) if limit else nullcontext(), Meter(self.device) as meter:
             try:
@@ -235,6 +236,14 @@ class Report:
         epochs = {"epochs": round(meter.seconds * rows / len(some) / one, 2)} if one else {}
         self.write({**row, **told, **epochs, "peak_gib": round(peak, 2)})
         return found
+
+    def warm(self, what: str, data: Data, make: Callable[[Data], Part], limit: float | None) -> None:
+        """As the epoch: a first batch lets the device choose its kernels, and take memory, for parts of this size."""
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        if what == PRODUCT:
+            with memory_limit(limit * GIB) if limit else nullcontext():
+                make(data.select(range(min(WARM, len(data)))))[0]()
 
     def write(self, row: dict[str, Any]) -> None:
         """One line, at once."""
@@ -270,8 +279,16 @@ def parts(options: argparse.Namespace, trained: Trained, data: Data) -> dict[str
 EPOCH, PRODUCT, STEP, STATISTICS = "one epoch", "Gauss-Newton product", "NTK step", "statistics"
 MONTE_CARLO, EXACT = "Fisher diagonal, Monte Carlo", "Fisher diagonal, exact"
 
+NAMES = {
+    "epoch": EPOCH, "product": PRODUCT, "montecarlo": MONTE_CARLO, "exact": EXACT, "ntk": STEP, "statistics": STATISTICS
+}  # fmt: skip
+"""Of parts, in `--cells`."""
+
 FEWEST = 0.1
 """The smallest share of the rows from which the rest is extrapolated."""
+
+WARM = 512
+"""Rows of a product before the one that is timed."""
 
 FEW, MANY, FREE, TIGHT = 0, -1, False, True
 ORDER = (
@@ -291,6 +308,19 @@ ORDER = (
 """The cheap parts first, so that a run that ends early has said as much as it could."""
 
 
+def asked_for(options: argparse.Namespace) -> list[tuple[int, str, bool]]:
+    """The parts in their order: all of them, those with a word, or the cells that were named, behind their epochs."""
+    if options.cells:
+        cells = [cell.split("/") for cell in options.cells]
+        found = [({"few": FEW, "many": MANY}[which], NAMES[what], how == "tight") for which, how, what in cells]
+        epochs = {(which, EPOCH, FREE) for which, _, _ in found}
+        return [*sorted(epochs, key=lambda one: -one[0]), *found]
+    wanted = [
+        one for one in ORDER if not options.only or one[1] == EPOCH or any(word in one[1] for word in options.only)
+    ]
+    return [one for one in wanted if one[0] == FEW or len(options.rows) > 1]
+
+
 def measure(options: argparse.Namespace, trained: Trained, report: Report) -> None:
     pixels = 32 if options.tiny else 224
     everything = images(max(options.rows), pixels, options.classes, trained.device)
@@ -299,13 +329,12 @@ def measure(options: argparse.Namespace, trained: Trained, report: Report) -> No
     GaussNewton(trained, few).multiply(torch.ones_like(trained.weights))
     before = set(report.taken)
     sets = {rows: everything.select(range(rows)) for rows in options.rows}
-    for which, what, tight in ORDER:
-        rows = options.rows[which]
-        wanted = not options.only or what == EPOCH or any(word in what for word in options.only)
-        if not wanted or (what == EPOCH and tight) or (which == MANY and len(options.rows) == 1):
+    for which, what, tight in asked_for(options):
+        if what == EPOCH and tight:
             continue
+        rows = options.rows[which]
         limit = options.memory_limit if tight else None
-        anew = what == EPOCH or any(word in what for word in options.again or ())
+        anew = bool(options.cells) or what == EPOCH or any(word in what for word in options.again or ())
         if not anew and (what, rows, limit) in before:
             continue
         data = on_device(sets[rows], trained.device) if what == EPOCH else sets[rows]
@@ -336,6 +365,9 @@ def flags() -> Flags:
     parser.add_argument("--known", type=Path, help="rows of an earlier run, whose parts are not measured again")
     parser.add_argument("--again", action="append", help="parts with this word are measured again, though known")
     parser.add_argument("--only", action="append", help="parts with this word; may be given several times")
+    parser.add_argument(
+        "--cells", nargs="+", help=f"few or many/free or tight/{', '.join(NAMES)}: these alone, in this order"
+    )
     return parser
 
 

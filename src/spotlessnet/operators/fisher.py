@@ -5,6 +5,7 @@ Squaring the gradient of a mini-batch instead of each sample's is wrong by up to
 
 import itertools
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -15,7 +16,7 @@ from spotlessnet.core.errors import NeedError, check_choice, check_positive
 from spotlessnet.core.loss import Flat, Loss
 from spotlessnet.core.progress import budget
 from spotlessnet.core.trained import Trained
-from spotlessnet.operators.layers import Layer
+from spotlessnet.operators.layers import Layer, LinearLayer
 from spotlessnet.operators.per_sample import Plan, Record, plan, pull_back, record_pass, rest_rows
 from spotlessnet.operators.room import even_parts, footprint, rows_of
 from spotlessnet.operators.sums import processes, sum_over
@@ -35,7 +36,7 @@ def fisher_diagonal(
     ridge: float = 0.0,
     generator: torch.Generator | None = None,
     draws: int = 1,
-    batch_size: int = 64,
+    batch_size: int | None = None,
 ) -> Float[Tensor, " P"]:
     r"""$\sum_i s_i\, \mathbb{E}_y (\nabla \ell_i)^2 + r$, elementwise, a sum over rows.
 
@@ -48,6 +49,8 @@ def fisher_diagonal(
     - `sample_weights`: $s$; a row with weight zero costs nothing.
     - `ridge`: $r$, as a rule `count * decay`.
     - `generator`: source of the draws. Several processes draw different labels, each from its own stream.
+    - `batch_size`: rows that are read at once, and pass in parts where the memory budget holds fewer; 64 on the CPU and
+      256 elsewhere, unless given.
     """
     check_choice("kind", kind, KINDS)
     check_positive("draws", draws)
@@ -62,6 +65,9 @@ def fisher_diagonal(
             for sign in (1, -1)
         )  # fmt: skip
         return next(parts) - next(parts) + ridge
+    if batch_size is None:
+        # The fewer parts, the fewer launches: a device waits for those, however few the rows.
+        batch_size = 64 if trained.device.type == "cpu" else 256
     draw = _own_stream(generator)
     plans: list[Plan] = []
     columns = {"exact": None, "monte carlo": draws, "empirical": 1}[kind]  # exact: as many as the outputs ask for
@@ -86,7 +92,7 @@ def fisher_diagonal(
             )
         return total
 
-    zero = torch.zeros_like(trained.weights)
+    zero = trained.weights.new_zeros(()).expand(trained.size)  # its shape is all that is asked of it
     F = sum_over(
         trained, data, piece, sample_weights=sample_weights, batch_size=batch_size, taped=True,
         label="Fisher diagonal", zero=zero,
@@ -108,13 +114,27 @@ def _add_rows(
     columns = cotangents(record, one) * s.sqrt().reshape(-1, 1, 1)
     R = columns.shape[2]
     few = 1 if trained.device.type == "cuda" else plan.columns_at_once(len(s), budget(trained.device))
+    narrow = _Narrow()
     for r in range(0, R, few):
         group = columns[:, :, r : r + few]
-        for i, returned in enumerate(pull_back(record, group, again=r + few < R)):
-            entered = record.entered[i]
-            assert entered is not None  # plan() keeps only layers that were called
-            _add_squares(plan.layers[i], entered, returned, into)
+        returned = pull_back(record, group, again=r + few < R)
+        if r == 0:
+            _cast_once(plan.layers, record.entered, returned)
+        narrow.add(_add_squares(plan.layers, record.entered, returned, into))
+        del returned  # or it would lie beside the next columns
         _add_rest(trained, plan.rest, one, group, into)
+    narrow.spread(into)
+
+
+def _cast_once(layers: list[Layer], entered: list[Tensor | None], returned: list[Tensor]) -> None:
+    """What entered linear layers, in the format in which it is multiplied with each column."""
+    cast: dict[tuple[Any, ...], Tensor] = {}  # several layers may read the same
+    for i, (layer, rows, back) in enumerate(zip(layers, entered, returned, strict=True)):
+        if isinstance(layer, LinearLayer) and rows is not None and rows.dtype != back.dtype:
+            key = (rows.data_ptr(), rows.shape, rows.stride(), back.dtype)
+            if key not in cast:
+                cast[key] = rows.to(back.dtype)
+            entered[i] = cast[key]
 
 
 def _cotangents(
@@ -147,13 +167,50 @@ def flat_loss(loss: Loss, shape: torch.Size) -> Loss:
     return loss if len(shape) == 1 else Flat(loss, shape)
 
 
-def _add_squares(layer: Layer, entered: Tensor, returned: Tensor, into: dict[str, Tensor]) -> None:
-    """Add `Σ g²` over samples and columns for the weight and the bias of one layer."""
-    if layer.bias is not None:
-        into[layer.bias].add_(_squares(layer.bias_rows(returned)))
-    if layer.weight is None:
-        return
-    weight = into[layer.weight]
+class _Narrow:
+    """Squares for biases and scales, side by side: each by itself is little work and several launches."""
+
+    def __init__(self) -> None:
+        self.shapes: dict[str, torch.Size] = {}
+        self.total = torch.empty(0)
+
+    def add(self, rows: dict[str, Float[Tensor, "n R *w"]]) -> None:
+        """Add `Σ rows²`; the names are the same each time."""
+        if not rows:
+            return
+        side_by_side = torch.cat([one.flatten(2) for one in rows.values()], dim=2)
+        if not self.shapes:
+            self.shapes = {name: one.shape[2:] for name, one in rows.items()}
+            wide = torch.promote_types(side_by_side.dtype, torch.float32)
+            self.total = side_by_side.new_zeros(side_by_side.shape[2], dtype=wide)
+        _square_and_add(side_by_side, self.total)
+
+    def spread(self, into: dict[str, Tensor]) -> None:
+        """Give every parameter its own."""
+        parts = self.total.split([shape.numel() for shape in self.shapes.values()]) if self.shapes else ()
+        for (name, shape), part in zip(self.shapes.items(), parts, strict=True):
+            into[name].add_(part.view(shape))
+
+
+def _add_squares(
+    layers: list[Layer], entered: list[Tensor | None], returned: list[Tensor], into: dict[str, Tensor]
+) -> dict[str, Float[Tensor, "n R *w"]]:
+    """Add `Σ g²` over samples and columns for all matrices, and give back the gradients of what is narrower."""
+    narrow: dict[str, Tensor] = {}
+    for layer, rows, back in zip(layers, entered, returned, strict=True):
+        assert rows is not None  # plan() keeps only layers that were called
+        if layer.bias is not None:
+            narrow[layer.bias] = layer.bias_rows(back)
+        if layer.weight is None:
+            continue
+        if into[layer.weight].ndim == 1:
+            narrow[layer.weight] = layer.weight_rows(rows, back, slice(None))
+        else:
+            _add_wide(layer, rows, back, into[layer.weight])
+    return narrow
+
+
+def _add_wide(layer: Layer, entered: Tensor, returned: Tensor, weight: Tensor) -> None:
     squares = layer.weight_squares(entered, returned)
     if squares is not None:
         weight.add_(squares)
@@ -162,16 +219,18 @@ def _add_squares(layer: Layer, entered: Tensor, returned: Tensor, into: dict[str
     columns = min(most, returned.shape[1]) if layer.columns_together else 1
     for i, r in itertools.product(range(0, len(entered), most // columns), range(0, returned.shape[1], columns)):
         few = slice(i, i + most // columns)
-        weight.add_(_squares(layer.weight_rows(entered[few], returned[few, r : r + columns], slice(None))))
+        _square_and_add(layer.weight_rows(entered[few], returned[few, r : r + columns], slice(None)), weight)
 
 
-def _squares(rows: Float[Tensor, "n R *w"]) -> Float[Tensor, "*w"]:
-    flat = rows.reshape(rows.shape[0] * rows.shape[1], -1)
+def _square_and_add(rows: Float[Tensor, "n R *w"], total: Float[Tensor, "*w"]) -> None:
+    """`total += Σ rows²` over samples and columns; the rows are not needed any more."""
+    flat, total = rows.reshape(rows.shape[0] * rows.shape[1], -1), total.view(-1)
     if flat.device.type == "cpu":
-        return (flat.new_ones(len(flat)) @ flat.square_()).reshape(rows.shape[2:])
+        total.add_(flat.new_ones(len(flat)) @ flat.square_())
+        return
     # One way through memory, which is what this costs there; numbers of few bits are added up with more.
-    wide = torch.promote_types(flat.dtype, torch.float32)
-    return torch.linalg.vector_norm(flat, dim=0, dtype=wide).square_().reshape(rows.shape[2:])
+    norm = torch.linalg.vector_norm(flat, dim=0, dtype=torch.promote_types(flat.dtype, torch.float32))
+    total.addcmul_(norm, norm)
 
 
 def _add_rest(trained: Trained, rest: list[str], one: Batch, columns: Tensor, into: dict[str, Tensor]) -> None:
@@ -186,7 +245,7 @@ def _add_rest(trained: Trained, rest: list[str], one: Batch, columns: Tensor, in
             few = slice(i, i + height)
             group = columns[few, :, r : r + width]
             for name, rows in rest_rows(trained, names, rows_of(one.x, few), group):
-                into[name].add_(_squares(rows))
+                _square_and_add(rows, into[name])
 
 
 def _groups(names: list[str], into: dict[str, Tensor], room: int) -> Iterator[list[str]]:

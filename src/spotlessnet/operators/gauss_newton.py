@@ -17,7 +17,7 @@ from spotlessnet.core.trained import Trained
 from spotlessnet.operators.jacobian import as_function
 from spotlessnet.operators.matrix import check_vector
 from spotlessnet.operators.room import in_parts, vectors_at_once
-from spotlessnet.operators.sums import counted, stream, total_of
+from spotlessnet.operators.sums import Rows, counted, stream, total_by_rows
 
 OutputHessian = Callable[[Tensor, Tensor, Tensor], Tensor]
 """`H v` in the outputs, sample by sample: `(outputs [n, C], y, v [n, C]) -> [n, C]`."""
@@ -79,15 +79,15 @@ class GaussNewton:
         parts = self._from_kept(rows, together) if self.keep else self._there_and_back(rows, together)
         # Its shape is all that is asked of a zero.
         zero = rows.new_zeros(()).expand_as(rows)
-        product = total_of(self.trained, parts, zero).to(v.dtype).reshape(v.shape)
+        product = total_by_rows(self.trained, parts, zero).to(v.dtype).reshape(v.shape)
         return product + self.ridge * v if self.ridge else product
 
-    def _there_and_back(self, rows: Float[Tensor, "K P"], together: int) -> Iterator[Float[Tensor, "K P"]]:
+    def _there_and_back(self, rows: Float[Tensor, "K P"], together: int) -> Iterator[Rows]:
         """Forward mode keeps nothing, so many rows go there at once; as few as the tape leaves room for come back."""
         for one, where in self._stream(together, forward=True):
             u = self._pushed(one, self._counts(where), rows, together)
             for part, place in in_parts(self.trained, one, together, taped=True):
-                yield self._pulled(part.x, u[:, place], together)
+                yield from self._pulled(part.x, u[:, place], together)
 
     def _pushed(self, one: Batch, s: Float[Tensor, " n"], rows: Tensor, together: int) -> Float[Tensor, "K n *C"]:
         """`s H J v` of a batch for every vector."""
@@ -102,23 +102,23 @@ class GaussNewton:
             return torch.stack([push(v) for v in rows])
         return torch.cat([vmap(push)(some) for some in rows.split(together)])
 
-    def _pulled(self, x: Inputs, u: Float[Tensor, "K n *C"], together: int) -> Float[Tensor, "K P"]:
-        """`Jᵀ u` by autograd's own tape, on which a network may compute activations anew."""
+    def _pulled(self, x: Inputs, u: Float[Tensor, "K n *C"], together: int) -> Iterator[Rows]:
+        """`Jᵀ u` by autograd's own tape, on which a network may compute activations anew; a few vectors at a time."""
         with torch.enable_grad():
-            at = self.trained.weights.detach().clone().requires_grad_()
+            at = self.trained.weights.detach().requires_grad_()
             # One vector may come back through fused attention, which knows no `vmap`.
             outputs = self.trained.outputs(x, at) if together == 1 else as_function(self.trained, x)(at)
-        found: list[Tensor] = []
-        for some in u.split(together):
+        for i in range(0, len(u), together):
+            some, again = u[i : i + together], i + together < len(u)
             if len(some) > 1:
-                found += torch.autograd.grad(outputs, at, some, retain_graph=True, is_grads_batched=True)
+                yield i, torch.autograd.grad(outputs, at, some, retain_graph=again, is_grads_batched=True)[0]
             else:
-                found.append(torch.autograd.grad(outputs, at, some[0], retain_graph=True)[0].unsqueeze(0))
-        return torch.cat(found) if len(found) != 1 else found[0]
+                yield i, torch.autograd.grad(outputs, at, some[0], retain_graph=again)[0].unsqueeze(0)
 
-    def _from_kept(self, rows: Float[Tensor, "K P"], together: int) -> Iterator[Float[Tensor, "K P"]]:
+    def _from_kept(self, rows: Float[Tensor, "K P"], together: int) -> Iterator[Rows]:
         for at in self._linearised(together):
-            yield torch.cat([at.pull(self._pushed_again(at, some, together)) for some in rows.split(together)])
+            for i in range(0, len(rows), together):
+                yield i, at.pull(self._pushed_again(at, rows[i : i + together], together))
 
     def _pushed_again(self, at: Kept, some: Float[Tensor, "k P"], together: int) -> Float[Tensor, "k n *C"]:
         def push(v: Tensor) -> Tensor:

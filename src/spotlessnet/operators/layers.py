@@ -69,7 +69,8 @@ class LinearLayer(Layer):
         self, entered: Float[Tensor, "n *a"], returned: Float[Tensor, "n R *b"], part: slice
     ) -> Float[Tensor, "n R *w"]:
         # Positions of one row share the weight, so their outer products are summed: a product over that axis.
-        A = entered[..., part].to(returned.dtype).reshape(len(entered), -1, entered[..., part].shape[-1])
+        A = entered[..., part].to(returned.dtype)
+        A = A.reshape(len(A), -1, A.shape[-1])
         G = returned.reshape(*returned.shape[:2], -1, returned.shape[-1]).transpose(2, 3)
         rows = torch.bmm(G.reshape(len(G), -1, G.shape[-1]), A)
         return rows.reshape(*G.shape[:3], A.shape[-1])

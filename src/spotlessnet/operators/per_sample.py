@@ -81,18 +81,19 @@ def plan(trained: Trained, x: Inputs) -> Plan:
     edges = [edge for edge in record.edges if edge is not None]
     places = [record.weights, *edges]
     truth, *back = torch.autograd.grad(record.outputs, places, cotangent, allow_unused=True)  # type: ignore[arg-type]  # edges are accepted, the stub lags
+    by_name = trained.unflatten(truth)
     brought = sum(one.nbytes for one in back if one is not None) / rows
     returned = iter(back)
     good = [
         layer
         for layer, entered, edge in zip(layers, record.entered, record.edges, strict=True)
-        if edge is not None and _agrees(layer, entered, next(returned), trained.unflatten(truth), len(cotangent))
+        if edge is not None and _agrees(layer, entered, next(returned), by_name, len(cotangent))
     ]
     done = {name for layer in good for name in (layer.weight, layer.bias)}
     lent = [
         layer
         for layer in _lendable(trained, [name for name in trained.names if name not in done])
-        if _answers_the_same(trained, layer, rows_of(x, slice(0, 2)), record.outputs, cotangent, truth)
+        if _answers_the_same(trained, layer, rows_of(x, slice(0, 2)), record.outputs, cotangent, by_name)
     ]
     done |= {layer.weight for layer in lent}
     return Plan([*good, *lent], [name for name in trained.names if name not in done], graph, brought)
@@ -104,7 +105,7 @@ def _lendable(trained: Trained, names: list[str]) -> list[Layer]:
 
 
 def _answers_the_same(
-    trained: Trained, layer: Layer, x: Inputs, outputs: Tensor, cotangent: Tensor, truth: Tensor
+    trained: Trained, layer: Layer, x: Inputs, outputs: Tensor, cotangent: Tensor, truth: dict[str, Tensor]
 ) -> bool:
     """Whether the network takes a copy of this parameter for each row, and nothing else changes."""
     try:
@@ -113,7 +114,7 @@ def _answers_the_same(
     except RuntimeError:
         return False
     same = record.outputs.shape == outputs.shape and torch.allclose(record.outputs, outputs, rtol=1e-3, atol=1e-6)
-    return same and _agrees(layer, record.entered[0], returned, trained.unflatten(truth), len(outputs))
+    return same and _agrees(layer, record.entered[0], returned, truth, len(outputs))
 
 
 def record_pass(trained: Trained, layers: list[Layer], x: Inputs) -> Record:

@@ -21,6 +21,9 @@ from spotlessnet.operators.room import in_parts
 Piece = Callable[[Batch, Tensor], Tensor]
 """What one batch adds: `piece(batch, sample_weights of the batch) -> Tensor`."""
 
+Rows = tuple[int, Tensor]
+"""A few rows of a sum of vectors, `[k, P]`, and the number of the first of them."""
+
 
 def sum_over(
     trained: Trained,
@@ -96,6 +99,15 @@ def total_of(
     for part in parts:
         total = _start(part).add_(part.detach()) if total is None else total.add_(part.detach())
         del part  # or it would lie beside the next one
+    return _reduced(total, trained)
+
+
+def total_by_rows(trained: Trained, parts: Iterable[Rows], zero: Float[Tensor, "K P"]) -> Float[Tensor, "K P"]:
+    """The same of vectors of which a few come at a time: all of them, once more, are as much as the sum itself."""
+    total = _start(zero)
+    for first, part in parts:
+        total[first : first + len(part)].add_(part.detach())
+        del part
     return _reduced(total, trained)
 
 
