@@ -73,13 +73,13 @@ LABORIOUS = [
     *(Attack(name, weights("a.pt", packed(content)), 3, "holds more than plain") for name, content in PICKLES.items()),
     *(Attack(f"{name}, old", weights("a.pt", content), 3, "holds more than") for name, content in PICKLES.items()),
     *(
-        Attack(name, weights("a.safetensors", content), 3, "its header names more than 32768 tensors")
+        Attack(name, weights("a.safetensors", content), 3, "its header names more than 65536 tensors")
         for name, content in HEADERS.items()
     ),
     Attack("30,000 tensors", weights("a.pt", lambda: torch_saved(_named(30_000))), 0, ""),
     Attack("8,000 weights with the state of Adam", weights("a.ckpt", lambda: torch_saved(_resumable(8_000))), 0, ""),
     Attack("a vocabulary", weights("a.pt", lambda: torch_saved(_with_words(256_000))), 0, ""),
-    Attack("32,768 tensors", weights("a.safetensors", lambda: save(_named(2**15))), 0, ""),
+    Attack("65,536 tensors", weights("a.safetensors", lambda: save(_named(2**16))), 0, ""),
 ]
 
 

@@ -23,7 +23,7 @@ from spotlessnet.store.pickled import LARGEST, MOST_SIDES, is_countable, read_st
 LONGEST_HEADER = 2**24
 """Bytes; parsed, a header takes twenty times its length, and one of a hundred thousand tensors stays below this."""
 
-MOST_TENSORS = 2**15
+MOST_TENSORS = 2**16
 """In one file, or in one folder of shards. Each takes thirty microseconds before anything is known of it."""
 
 FORMATS = {
@@ -95,7 +95,7 @@ def _header(stream: BinaryIO, path: Path, size: int) -> tuple[dict[str, Entry], 
     stream.seek(8)
     head = stream.read(length)
     # Before it is parsed, which takes a while; each tensor has one, and the text beside them may have some as well.
-    if max(head.count(b"{"), head.count(b"[") // 2) > 4 * MOST_TENSORS:
+    if max(head.count(b"{"), head.count(b"[") // 2) > 2 * MOST_TENSORS:
         raise _unreadable(path, f"its header names more than {MOST_TENSORS} tensors")
     try:
         found = json.loads(head.decode(), object_pairs_hook=_once)
