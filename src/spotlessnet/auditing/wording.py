@@ -44,8 +44,9 @@ NEXT = {
     "forgotten": "use the new network, and destroy the old one with its copies; keep the receipt",
     "not forgotten": "do not use this network as one that has forgotten; retrain (`retrain`, `short-retrain`), or take "
     "another method",
-    "inconclusive": "more pairs of trainings (`--seeds`, `sn.Audit(seeds=...)`) and test data make an audit surer; if "
-    "that does not help, take the method `retrain`, which never reads the forgotten examples",
+    "inconclusive": "more pairs of trainings make an audit surer (`--sequential`, `sn.Audit(sequential=True)` trains "
+    "them only where they are needed), and so do test data; if that does not help, take the method `retrain`, which "
+    "never reads the forgotten examples",
     NEVER_SAW: "use the new network, and destroy the old one with its copies; keep the receipt",
     "not judged": "give the initial weights and the recipe or your own training (`--init` with `--epochs` and `--lr`, "
     "or `--train`), so that networks can be retrained to compare with",
