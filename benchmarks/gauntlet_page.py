@@ -158,7 +158,7 @@ def summary(rows: Rows) -> str:
 
 
 def second_look(rows: Rows) -> str:
-    """What twice the pairs say where the first were inconclusive, as one sentence."""
+    """What two and four times the pairs say where fewer were inconclusive, as one sentence."""
     judged = in_sequence([row for row in rows if not row["method"]])
     persons = [row for row in judged if "/person-" in row["setting"]]
     others = [row for row in judged if "/person-" not in row["setting"]]
@@ -166,12 +166,14 @@ def second_look(rows: Rows) -> str:
     traced = [row for row in once if row["power"] == "not forgotten"]
     wrong, of = claims(judged)
     honest = _of(judged, ("retrained",))
+    felt = [row for row in persons if row["power"] == "not forgotten"]
     mean = sum(row["pairs"] for row in honest) / max(1, len(honest))
     told = [
         f"retrained networks were *forgotten* in {_told(others, ('retrained',), 'forgotten')}, of persons in "
-        f"{_told(persons, ('retrained',), 'forgotten')}, from {mean:.1f} pairs in the mean",
+        f"{_told(persons, ('retrained',), 'forgotten')}, where the audit saw that the original knows the examples in "
+        f"{_told(felt, ('retrained',), 'forgotten')}, from {mean:.1f} pairs in the mean",
         f"unchanged ones *not forgotten* in {_told(once, ('original',), 'not forgotten')}, and where the audit saw "
-        f"that the original knows the examples in {_told(traced, ('original',), 'not forgotten')}",
+        f"that they know them in {_told(traced, ('original',), 'not forgotten')}",
         f"honest networks trained otherwise accused in {_told(judged, HONEST, 'not forgotten')}",
         *(
             f"*{name}* passed in {_told(judged, (name,), 'forgotten')}"
@@ -180,7 +182,7 @@ def second_look(rows: Rows) -> str:
         f"a kept example or tenth passed beside a statement that none could have in {wrong} of {of} "
         f"({_limits(wrong, of)})",
     ]
-    return f"With `--sequential` (16 pairs where 8 were inconclusive) {'; '.join(told)}."
+    return f"With `--sequential` (16 pairs where 8 were inconclusive, then 32) {'; '.join(told)}."
 
 
 def _worst_name(rows: Rows) -> str:
