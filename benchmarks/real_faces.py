@@ -167,7 +167,7 @@ def main() -> None:
     case = Case("one person", split, methods(options.tiny))
     rates = RATES[1:3] if options.tiny else RATES
     run(
-        start, (options.rate,) if options.rate else rates, [case], Report(options.out, facts, options.stop),
+        start, (options.lr,) if options.lr else rates, [case], Report(options.out, facts, options.stop),
         options.seeds, judge_now=not options.judge_later, whole=not options.part,
     )  # fmt: skip
 

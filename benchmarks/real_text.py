@@ -139,7 +139,7 @@ def main() -> None:
     cases = [Case(name, split, methods(options.tiny)) for name, split in splits.items()]
     rates = RATES[1:3] if options.tiny else RATES
     run(
-        start, (options.rate,) if options.rate else rates, cases, Report(options.out, facts, options.stop),
+        start, (options.lr,) if options.lr else rates, cases, Report(options.out, facts, options.stop),
         options.seeds, judge_now=not options.judge_later, whole=not options.part,
     )  # fmt: skip
 
