@@ -148,6 +148,19 @@ def test_variances_of_very_different_size_never_read_too_low(order, where):
         assert not turned.is_bound or turned.nats >= truth * (1 - 1e-2)
 
 
+@given(seeds, st.integers(10, 15))
+@settings(max_examples=60, deadline=None)
+def test_noise_that_rounding_alone_makes_is_no_bound(seed, order):
+    """Some nats were read, and called a bound, where the scrubbed side is certain and the other one hardly is not."""
+    Q = torch.linalg.qr(torch.randn(3, 3, generator=torch.Generator().manual_seed(seed), dtype=float64))[0]
+    little = torch.tensor([1.0, 1.0, 10.0**-order], dtype=float64)
+    S, S0 = Q[:, :2] @ Q[:, :2].T, (Q * little) @ Q.T
+    found = dense_kl(torch.zeros(3, dtype=float64), S, S0)
+    assert math.isinf(found.nats) or not found.is_bound
+    # Where both have it, and the same, rounding changes nothing.
+    assert dense_kl(Q[:, 0], S0, S0).nats == pytest.approx(0.5, rel=0.05)
+
+
 def test_what_rounding_may_hide_is_said():
     """A shift outside the support, but within the error that its maker knows of."""
     S0 = torch.diag(torch.tensor([1.0, 1e-30], dtype=float64))

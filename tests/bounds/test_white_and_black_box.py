@@ -94,6 +94,38 @@ def test_noise_of_very_different_size_is_never_read_too_low(order):
         assert read == pytest.approx(truth, rel=1e-4)
 
 
+@pytest.mark.parametrize("order", [6, 26, 28, 40])
+def test_noise_that_a_covariance_cannot_tell_from_none_is_not_left_out_silently(order):
+    """Two queries that hardly differ: half of the divergence was left out, and the rest called a bound."""
+    trained = linear(0)
+    x = torch.randn(1, D, generator=torch.Generator().manual_seed(0), dtype=float64).repeat(2, 1)
+    x[1, 0] += 2.0**-order
+    data = Data.of((x, torch.zeros(2, dtype=torch.long)))
+    split = Split(data)
+    noise = Diagonal(torch.ones(P, dtype=float64))
+    a, b = Gaussian(trained.weights, noise), Gaussian(trained.weights, noise.scaled(4))
+    each = 0.5 * (1 / 4 + math.log(4) - 1)
+    found = BlackBox(2)(a, b, trained, split)
+    assert ("not a bound" in found.note) == (order > 6)
+    assert found.value == pytest.approx((4 if order == 6 else 2) * each)
+    # The same row twice has no more directions than once.
+    data = Data.of((x[:1].repeat(2, 1), torch.zeros(2, dtype=torch.long)))
+    twice = BlackBox(2)(a, b, trained, Split(data))
+    assert twice.value == pytest.approx(2 * each)
+    assert "not a bound" not in twice.note
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_query_whose_noise_only_rounding_makes_full_is_not_read_as_finite(seed):
+    """Sixteen nats were read where the scrubbed answers lie on a line and the others do not."""
+    trained, g = mlp(seed), torch.Generator().manual_seed(seed)
+    one, two = torch.zeros(trained.size, dtype=float64), torch.zeros(trained.size, dtype=float64)
+    one[4 * D] = two[4 * D] = 4.4e-6
+    two[4 * D + 1] = 3.7e-6
+    a, b = Gaussian(trained.weights, Diagonal(one)), Gaussian(trained.weights, Diagonal(two))
+    assert per_query(a, b, trained, split_of(g).forget).isinf().all()
+
+
 def test_enough_queries_of_a_linear_model_give_the_white_box():
     g = torch.Generator().manual_seed(0)
     trained, split = linear(0), split_of(g)

@@ -1,13 +1,14 @@
 """Black box: how much someone who only sees some outputs can still learn."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from spotlessnet.bounds.dense_kl import dense_kl
+from spotlessnet.bounds.dense_kl import DenseKL, dense_kl
 from spotlessnet.core.bound import BOUNDS, Bound
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import check_choice, check_positive
@@ -70,7 +71,7 @@ class BlackBox(Bound):
         """Nats over the joint logits of the queries."""
         data = chosen(data_of(split, self.on), self.queries, self.seed)
         exact = in_format(trained, torch.float64)
-        here, there = exact.at(scrubbed.mean), exact.at(reference.mean)
+        here, there = exact.at(scrubbed.mean, scrubbed.buffers), exact.at(reference.mean, reference.buffers)
         # OB eq. 7. Each mean in its own network: linearising both at one of them would mistake curvature for shift.
         answers = here.predict(data).flatten(), there.predict(data).flatten()
         gap = answers[0] - answers[1]
@@ -81,16 +82,53 @@ class BlackBox(Bound):
             return Reading(0.0 if still else math.inf, note=f"{len(data)} queries, logits; no noise")
         S, S0 = output_covariance(scrubbed, here, data), output_covariance(reference, there, data)
         found = dense_kl(gap, S, S0, gap_error=gap_error(*answers))
+        if found.rank < found.size:
+            found = unless_noise_was_left_out(found, _roots([(scrubbed, here), (reference, there)], data))
         most = white_box_nats(scrubbed, reference)
         capped = "" if found.nats <= most else f"; capped at the white box, {most:.3g}: no answer tells more"
         return Reading(min(found.nats, most), note=f"{len(data)} queries, logits, linearised; {found.note}{capped}")
 
 
 def white_box_nats(scrubbed: Gaussian, reference: Gaussian) -> float:
-    """The divergence over the weights themselves, in float64: no function of them has a larger one."""
-    sides = (Gaussian(side.mean.double(), side.covariance.double()) for side in (scrubbed, reference))
-    first, second = sides
-    return max(0.0, first.kl(second))
+    """The divergence over the weights themselves: no function of them has a larger one."""
+    return max(0.0, scrubbed.kl(reference))
+
+
+def unless_noise_was_left_out(found: DenseKL, roots: Sequence[Float[Tensor, "M P"]] | None) -> DenseKL:
+    r"""The same, unsure where either noise has more directions than its covariance could tell from none.
+
+    The singular values of a root $J \Sigma^{1/2}$ are roots of variances, so what is below rounding in a covariance is
+    far above it there.
+
+    **Arguments:**
+
+    - `roots`: of both sides; `None` where they are too large to be looked at.
+    """
+    if math.isinf(found.nats) or (roots is not None and directions(roots) <= found.rank):
+        return found
+    return replace(found, is_unsure=True)
+
+
+def directions(roots: Sequence[Float[Tensor, "M P"]]) -> int:
+    """Along how many directions of the answers the noises of these roots reach, taken together."""
+    R = torch.cat(tuple(roots), dim=1)
+    # Rows of one length: an answer with little noise is one all the same.
+    R = R / R.norm(dim=1, keepdim=True).clamp(min=torch.finfo(R.dtype).tiny)
+    return int(torch.linalg.matrix_rank(torch.linalg.qr(R.T, mode="r")[1], rtol=ANSWERS_ERR * len(R)))
+
+
+def _roots(sides: list[tuple[Gaussian, Trained]], data: Data) -> list[Float[Tensor, "M P"]] | None:
+    """Of each side, or nothing where its Jacobian is worked off in blocks."""
+    trained = sides[0][1]
+    outputs = trained.predict(data.select([0])).numel()
+    if len(data) * outputs * trained.size > entries_held(trained):
+        return None
+    return [root_of(gaussian, jacobian_of(at, data)) for gaussian, at in sides]
+
+
+def root_of(gaussian: Gaussian, J: Float[Tensor, "M P"]) -> Float[Tensor, "M P"]:
+    r"""$J \Sigma^{1/2}$."""
+    return gaussian.covariance.double().map(lambda e: e.clamp(min=0).sqrt()).multiply(J)
 
 
 def gap_error(here: Float[Tensor, " M"], there: Float[Tensor, " M"]) -> float:
@@ -118,9 +156,7 @@ def output_covariance(
     """
     trained, covariance = in_format(trained, torch.float64), gaussian.covariance.double()
     outputs = trained.predict(data.select([0])).numel()
-    # Two Jacobians and a product with the covariance are held at once, in float64.
-    most = min(entries, int(budget(trained.device) / (3 * 8)))
-    size = max(1, most // max(1, outputs * trained.size))
+    size = max(1, entries_held(trained, entries) // max(1, outputs * trained.size))
     blocks = [data.select(torch.arange(len(data))[i : i + size]) for i in range(0, len(data), size)]
     rows = [[torch.empty(0, dtype=torch.float64)] * len(blocks) for _ in blocks]
     for i in track(range(len(blocks)), "output covariance"):
@@ -132,6 +168,11 @@ def output_covariance(
             # Symmetric: half of the blocks, and so half of the Jacobians, are enough.
             rows[j][i] = rows[i][j].T
     return torch.cat([torch.cat(row, dim=1) for row in rows])
+
+
+def entries_held(trained: Trained, entries: int = ENTRIES) -> int:
+    """Entries of a Jacobian that are held at once: of two, and of a product with the covariance, in float64."""
+    return min(entries, int(budget(trained.device) / (3 * 8)))
 
 
 def jacobian_of(trained: Trained, data: Data) -> Float[Tensor, "M P"]:

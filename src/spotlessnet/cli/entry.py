@@ -6,13 +6,17 @@
 3    a file, an id or a shape is wrong       8    refused: it is time to retrain
 4    disk, memory or permission              9    the scrubbed network was ruined
 70   a mistake of this tool                  130  interrupted
+143  told to end (129 by its terminal)
 """
 
 import os
+import signal
 import sys
+import threading
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
 from itertools import pairwise
@@ -37,6 +41,12 @@ WORDS = {
     70: "internal",
 }
 
+ENDED = {130: "interrupted", 143: "terminated", 129: "hung up"}
+"""What ended a command from outside: 128 and the number of the signal."""
+
+HEARD: ContextVar[int] = ContextVar("heard", default=0)
+"""The signal that ended the command, where it was not Control-C."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and give its exit code; nothing is raised."""
@@ -44,6 +54,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given == ["--version"]:
         print(__version__)
         return 0
+    with _as_interrupts([] if given[:1] in LIGHT else ["SIGTERM", "SIGHUP"]):
+        return _main(given)
+
+
+@contextmanager
+def _as_interrupts(names: Sequence[str]) -> Iterator[None]:
+    """Let these signals end the command as Control-C does: by themselves they would leave weights without a receipt.
+
+    Job queues and service managers send them. One that is ignored stays ignored.
+    """
+    token = HEARD.set(0)
+    main_alone = threading.current_thread() is threading.main_thread()
+    numbers = [getattr(signal, name) for name in names if main_alone and hasattr(signal, name)]
+    numbers = [number for number in numbers if signal.getsignal(number) == signal.SIG_DFL]
+
+    def hear(number: int, frame: object) -> None:
+        for one in numbers:
+            signal.signal(one, signal.SIG_IGN)  # what was begun is cleared undisturbed
+        HEARD.set(number)
+        raise KeyboardInterrupt
+
+    for number in numbers:
+        signal.signal(number, hear)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
+        HEARD.reset(token)
+
+
+def _main(given: list[str]) -> int:
     token = DEBUG.set("--debug" in given)
     try:
         _sign_of_life(given)
@@ -93,8 +135,8 @@ def about(
     """Make a trained network forget, and prove what is left.
 
     Begin with [bold]spotless demo[/bold]. Results go to stdout, talk to stderr; exit codes: 0 done, 1 not forgotten,
-    2 usage, 3 bad input, 4 environment, 5 numerical, 6 inconclusive, 7 integrity, 9 damage, 130 interrupted,
-    70 internal.
+    2 usage, 3 bad input, 4 environment, 5 numerical, 6 inconclusive, 7 integrity, 8 retrain now, 9 damage,
+    130 interrupted, 143 terminated, 70 internal.
     """
 
 
@@ -281,7 +323,8 @@ def _told(code: int) -> int:
     left = leaving.told() if leaving is not None else ""
     # Typer turns an interrupt into a mere code, so this is said in one place for all the ways it comes.
     if code == 130:
-        print("interrupted" if left else "interrupted: nothing half-written was left; run it again", file=sys.stderr)
+        code = 128 + (HEARD.get() or signal.SIGINT)
+        print(ENDED[code] + ("" if left else ": nothing half-written was left; run it again"), file=sys.stderr)
     if left:
         print(printable(left), file=sys.stderr)
     return code

@@ -18,7 +18,7 @@ from spotlessnet.core.gaussian import Covariance, Gaussian, NoNoise
 from spotlessnet.core.gaussian import Notes as Notes
 from spotlessnet.core.progress import NOTHING, Footprint, Made, budget
 from spotlessnet.core.registry import Entry, Registry
-from spotlessnet.core.split import Split
+from spotlessnet.core.split import Split, as_split
 from spotlessnet.core.trained import Trained, as_trained
 
 BACK_AND_FORTH = 3
@@ -194,11 +194,13 @@ class Scrub(metaclass=AcceptsOldNames):
         r"""What every bound compares `scrubbed` with: $N(w_{D_r}, \Sigma_0)$, where nothing knows the forgotten rows.
 
         The one definition for `compare`, `audit`, trade-off curves and budgets. Both the retrained weights and
-        `reference_spread` depend on retained data alone, as the information bound asks of its second argument.
+        `reference_spread` depend on retained data alone, as the information bound asks of its second argument. So do
+        running statistics, which are estimated anew as those of a scrubbed network are.
         """
-        weights = retrained.weights
+        notes, weights = Notes(), retrained.weights
+        retrained = with_statistics(retrained, split.unasked, notes)
         noise = NoNoise.at(weights) if scrubbed.is_noiseless else self.reference_spread(retrained, split, Notes())
-        return Gaussian(weights, noise)
+        return Gaussian(weights, noise, buffers=notes.buffers)
 
     def reseeded(self, by: int) -> "Scrub":
         """The same method with its `seed`, if it has one, moved on: another draw of whatever it draws."""
@@ -207,7 +209,7 @@ class Scrub(metaclass=AcceptsOldNames):
 
     def __call__(self, trained: Trained | nn.Module, split: Split) -> Gaussian:
         """The distribution of the scrubbed weights, `N(h(w), Σ)`; a bare module is taken as `Trained.of(module)`."""
-        trained, notes = as_trained(trained), Notes()
+        trained, split, notes = as_trained(trained), as_split(split), Notes()
         if not len(split.forget):
             # Nothing to forget: the very same bytes come back, without noise.
             return Gaussian(trained.weights.clone(), NoNoise.at(trained.weights), notes.diagnostics())

@@ -16,7 +16,7 @@ from spotlessnet.core.errors import NumericsError, SettingError, check_positive
 from spotlessnet.core.gaussian import Covariance, Gaussian, Measured
 from spotlessnet.core.progress import track
 from spotlessnet.core.scrub import METHODS, Notes, Scrub, Sizes, Work, with_statistics
-from spotlessnet.core.split import Split
+from spotlessnet.core.split import Split, as_split
 from spotlessnet.core.trained import Trained, as_trained
 from spotlessnet.methods.within_budget.noise_cost import ATTEMPTS, CONFIRMING, Cost, NoiseCost
 from spotlessnet.operators.cost import PRODUCT
@@ -173,11 +173,11 @@ class WithinBudget(Scrub):
             return plain
         level = scrubbed.diagnostics.of(BudgetFacts).noise_scale
         assert level is not None  # this method's own noise has one
-        return Gaussian(plain.mean, plain.covariance.scaled(level))
+        return replace(plain, covariance=plain.covariance.scaled(level))
 
     def __call__(self, trained: Trained | nn.Module, split: Split) -> Gaussian:
         """The scrub's own mean, with as much noise as the budget asks for."""
-        trained = as_trained(trained)
+        trained, split = as_trained(trained), as_split(split)
         if not len(split.forget):
             return self.scrub(trained, split)
         self.scrub.check_enough_is_kept(split)
@@ -191,7 +191,9 @@ class WithinBudget(Scrub):
         else:
             goal = trained.vector(self.reference)
             # One noise on both sides, made from retained rows alone: the divergence is that of the means.
-            covariance = self.scrub.reference_spread(trained.at(goal), split, notes)
+            covariance = self.scrub.reference_spread(
+                with_statistics(trained.at(goal), split.unasked, Notes()), split, notes
+            )
             unit_nats = _nats(mean - goal, covariance)
             low = 1.0
             high = 1.0
@@ -234,7 +236,7 @@ class WithinBudget(Scrub):
 
 def _nats(gap: Float[Tensor, " P"], covariance: Covariance) -> float:
     """`½ Δᵀ Σ⁻¹ Δ`."""
-    return 0.5 * float((gap.double() * covariance.solve(gap).double()).sum())
+    return 0.5 * float((gap.double() * covariance.double().solve(gap.double())).sum())
 
 
 def _rescale_certificates(notes: Notes, alpha: float) -> None:
