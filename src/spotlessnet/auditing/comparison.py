@@ -10,6 +10,7 @@ from multiprocessing import get_context
 from typing import Any
 
 import torch
+from torch import nn
 
 from spotlessnet.auditing.rows import Key, Row, append_rows, read_rows
 from spotlessnet.auditing.seeds import scrub_seed
@@ -20,8 +21,8 @@ from spotlessnet.core.gaussian import Gaussian, NoNoise
 from spotlessnet.core.progress import Meter, track
 from spotlessnet.core.readout import Reading, Readout
 from spotlessnet.core.scrub import Scrub
-from spotlessnet.core.split import Split
-from spotlessnet.core.trained import Trained
+from spotlessnet.core.split import Split, as_split
+from spotlessnet.core.trained import Trained, as_trained
 from spotlessnet.training.fit import train
 
 
@@ -63,7 +64,7 @@ class Job:
 
 
 def compare(
-    original: Origin,
+    original: Origin | nn.Module,
     split: Split,
     *,
     scrubs: Mapping[str, ScrubOf],
@@ -92,7 +93,8 @@ def compare(
     - `workers`: processes, each with one thread and a seed at a time. Everything must then be picklable (functions
       defined in a module), and a script must guard its start with `if __name__ == "__main__"`.
     """
-    job = Job(original, split, dict(scrubs), _named(readouts), tuple(bounds), experiment)
+    origin = as_trained(original) if isinstance(original, nn.Module) else original
+    job = Job(origin, as_split(split), dict(scrubs), _named(readouts), tuple(bounds), experiment)
     _check(job, seeds, workers)
     rows = {} if out is None else {row.key: row for row in read_rows(out)}
     missing = {seed: job.keys(seed) - rows.keys() for seed in seeds}

@@ -5,6 +5,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 
+from torch import nn
+
 from spotlessnet.auditing.attack_checks import checks_of_attack
 from spotlessnet.auditing.audit_report import AuditReport, Cost, Curves
 from spotlessnet.auditing.bank import Bank
@@ -25,8 +27,8 @@ from spotlessnet.core.deprecated import accepts_old_names
 from spotlessnet.core.errors import SettingError
 from spotlessnet.core.progress import Meter, track, working
 from spotlessnet.core.scrub import Scrub, declared_by
-from spotlessnet.core.split import Split
-from spotlessnet.core.trained import Trained, running_norms
+from spotlessnet.core.split import Split, as_split
+from spotlessnet.core.trained import Trained, as_trained, running_norms
 from spotlessnet.core.trainer import name_of
 from spotlessnet.readouts.scores import IN_WORDS, kind_of
 from spotlessnet.store.receipts import LIMITS, environment
@@ -60,7 +62,7 @@ STATISTICS = (
 
 @accepts_old_names(again="rerun_command")
 def audit(
-    original: Trained | Callable[[int], Trained],
+    original: Trained | nn.Module | Callable[[int], Trained],
     split: Split,
     scrub: Scrub,
     *,
@@ -95,6 +97,9 @@ def audit(
     - `sequential`: where `seeds` pairs are inconclusive, as many again are trained, and all are judged once more; and
       then twice as many again. Each of the three looks has a third of every level. A bank has its own.
     """
+    split = as_split(split)
+    if isinstance(original, nn.Module):
+        original = as_trained(original)
     if isinstance(original, Trained) and not original.can_retrain:
         return _without_retraining(original, split, scrub, name, title, rerun_command, delivered)
     if bank is not None:

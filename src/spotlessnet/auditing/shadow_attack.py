@@ -10,14 +10,14 @@ from typing import Literal
 
 import torch
 from jaxtyping import Float, Int64
-from torch import Tensor
+from torch import Tensor, nn
 
 from spotlessnet.auditing.shadows import Shadows, train_shadows
 from spotlessnet.core.errors import check_choice
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.scrub import Scrub
-from spotlessnet.core.split import Split
-from spotlessnet.core.trained import Trained
+from spotlessnet.core.split import Split, as_split
+from spotlessnet.core.trained import Trained, as_trained
 from spotlessnet.readouts.attack import Attack, attack_over_models
 from spotlessnet.readouts.lira import Spread, held_out_scores
 from spotlessnet.readouts.scores import scores_of
@@ -53,7 +53,7 @@ class ULiRA:
 
 
 def u_lira(
-    trained: Trained,
+    trained: Trained | nn.Module,
     split: Split,
     scrub: Scrub,
     *,
@@ -81,6 +81,7 @@ def u_lira(
       what the scrub does to every row is no evidence; or `"retrained"`: networks trained plainly without the targets,
       at the price of as many trainings again. A scrub that trains differently is then told from retraining too.
     """
+    trained, split = as_trained(trained), as_split(split)
     check_choice("out", out, ("scrubbed", "retrained"))
     targets = split.forgotten.nonzero().squeeze(1)
     watched = _some(split, len(targets), seed) if bystanders else None

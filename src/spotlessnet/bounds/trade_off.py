@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import nn
 
 from spotlessnet.core.bound import Bound
 from spotlessnet.core.errors import SettingError, check_positive
@@ -13,8 +14,8 @@ from spotlessnet.core.intervals import t_interval
 from spotlessnet.core.progress import track
 from spotlessnet.core.readout import Reading, Readout
 from spotlessnet.core.scrub import drawn_network
-from spotlessnet.core.split import Split
-from spotlessnet.core.trained import Trained
+from spotlessnet.core.split import Split, as_split
+from spotlessnet.core.trained import Trained, as_trained
 
 SCALES = (0.01, 0.1, 1.0, 10.0, 100.0)
 
@@ -42,7 +43,7 @@ class TradeOff:
 def trade_off(
     scrubbed: Gaussian,
     reference: Gaussian,
-    trained: Trained,
+    trained: Trained | nn.Module,
     split: Split,
     *,
     readouts: Sequence[Readout],
@@ -61,6 +62,7 @@ def trade_off(
     - `readouts`: what the noise may cost, the error on the retained data as a rule.
     - `draws`: noisy networks that each reading is averaged over.
     """
+    trained, split = as_trained(trained), as_split(split)
     if not len(scales) or draws < 1:
         raise SettingError(f"A trade-off needs at least one scale and one draw, but got {len(scales)} and {draws}.")
     for scale in scales:

@@ -16,8 +16,8 @@ from spotlessnet.core.data import Data, evenly
 from spotlessnet.core.errors import DamageError, check_positive
 from spotlessnet.core.loss import BinaryCrossEntropy, CrossEntropy, Loss, wrong_class
 from spotlessnet.core.scrub import Scrub, declared_by
-from spotlessnet.core.split import Split
-from spotlessnet.core.trained import Trained
+from spotlessnet.core.split import Split, as_split
+from spotlessnet.core.trained import Trained, as_trained
 
 KNOWN_BY, KNOWN_AT_ONCE = 64, 16
 """Training rows by which it is seen what a network knows about labels, and how many of them are answered together."""
@@ -195,7 +195,7 @@ def advice_for(before: Trained, scrub: Scrub | None = None) -> str:
 
 
 def check_damage(
-    before: Trained,
+    before: Trained | nn.Module,
     after: Trained | nn.Module,
     split: Split,
     limit: float = MOST,
@@ -209,7 +209,7 @@ def check_damage(
 
     **Arguments:**
 
-    - `before`, `after`: the original and the scrubbed network, the latter as a module if you like.
+    - `before`, `after`: the original and the scrubbed network, as modules if you like.
     - `limit`: how much the error may rise, as a share: 0.05 is five points. For a loss without wrong answers, the share
       of what the network knows about the labels that may be lost. The balanced error may rise three times as much, and
       a loss beside an error ten times.
@@ -218,6 +218,7 @@ def check_damage(
     """
     check_positive("limit", limit, "0.05 is five points.")
     check_positive("least", least)
+    before, split = as_trained(before), as_split(split)
     network = after if isinstance(after, Trained) else before.at(before.vector(after))
     found = utility_of(before, network, split)
     # NaN compares as smaller than anything; it must come out as the worst.

@@ -18,7 +18,7 @@ from spotlessnet.core.gaussian import Covariance, Gaussian, NoNoise
 from spotlessnet.core.gaussian import Notes as Notes
 from spotlessnet.core.progress import NOTHING, Footprint, Made, budget
 from spotlessnet.core.registry import Entry, Registry
-from spotlessnet.core.split import Split
+from spotlessnet.core.split import Split, as_split
 from spotlessnet.core.trained import Trained, as_trained
 
 BACK_AND_FORTH = 3
@@ -207,7 +207,7 @@ class Scrub(metaclass=AcceptsOldNames):
 
     def __call__(self, trained: Trained | nn.Module, split: Split) -> Gaussian:
         """The distribution of the scrubbed weights, `N(h(w), Σ)`; a bare module is taken as `Trained.of(module)`."""
-        trained, notes = as_trained(trained), Notes()
+        trained, split, notes = as_trained(trained), as_split(split), Notes()
         if not len(split.forget):
             # Nothing to forget: the very same bytes come back, without noise.
             return Gaussian(trained.weights.clone(), NoNoise.at(trained.weights), notes.diagnostics())

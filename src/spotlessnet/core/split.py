@@ -16,7 +16,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from spotlessnet.core.data import Data, spelled
-from spotlessnet.core.errors import DataError, NeedError, count_of
+from spotlessnet.core.errors import DataError, NeedError, SettingError, count_of
 from spotlessnet.core.id_lists import SHOWN, Listing, read_list
 
 
@@ -145,6 +145,16 @@ class Split:
         if self.gone is None:
             return self
         return replace(self, forget=self.forget.join(self.gone), gone=None)
+
+
+def as_split(given: Split) -> Split:
+    """The split as it is; refused where something else was handed in, with what makes one."""
+    if not isinstance(given, Split):
+        raise SettingError(
+            f"A request must be a `Split`, but got {type(given).__name__}. Give `sn.rows([0, 1])(data, test)`, or "
+            "`sn.ids(...)` of a list of ids, with `data = sn.Data.of(...)`."
+        )
+    return given
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field, replace
 
 import torch
 from jaxtyping import Bool, Float, Int64
-from torch import Tensor
+from torch import Tensor, nn
 
 from spotlessnet.core.answers import margin
-from spotlessnet.core.data import Data, evenly, keyed_digests
+from spotlessnet.core.data import Data, as_data, evenly, keyed_digests
 from spotlessnet.core.deprecated import accepts_old_names
 from spotlessnet.core.errors import MismatchError, NeedError, NumericsError, SettingError, check_positive
 from spotlessnet.core.row_keys import RowKeys
-from spotlessnet.core.trained import Trained, buffers_of
+from spotlessnet.core.trained import Trained, as_trained, buffers_of
 from spotlessnet.precomputed.effect import Effect
 from spotlessnet.precomputed.grouped import BY_ID, Groups, grouped_folds, groups_of, joined_by_copies
 from spotlessnet.precomputed.held_out_gap import gap_ratio, lead
@@ -172,7 +172,7 @@ def begin_fold_models(network: Trained, data: Data, folds: int, groups: Groups =
             f"Fold models are asked for classes, but the loss {network.loss.name!r} has none. Train none."
         )
     if not 2 <= folds <= len(data):
-        raise SettingError(f"Fold models' `parts` must be at least 2 and at most one per row, but got {folds}.")
+        raise SettingError(f"Fold models' `folds` must be at least 2 and at most one per row, but got {folds}.")
     groups_of(data, groups, folds)
     begun = network.begin("Fold models")
     return begun if begun.recipe is None else replace(begun, recipe=begun.recipe.but(patience=None))
@@ -180,7 +180,7 @@ def begin_fold_models(network: Trained, data: Data, folds: int, groups: Groups =
 
 @accepts_old_names(parts="folds", divisions="repeats")
 def train_fold_models(
-    network: Trained,
+    network: Trained | nn.Module,
     data: Data,
     *,
     folds: int = 2,
@@ -192,12 +192,12 @@ def train_fold_models(
     after_requests: bool = False,
     executor: Executor | None = None,
 ) -> FoldModels:
-    r"""Train fold models by the network's own recipe from its start, each without one of `parts` parts of the rows.
+    r"""Train fold models by the network's own recipe from its start, each without one of `folds` folds of the rows.
 
-    That takes as long as `parts - 1` trainings: with two parts, each fold model sees half of the rows. The mean of
-    several networks is surer than one: `divisions` divides the rows so many times anew, at that many times the price.
+    That takes as long as `folds - 1` trainings: with two folds, each fold model sees half of the rows. The mean of
+    several networks is surer than one: `repeats` divides the rows so many times anew, at that many times the price.
 
-    Rows that will be asked to go together belong in one part: a fold model that missed a third of a person's rows still
+    Rows that will be asked to go together belong in one fold: a fold model that missed a third of a person's rows still
     learnt that person from the others. `groups` says who belongs together: a column, an entry for every row, or `None`
     for every row by itself. Unless said it is the column `id` where the data have one. `chance_unseen` says how often
     a request of several groups finds a fold model that saw none of it.
@@ -209,8 +209,9 @@ def train_fold_models(
     which the next one must not take back; what `unlearn` gave is known to have. `executor`: how they are trained, in
     turn unless said; see `Executor`.
     """
+    network, data = as_trained(network), as_data(data)
     begun = begin_fold_models(network, data, folds, groups)
-    check_positive("divisions", repeats)
+    check_positive("repeats", repeats)
     keys = RowKeys.of(data, salt)
     drawn = []
     place = keys.find(data)

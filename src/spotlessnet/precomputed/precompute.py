@@ -3,10 +3,11 @@
 from typing import Literal
 
 import torch
+from torch import nn
 
-from spotlessnet.core.data import Data
+from spotlessnet.core.data import Data, as_data
 from spotlessnet.core.row_keys import RowKeys
-from spotlessnet.core.trained import Trained
+from spotlessnet.core.trained import Trained, as_trained
 from spotlessnet.operators.fisher import fisher_diagonal
 from spotlessnet.operators.gauss_newton import GaussNewton
 from spotlessnet.operators.gradient import gradient
@@ -18,7 +19,7 @@ from spotlessnet.store.checkpoints import is_following
 
 
 def precompute(
-    trained: Trained,
+    trained: Trained | nn.Module,
     data: Data,
     *,
     rank: int = 200,
@@ -44,6 +45,7 @@ def precompute(
     - `after_requests`: the network has served requests already; later ones are then held from taking those back.
       What `unlearn` gave is known to have.
     """
+    trained, data = as_trained(trained), as_data(data)
     written = Written(rank, diagonal, kronecker, sample, coreset, seed)
     written.check()
     draw = torch.Generator().manual_seed(seed)

@@ -16,13 +16,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from spotlessnet.core.data import Data
+from spotlessnet.core.data import Data, as_data
 from spotlessnet.core.errors import MismatchError, NeedError, NumericsError, SettingError
 from spotlessnet.core.loss import smoothed
 from spotlessnet.core.progress import track, working
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.source import Inputs
-from spotlessnet.core.trained import Buffers, Trained, buffers_of, logits_of, unwrapped
+from spotlessnet.core.trained import Buffers, Trained, as_trained, buffers_of, logits_of, unwrapped
 from spotlessnet.core.trainer import Examples, check_read, name_of
 from spotlessnet.training import checkpoint as checkpoints
 from spotlessnet.training.batches import Order, Resident, augmented, mixed, repeatable
@@ -39,7 +39,7 @@ UNCOUPLED = (
 
 
 def fit(
-    trained: Trained,
+    trained: Trained | nn.Module,
     data: Data,
     recipe: Recipe | None = None,
     *,
@@ -69,6 +69,7 @@ def fit(
     - `watch`: called after each epoch with the number of epochs done and the network; training ends if it says `True`.
     - `adjust`: may change each gradient in place, given the gradient, the weights and the share of the training done.
     """
+    trained, data = as_trained(trained), as_data(data)
     recipe = recipe or trained.recipe
     if recipe is None:
         raise NeedError("Training needs a recipe, but none is known. Give `recipe=Recipe(...)`.")

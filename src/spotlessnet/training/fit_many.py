@@ -5,18 +5,18 @@ from dataclasses import replace
 
 import torch
 from jaxtyping import Bool, Float, Int64
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import grad, vmap
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 
-from spotlessnet.core.data import Data
+from spotlessnet.core.data import Data, as_data
 from spotlessnet.core.errors import DataError, MismatchError, NeedError, NumericsError, SettingError, check_positive
 from spotlessnet.core.loss import smoothed
 from spotlessnet.core.progress import track
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.source import Inputs
-from spotlessnet.core.trained import Trained, logits_of
+from spotlessnet.core.trained import Trained, as_trained, logits_of
 from spotlessnet.operators.rows import attention_spelled_out
 from spotlessnet.training.batches import Resident, by_number, permutation, repeatable
 from spotlessnet.training.fit import training_mode
@@ -29,7 +29,7 @@ Slope = Callable[..., tuple[Tensor, tuple[Tensor, Tensor]]]
 
 
 def fit_many(
-    trained: Trained,
+    trained: Trained | nn.Module,
     data: Data,
     recipe: Recipe | None = None,
     *,
@@ -48,6 +48,7 @@ def fit_many(
     - `starts`: where each network begins, and what its decay pulls to; `trained.weights` unless said.
     - `at_once`: networks per program; fewer take less memory.
     """
+    trained, data = as_trained(trained), as_data(data)
     recipe = recipe or trained.recipe
     if recipe is None:
         raise NeedError("Training needs a recipe, but none is known. Give `recipe=Recipe(...)`.")

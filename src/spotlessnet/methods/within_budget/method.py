@@ -16,7 +16,7 @@ from spotlessnet.core.errors import NumericsError, SettingError, check_positive
 from spotlessnet.core.gaussian import Covariance, Gaussian, Measured
 from spotlessnet.core.progress import track
 from spotlessnet.core.scrub import METHODS, Notes, Scrub, Sizes, Work, with_statistics
-from spotlessnet.core.split import Split
+from spotlessnet.core.split import Split, as_split
 from spotlessnet.core.trained import Trained, as_trained
 from spotlessnet.methods.within_budget.noise_cost import ATTEMPTS, CONFIRMING, Cost, NoiseCost
 from spotlessnet.operators.cost import PRODUCT
@@ -177,7 +177,7 @@ class WithinBudget(Scrub):
 
     def __call__(self, trained: Trained | nn.Module, split: Split) -> Gaussian:
         """The scrub's own mean, with as much noise as the budget asks for."""
-        trained = as_trained(trained)
+        trained, split = as_trained(trained), as_split(split)
         if not len(split.forget):
             return self.scrub(trained, split)
         self.scrub.check_enough_is_kept(split)
