@@ -104,7 +104,7 @@ def test_each_verdict_has_its_colour_and_its_words(word, tone):
     text = page_of_example(word)
     assert f'class="verdict {tone}"' in text
     beginnings = {
-        "forgotten": "like networks that never saw them",
+        "forgotten": "knows no more of the 25 forgotten rows than networks that never saw them",
         "not forgotten": "should not be released",
         "inconclusive": "can say neither",
         NEVER_SAW: "none could be expected",

@@ -70,8 +70,8 @@ def in_plain_words(report: AuditReport) -> str:
         )
     beginnings = {
         "forgotten": (
-            f"After scrubbing, the network answers {rows} like networks that never saw them, as closely as this audit "
-            "can see."
+            f"After scrubbing, the network knows no more of {rows} than networks that never saw them, as closely as "
+            "this audit can see."
         ),
         "not forgotten": (
             "The network still differs from networks that never saw the rows, by more than chance and more than is "
