@@ -102,5 +102,5 @@ def test_without_a_recipe_there_are_numbers_but_no_verdict():
     told = audit(bare, split, Finetune(epochs=1), name="fine-tune")
     assert told.verdict is None
     assert told.limits[0].startswith("The start of training or its recipe is not known")
-    assert "No verdict was asked for" in page(told)
+    assert "There is no verdict" in page(told)
     assert {row.method for row in told.rows} == {"original", "fine-tune"}

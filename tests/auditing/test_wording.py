@@ -12,7 +12,7 @@ from torch import nn
 import spotlessnet as sn
 from spotlessnet.auditing.run_audit import by_construction, never_sees
 from spotlessnet.auditing.verdict import NEVER_SAW, Check, Checks, Outcome, State, Verdict
-from spotlessnet.auditing.wording import NEXT, sentence, why
+from spotlessnet.auditing.wording import NEXT, next_step, sentence, why
 from spotlessnet.core.scrub import METHODS
 from spotlessnet.core.split import Request
 from spotlessnet.core.trained import Trained
@@ -122,6 +122,15 @@ def test_a_network_that_was_trained_differently_is_told_in_one_reading():
 
 def test_every_outcome_has_a_next_step():
     assert set(NEXT) == {*get_args(Outcome), "not judged"}
+
+
+@pytest.mark.parametrize("name", ["error on retained rows", "error on test rows"])
+def test_more_trainings_are_not_advised_for_a_damaged_network(name):
+    step = next_step("inconclusive", {"remembered share": "same", name: "different"})
+    assert "more trainings do not change that" in step
+    assert "--sequential" not in step
+    assert next_step("inconclusive", {name: "unclear"}) == NEXT["inconclusive"]
+    assert next_step("not forgotten", {name: "different"}) == NEXT["not forgotten"]
 
 
 def verdict(outcome: Outcome, *checks: Check) -> Verdict:

@@ -123,6 +123,15 @@ def test_list_shows_methods_with_settings_as_text_and_as_json():
     assert spotless("list", "nonsense").code == 2
 
 
+def test_no_name_in_a_list_is_cut_where_the_window_is_narrow(monkeypatch):
+    """The fault before: `out-of-fold-distil…` is no method, and `error_tolerance=0.…` no setting."""
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = spotless("list", "methods").out
+    assert "…" not in shown
+    names = json.loads(spotless("list", "methods", "--json").out)["methods"]
+    assert all(any(line.startswith(f"{name} ") for line in shown.splitlines()) for name in names)
+
+
 def test_inspect_and_verify_look_and_run_nothing(here):
     assert spotless("scrub", *BASE, *QUICK, "--out", "run").code == 0
     found = json.loads(spotless("inspect", "model.safetensors", "--json").out)

@@ -89,6 +89,24 @@ def test_whoever_insists_gets_it_with_both_errors_in_private(here):
         assert kept[key] == pytest.approx(wrong(path, x[stays], y[stays]))
     assert kept["after"] > kept["before"] + 0.05
     assert "utility error on 57 retained rows" in ended.err
+    assert "limit   The new network answers rows that stay worse than is allowed" in ended.err
+
+
+def test_insisting_with_an_audit_says_the_damage_in_every_file(here):
+    """The fault before: "more pairs of trainings make an audit surer", and no word in receipt or card."""
+    asked = ("--test", "mydata.py:test", "--accept-damage", "--audit", "--seeds", "5", "--out", "run")
+    ended = spotless("scrub", *BASE, *RECIPE, *RUINOUS, *asked)
+    assert ended.code == 6, ended.err
+    verdict, step = ended.out.splitlines()[:2]
+    assert "a damaged network proves nothing about forgetting" in verdict
+    assert step.startswith("next: do not use this network")
+    limits = json.loads((here / "run/receipt.json").read_text())["predicate"]["limits"]
+    assert any("worse than is allowed" in limit for limit in limits)
+    assert "a damaged network proves nothing about forgetting.\n" in (here / "run/model-card.md").read_text()
+    assert "Next: Do not use this network" in (here / "run/report.html").read_text()
+    assert spotless("verify", "run", "--forget", "forget.csv").code == 0
+    (here / "run/report.html").write_text((here / "run/report.html").read_text().replace("Inconclusive", "Forgotten"))
+    assert spotless("verify", "run").code == 7
 
 
 def wrong(path: Path, x: torch.Tensor, y: torch.Tensor) -> float:

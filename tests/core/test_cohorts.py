@@ -1,6 +1,7 @@
 """Cohorts: each way to say which rows must go, and lists of ids that are not as they should be."""
 
 import json
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -79,7 +80,7 @@ def test_ids_of_every_type_match(data, kind):
 def test_unknown_and_repeated_ids_are_listed(data):
     with pytest.raises(
         DataError,
-        match=r"Of 3 ids in column 'person', 1 matched, 2 missing \('eve', 'fay'\), 1 duplicates \('ann'\)\. Correct",
+        match=r"Of 3 ids in column 'person', 1 matched, 2 missing \('eve', 'fay'\), 1 duplicate \('ann'\)\. Correct",
     ):
         ids(["ann", "eve", "fay", "ann"], column="person")(data)
     with pytest.raises(DataError, match=r"9 missing \('0', '1', '2', '3', '4' and 4 more\)"):
@@ -208,10 +209,21 @@ def test_a_misspelt_first_id_is_not_a_header(tmp_path, data, first):
 def test_a_row_number_is_written_in_plain_digits(tmp_path, text):
     """Python reads more as numbers than people do."""
     (tmp_path / "a.txt").write_text(f"3\n-1\n007\n{text}\n", encoding="utf-8")
-    with pytest.raises(DataError, match="must hold row numbers, but one is not a whole number in the digits 0 to 9"):
+    with pytest.raises(DataError, match=f"row numbers, but '{re.escape(text[:40])}' is not a whole"):
         listed_ids(tmp_path / "a.txt", "row")
     (tmp_path / "a.txt").write_text("3\n-1\n007\n")
     assert listed_ids(tmp_path / "a.txt", "row") == ["3", "-1", "7"]
+
+
+def test_what_is_missing_is_said_with_what_there_is(data):
+    with pytest.raises(DataError, match=r"1 missing \('99'\), 1 duplicate \('0'\)\. .* rows, counted from zero\."):
+        rows([0, 0, 99])(data)
+    named = Data.of((torch.zeros(2, 1), torch.zeros(2)), columns={"id": ["ann", "bob"]})
+    with pytest.raises(DataError, match="No id of the data is a number: for row numbers say `--id-column row`"):
+        ids(["0"])(named)
+    with pytest.raises(DataError) as told:
+        ids(["99"])(data)  # whose ids are numbers
+    assert "row numbers" not in str(told.value)
 
 
 def test_a_list_that_is_not_there(tmp_path):

@@ -249,3 +249,21 @@ def test_numpy_rows_of_a_dataset():
     assert isinstance(x, Tensor)
     assert x[:, 0].tolist() == [0, 1, 2, 3]
     assert y.tolist() == [0, 1, 0, 1]
+
+
+def test_tables_of_pandas_are_read_in_their_order():
+    """The fault before: `columns` found ids by label, so after shuffling another person's row went."""
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame({"a": [0.0, 1.0, 2.0], "y": [0, 1, 1], "id": ["ann", "bob", "cem"]}).iloc[[2, 0, 1]]
+    data = Data.of((table[["a"]], table["y"]), columns={"id": table["id"]})
+    x, y = everything(data)
+    assert isinstance(x, Tensor)
+    assert (x.tolist(), y.tolist()) == ([[2.0], [0.0], [1.0]], [1, 0, 1])
+    assert data.column("id") == ["cem", "ann", "bob"]
+    assert data.select([1]).column("id") == ["ann"]
+
+
+def test_text_in_a_table_is_refused():
+    pandas = pytest.importorskip("pandas")
+    with pytest.raises(DataError, match="must be numbers of one shape"):
+        Data.of((pandas.DataFrame({"a": ["x", "y"]}), [0, 1]))

@@ -104,7 +104,7 @@ def test_each_verdict_has_its_colour_and_its_words(word, tone):
     text = page_of_example(word)
     assert f'class="verdict {tone}"' in text
     beginnings = {
-        "forgotten": "like networks that never saw them",
+        "forgotten": "knows no more of the 25 forgotten rows than networks that never saw them",
         "not forgotten": "should not be released",
         "inconclusive": "can say neither",
         NEVER_SAW: "none could be expected",
@@ -116,10 +116,24 @@ def test_each_verdict_has_its_colour_and_its_words(word, tone):
     assert "`" not in text[: text.index("<footer>")]
 
 
+def test_the_page_of_a_damaged_network_takes_no_comfort_in_checks_that_pass():
+    """It said how little could be left unseen, and to train more pairs, beside "proves nothing about forgetting"."""
+    told = report("inconclusive")
+    assert told.verdict is not None
+    share, utility = told.verdict.checks
+    broken = replace(told.verdict, checks=Checks([share, replace(utility, state="different", guards=True)]))
+    text = page(replace(told, verdict=broken))
+    assert "say nothing about forgetting here" in text
+    assert "could be left unseen" not in text
+    assert "Next: Do not use this network: it answers worse than retrained ones" in text
+    assert "could be left unseen" in page(told)
+
+
 def test_without_an_audit_the_page_says_that_there_is_no_verdict():
-    told = replace(report(), verdict=None)
-    assert "No verdict was asked for" in page(told)
+    told = replace(report(), verdict=None, limits=["Nothing could be retrained."])
+    assert "There is no verdict" in page(told)
     assert "Not judged" in page(told)
+    assert "Why: Nothing could be retrained." in page(told)
 
 
 def test_words_from_outside_are_escaped():
@@ -171,6 +185,7 @@ def test_exports_tell_the_same():
     card = as_model_card(told, "ab" * 32)
     assert card.startswith("## Forgetting\n\n**Forgotten.** After scrubbing")
     assert "- remembered share: same\n" in card
+    assert "\nWhy: Consistent with retraining in every check.\n" in card
     assert "0.0" not in card  # it outlasts the purge
     assert "sha256:abab" in card
 

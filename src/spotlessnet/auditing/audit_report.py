@@ -8,7 +8,7 @@ from typing import Any
 
 from spotlessnet.auditing.rows import Row
 from spotlessnet.auditing.verdict import Checks, Verdict
-from spotlessnet.auditing.wording import NEXT
+from spotlessnet.auditing.wording import next_step, utility_decided
 from spotlessnet.core.deprecated import AcceptsOldNames, OldName
 from spotlessnet.store.receipts import without_figures
 
@@ -102,7 +102,12 @@ class AuditReport(metaclass=AcceptsOldNames):
     @property
     def next_step(self) -> str:
         """What to do now."""
-        return NEXT[self.outcome]
+        return next_step(self.outcome, {check.name: check.state for check in self.checks})
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether utility decided: then checks that pass say nothing about forgetting."""
+        return utility_decided(self.outcome, {check.name: check.state for check in self.checks})
 
     def record(self) -> list[dict[str, Any]]:
         """The audit section of a receipt: the outcome and why, then each check and how it came out; no figure."""

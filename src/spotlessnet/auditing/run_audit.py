@@ -22,7 +22,7 @@ from spotlessnet.auditing.shadow_attack import u_lira
 from spotlessnet.auditing.summary import ORIGINAL, RETRAINED
 from spotlessnet.auditing.verdict import NEVER_SAW, Verdict
 from spotlessnet.auditing.with_bank import FromBank, report_of
-from spotlessnet.auditing.wording import never_saw, not_as_good, not_as_retrained, sentence
+from spotlessnet.auditing.wording import besides, never_saw, not_as_good, not_as_retrained, sentence
 from spotlessnet.core.deprecated import accepts_old_names
 from spotlessnet.core.errors import SettingError
 from spotlessnet.core.progress import Meter, track, working
@@ -196,9 +196,16 @@ def never_sees(scrub: Scrub, original: Trained, split: Split) -> bool:
 
 def _in_its_light(verdict: Verdict, scrub: Scrub, trainings: Trainings, split: Split) -> Verdict:
     """The verdict, where what the method can have seen is known too."""
-    if verdict.outcome != "inconclusive" or not never_sees(scrub, trainings.original[0], split):
+    if verdict.outcome != "inconclusive":
         return verdict
-    return by_construction(verdict, learnt_elsewhere(trainings.retrained, split))
+    if never_sees(scrub, trainings.original[0], split):
+        return by_construction(verdict, learnt_elsewhere(trainings.retrained, split))
+    return replace(verdict, reason=besides(verdict.reason, _damage(verdict)))
+
+
+def _damage(verdict: Verdict) -> list[str]:
+    """Where networks are surely worse than retrained ones on test or retained rows, in sentences."""
+    return [sentence(check) for check in verdict.checks if check.guards and check.state == "different"]
 
 
 def by_construction(verdict: Verdict, doubt: str = "") -> Verdict:
@@ -213,7 +220,7 @@ def by_construction(verdict: Verdict, doubt: str = "") -> Verdict:
     """
     if verdict.outcome != "inconclusive":
         return verdict
-    damaged = [sentence(check) for check in verdict.checks if check.guards and check.state == "different"]
+    damaged = _damage(verdict)
     if damaged:
         return replace(verdict, reason=not_as_good(verdict.reason, damaged))
     shown = [sentence(check) for check in verdict.checks if check.state == "different"]

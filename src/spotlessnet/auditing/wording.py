@@ -1,7 +1,7 @@
 """What an audit found, in sentences that need no statistics: why the verdict is what it is, and what to do next."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from spotlessnet.auditing.verdict import (
     ATTACK,
@@ -53,6 +53,27 @@ NEXT = {
 }
 """What to do after each outcome."""
 
+IF_DAMAGED = (
+    "do not use this network: it answers worse than retrained ones, and more trainings do not change that. Take the "
+    "method `retrain`, or other settings of this one"
+)
+"""What to do where utility decided: then no number of trainings brings a verdict."""
+
+
+def next_step(outcome: str, states: Mapping[str, str]) -> str:
+    """What to do now, given how each check came out.
+
+    >>> next_step("inconclusive", {RETAIN_ERROR: "different"}).startswith("do not use this network")
+    True
+    """
+    return IF_DAMAGED if utility_decided(outcome, states) else NEXT[outcome]
+
+
+def utility_decided(outcome: str, states: Mapping[str, str]) -> bool:
+    """Whether there is no verdict because the network answers retained or new examples worse than retrained ones."""
+    return outcome == "inconclusive" and "different" in (states.get(RETAIN_ERROR), states.get(TEST_ERROR))
+
+
 PASSED = ("forgotten", NEVER_SAW)
 """Outcomes after which the new network may be used."""
 
@@ -95,6 +116,16 @@ def not_as_good(reason: str, worse: Sequence[str]) -> str:
     if not untold:
         return reason
     return f"{reason}. The method trains on the other examples alone, but {'; and '.join(untold)}"
+
+
+def besides(reason: str, worse: Sequence[str]) -> str:
+    """Why there is no verdict, and what else speaks against the network: damage must not stand in the checks alone.
+
+    >>> besides("they left no trace", ["the error is higher"])
+    'they left no trace. Besides, the error is higher'
+    """
+    untold = [text for text in worse if text not in reason]
+    return f"{reason}. Besides, {'; and '.join(untold)}" if untold else reason
 
 
 def too_few(seeds: int, least: int) -> str:

@@ -131,5 +131,5 @@ def _forgettable(asked: Asked, seeds: int, features: str, ridge: str, console: C
 def _told(report: AuditReport, files: list[Path], console: Console) -> int:
     figures = {"verdict": report.outcome, "reason": report.reason, "next": report.next_step}
     told = {"status": "done", **figures, "files": files, "rows": [vars(r) for r in report.rows]}
-    console.give(told, [*verdict_lines(report.outcome, report.reason), *map(str, files)])
+    console.give(told, [*verdict_lines(report.outcome, report.reason, report.next_step), *map(str, files)])
     return EXIT_CODES.get(report.outcome, 6)

@@ -10,7 +10,7 @@ from typing import Annotated, Any, TextIO
 
 import typer
 from rich.console import Console as RichConsole
-from rich.table import Table
+from rich.table import Column, Table
 
 from spotlessnet.cli.entry import printable
 
@@ -66,7 +66,9 @@ class Console:
         if self.as_json:
             return
         console = _Tables(file=RESULTS.get() or sys.stdout, highlight=False)
-        made = Table(*columns, box=None, pad_edge=False)
+        # What a row is called is typed again, so it stands whole on one line; anything else may go on in the next.
+        heads = [Column(name, overflow="fold", no_wrap=not place) for place, name in enumerate(columns)]
+        made = Table(*heads, box=None, pad_edge=False)
         for row in rows:
             made.add_row(*(printable(cell).replace("[", "\\[") for cell in row))
         console.print(made)

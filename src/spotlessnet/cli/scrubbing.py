@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from spotlessnet.auditing.verdict import NEVER_SAW
-from spotlessnet.auditing.wording import NEXT
+from spotlessnet.auditing.wording import next_step
 from spotlessnet.cli.common import AsJson, Asked, Console, Debug, Quiet, takes_case
 from spotlessnet.core.errors import SettingError
 from spotlessnet.core.progress import quiet as no_bars
@@ -131,9 +131,9 @@ def planned(plan: Plan, console: Console, *, audit: Audit | None = None) -> int:
     return 0
 
 
-def verdict_lines(word: str, reason: str) -> list[str]:
+def verdict_lines(word: str, reason: str, step: str) -> list[str]:
     """The verdict, why, and what to do now."""
-    return [f"{word}: {reason}", f"next: {NEXT[word]}"]
+    return [f"{word}: {reason}", f"next: {step}"]
 
 
 def _told(served: Unlearned, console: Console, *, audited: bool) -> int:
@@ -141,7 +141,8 @@ def _told(served: Unlearned, console: Console, *, audited: bool) -> int:
     receipt = served.receipt["predicate"]
     about = served.diagnostics
     # With figures while `private` has them; the receipt says it in words.
-    verdict = next((figure for figure in about.get("audit", receipt["audit"]) if "verdict" in figure), None)
+    audit = about.get("audit", receipt["audit"])
+    verdict = next((figure for figure in audit if "verdict" in figure), None)
     if served.again:
         console.say("This request was served before; nothing was changed.")
     if "nats" in about and served.exact is not None:
@@ -175,6 +176,7 @@ def _told(served: Unlearned, console: Console, *, audited: bool) -> int:
     word = verdict["verdict"]
     reason = verdict.get("reason", "")
     page = served.folder / REPORT[0]
-    told |= {"verdict": word, "reason": reason, "next": NEXT[word], "report": page}
-    console.give(told, [*verdict_lines(word, reason), *lines, str(page)])
+    step = next_step(word, {check["name"]: check["state"] for check in audit if "name" in check})
+    told |= {"verdict": word, "reason": reason, "next": step, "report": page}
+    console.give(told, [*verdict_lines(word, reason, step), *lines, str(page)])
     return EXIT_CODES.get(word, 6)

@@ -208,7 +208,8 @@ def _are_ids(values: Any) -> bool:
 
 def _tensor(value: Any) -> Tensor:
     try:
-        return torch.as_tensor(value)
+        # Tables of pandas are read in their order; torch would ask them for rows by label, and see their columns.
+        return torch.as_tensor(np.array(value.to_numpy()) if hasattr(value, "to_numpy") else value)
     except (TypeError, ValueError, RuntimeError) as e:
         raise DataError(
             f"Inputs and labels must be numbers of one shape, but got {type(value).__name__} ({e}). Encode text as "

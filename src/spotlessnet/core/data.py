@@ -65,7 +65,7 @@ class Data:
     columns: Mapping[str, Sequence[Any]] = field(default_factory=dict)
 
     @staticmethod
-    def of(anything: Any, *, columns: Mapping[str, Sequence[Any]] | None = None, label: str | None = None) -> "Data":
+    def of(anything: Any, *, columns: Mapping[str, Iterable[Any]] | None = None, label: str | None = None) -> "Data":
         """Rows from a pair of arrays, a `Dataset`, a `DataLoader` or a Hugging Face dataset.
 
         **Arguments:**
@@ -76,13 +76,14 @@ class Data:
         if isinstance(anything, Data):
             return anything
         source = source_of(anything, label)
-        columns = dict(columns or {})
-        for name, values in columns.items():
+        # In their order: a column of pandas finds entries by label, and after shuffling that is another row's.
+        listed = {name: list(values) for name, values in (columns or {}).items()}
+        for name, values in listed.items():
             if len(values) != len(source):
                 raise MismatchError(
                     f"Column {name!r} has {len(values)} entries for {len(source)} rows. Give one entry per row."
                 )
-        return Data(source, torch.arange(len(source)), columns)
+        return Data(source, torch.arange(len(source)), listed)
 
     def __len__(self) -> int:
         return len(self.rows)

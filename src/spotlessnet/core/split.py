@@ -276,6 +276,7 @@ class rows(Cohort):  # noqa: N801
             allow_missing=self.allow_missing,
             mislabelled=self.mislabelled,
             called="rows",
+            hint=lambda _: f" The data have {count_of(len(train), 'row')}, counted from zero.",
         )
         return torch.tensor(positions, dtype=torch.long), request
 
@@ -316,7 +317,7 @@ class ids(Cohort):  # noqa: N801
             len(positions),
             allow_missing=self.allow_missing,
             mislabelled=self.mislabelled,
-            hint=self.listing.hint,
+            hint=lambda missing: self.listing.hint(missing) or _if_rows_are_meant(missing, names),
         )
         return torch.tensor(positions, dtype=torch.long), replace(request, comments=self.listing.comments)
 
@@ -373,7 +374,7 @@ def _matched(
         go_on = f", or go on {without}" if matched else ""  # without all of them there is nothing to forget
         raise DataError(
             f"Of {len(counts)} {what}, {len(counts) - len(missing)} matched, {len(missing)} missing "
-            f"({_some(missing)}), {len(duplicates)} duplicates{f' ({_some(duplicates)})' if duplicates else ''}. "
+            f"({_some(missing)}), {count_of(len(duplicates), 'duplicate')}{f' ({_some(duplicates)})' if duplicates else ''}. "
             f"Correct the list{go_on}.{hint(missing[0])}"
         )
     if wanted and not matched:
@@ -382,6 +383,13 @@ def _matched(
             "list and the column."
         )
     return Request(what, matched, len(missing), sum(counts.values()) - len(counts), mislabelled)
+
+
+def _if_rows_are_meant(missing: str, names: Sequence[str]) -> str:
+    """What to say of a number that is not found among ids none of which is one."""
+    if not missing.isdecimal() or any(name.isdecimal() for name in names):
+        return ""
+    return " No id of the data is a number: for row numbers say `--id-column row` (in Python `sn.rows`)."
 
 
 def _some(names: Sequence[str]) -> str:

@@ -10,8 +10,8 @@ from typing import Any
 
 from spotlessnet.auditing.audit_report import AuditReport
 from spotlessnet.auditing.rows import Row
-from spotlessnet.report.page import in_plain_words
-from spotlessnet.store.receipts import plain
+from spotlessnet.report.page import as_sentence, in_plain_words
+from spotlessnet.store.receipts import plain, without_figures
 from spotlessnet.store.schema import VERDICT_SCHEMA
 
 
@@ -55,6 +55,7 @@ def as_model_card(report: AuditReport, receipt_digest: str = "") -> str:
     parts = [
         "## Forgetting",
         f"**{report.outcome.capitalize()}.** {in_plain_words(report)}",
+        *([f"Why: {as_sentence(without_figures(report.reason))}"] if report.reason else []),
         f"Method: {report.method}. Rows forgotten: {report.request.get('rows to forget', '?')}.",
         *(
             ["Checks:\n" + "\n".join(f"- {check.name}: {check.state}" for check in report.checks)]

@@ -8,7 +8,6 @@ from jinja2 import Environment, StrictUndefined
 from spotlessnet.auditing.audit_report import AuditReport
 from spotlessnet.auditing.summary import RETRAINED, summarise
 from spotlessnet.auditing.verdict import NEVER_SAW
-from spotlessnet.auditing.wording import NEXT
 from spotlessnet.core.errors import count_of
 from spotlessnet.report.channels import bands, channels
 from spotlessnet.report.chips import self_tests, told
@@ -34,7 +33,7 @@ def page(report: AuditReport) -> str:
         tone=TONES.get(outcome, "open"),
         word=f"{SIGNS.get(outcome, '·')} {outcome.capitalize()}",
         summary=in_plain_words(report),
-        next_step=as_sentence(NEXT[outcome]),
+        next_step=as_sentence(report.next_step),
         why=as_sentence(report.reason),
         resolution=_resolution(report),
         request_line=_request_line(report),
@@ -66,13 +65,13 @@ def in_plain_words(report: AuditReport) -> str:
     rows = "the forgotten rows" if count is None else f"the {count_of(count, 'forgotten row')}"
     if report.verdict is None:
         return (
-            "No verdict was asked for. A verdict compares the scrubbed network with several networks that were trained "
-            "without the rows; run the audit to get one."
+            "There is no verdict. A verdict compares the scrubbed network with several networks that were trained "
+            "without the rows, and there were none to compare with."
         )
     beginnings = {
         "forgotten": (
-            f"After scrubbing, the network answers {rows} like networks that never saw them, as closely as this audit "
-            "can see."
+            f"After scrubbing, the network knows no more of {rows} than networks that never saw them, as closely as "
+            "this audit can see."
         ),
         "not forgotten": (
             "The network still differs from networks that never saw the rows, by more than chance and more than is "
@@ -88,7 +87,9 @@ def in_plain_words(report: AuditReport) -> str:
 
 
 def _resolution(report: AuditReport) -> str:
-    """How small a remainder could have been seen."""
+    """How small a remainder could have been seen; of a damaged network, that it cannot be said."""
+    if report.is_damaged:
+        return "The checks that pass say nothing about forgetting here, for the network is damaged."
     share = math.nan if report.verdict is None else report.verdict.resolution
     if not share < 1:  # NaN too
         return "With so many, not even the whole of the original's memory of the rows would be seen."

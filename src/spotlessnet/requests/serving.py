@@ -259,7 +259,8 @@ def _forget(
     if folder is not None and audit is not None and report is not None:
         note_bank(folder, audit, report, follows=True)
         subjects |= write_report(folder.path, report, replace=folder.again)
-    limits = limits_of(opened, gaussian, report, unchanged=is_unchanged(opened, weights, gaussian))
+    unchanged, worse = is_unchanged(opened, weights, gaussian), not utility["within_limit"]
+    limits = limits_of(opened, gaussian, report, unchanged=unchanged, worse=worse)
     measured = {**gaussian.diagnostics, "seconds": meter.seconds, "utility": utility, "limits": limits}
     exact = plain(measured if report is None else {**measured, "audit": report.figures()})
     receipt = _receipt(
