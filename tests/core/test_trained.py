@@ -1,6 +1,7 @@
 """Any network as a point in weight space, whatever its shape, and never touched."""
 
 import copy
+from types import MethodType
 from typing import Any
 
 import pytest
@@ -277,3 +278,26 @@ def test_a_notebook_is_not_flooded_with_numbers():
     )
     assert all(len(repr(one)) < 200 and "tensor" not in repr(one) for one in made), made
     assert repr(made[1]).startswith("Gaussian(1230 weights, noise Diagonal")
+
+
+def test_mixed_precision_that_a_training_left_around_forward_is_taken_off():
+    """As accelerate does: `transformers.Trainer(bf16=True)` hands back such a network, and `Fisher` broke on it."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+    x, y = torch.randn(20, 4), torch.arange(20) % 3
+    plain = Trained.of(model)
+    model._original_forward, model._is_accelerate_prepared = model.forward, True
+    model.forward = MethodType(torch.autocast("cpu", torch.bfloat16)(model.forward.__func__), model)
+    trained = Trained.of(model)
+    assert torch.equal(trained.outputs(x), plain.outputs(x))
+    assert not {"forward", "_original_forward", "_is_accelerate_prepared"} & trained.module().__dict__.keys()
+    assert "_original_forward" in model.__dict__  # the caller's own is left as it is
+    split = Split(forget=Data.of((x[:4], y[:4])), kept=Data.of((x[4:], y[4:])))
+    assert Fisher()(trained, split).mean.isfinite().all()
+
+
+def test_a_forward_of_the_modules_own_stays_under_mixed_precision():
+    model = nn.Linear(4, 3)
+    own = model.forward = lambda x: x[:, :3]
+    model._original_forward, model.forward = own, torch.autocast("cpu", torch.bfloat16)(own)
+    assert torch.equal(Trained.of(model).module()(torch.ones(2, 4)), torch.ones(2, 3))

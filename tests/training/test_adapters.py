@@ -1,5 +1,6 @@
 """Trainers of other frameworks: a retraining by the adapter is the training that a script would do, to the bit."""
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ from spotlessnet.core.errors import NeedError, SettingError
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.core.trainer import Examples, epochs_of
+from spotlessnet.methods.fisher import Fisher
 from spotlessnet.methods.retrain import Retrain
 from spotlessnet.methods.short_retrain import ShortRetrain
 from spotlessnet.training import lightning as adapter
@@ -45,13 +47,18 @@ class Linear(nn.Module):
         return {"logits": logits} if labels is None else {"loss": cross_entropy(logits, labels), "logits": logits}
 
 
-def test_hugging_face(tmp_path: Path, capsys):
+def _with_trainer():
     transformers = pytest.importorskip("transformers")
     pytest.importorskip("accelerate")
     try:
         transformers.Trainer  # noqa: B018  # loaded late, and with it whatever else is installed
     except (ImportError, RuntimeError) as error:  # such as a torchvision built for another torch
         pytest.skip(f"transformers.Trainer cannot be imported: {error}")
+    return transformers
+
+
+def test_hugging_face(tmp_path: Path, capsys):
+    transformers = _with_trainer()
     x = torch.randn(40, 5, generator=torch.Generator().manual_seed(0))
     y = torch.arange(40) % 3
     arguments = transformers.TrainingArguments(
@@ -75,6 +82,25 @@ def test_hugging_face(tmp_path: Path, capsys):
     short = ShortRetrain(error_tolerance=1.0)(network, split)
     assert short.diagnostics["epochs"] == 2  # a fifth
     assert not list(tmp_path.iterdir())  # no checkpoint of any audited network
+
+
+def test_a_network_that_was_trained_in_mixed_precision_is_trained_again_in_it(tmp_path: Path):
+    """What accelerate leaves on a module made derivatives by row fail; half taken off, the next training lacked it."""
+    transformers = _with_trainer()
+    x = torch.randn(40, 5, generator=torch.Generator().manual_seed(0))
+    y = torch.arange(40) % 3
+    arguments = transformers.TrainingArguments(
+        output_dir=str(tmp_path), num_train_epochs=3, learning_rate=0.05, bf16=True, use_cpu=True, disable_tqdm=True,
+        report_to=[], logging_strategy="no",
+    )  # fmt: skip
+    trainer = HuggingFaceTrainer(arguments)
+    split = split_of(Data.of(({"values": x}, y)))
+    done = trainer(Linear().train(), Examples(split.whole), 0)
+    means = [Retrain(seed=4)(Trained.of(m, init=Linear(), trainer=trainer), split).mean for m in (done, Linear())]
+    assert torch.equal(*means)
+    plain = HuggingFaceTrainer(replace(arguments, bf16=False))
+    assert not torch.equal(Retrain(seed=4)(Trained.of(Linear(), init=Linear(), trainer=plain), split).mean, means[0])
+    assert Fisher()(Trained.of(done), split).mean.isfinite().all()
 
 
 def test_hugging_face_refuses_what_it_cannot_use():

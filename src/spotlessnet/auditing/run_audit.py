@@ -16,6 +16,7 @@ from spotlessnet.auditing.equivalence import EquivalenceTest
 from spotlessnet.auditing.judging import judge_networks
 from spotlessnet.auditing.looks import LOOKS, goes_on
 from spotlessnet.auditing.networks import Networks
+from spotlessnet.auditing.other_recipe import other_recipe
 from spotlessnet.auditing.own_training import learnt_elsewhere
 from spotlessnet.auditing.seeds import scrub_seed
 from spotlessnet.auditing.shadow_attack import u_lira
@@ -142,7 +143,7 @@ def audit(
         lost=list(networks.scrubbed[name][0].gaussian.diagnostics.lost),
         curves=curves,
         costs=_costs(meters, name),
-        limits=(*_limits(trainings.original[0], split, executor), *LIMITS),
+        limits=(*_of_recipe(original, trainings, split), *_limits(trainings.original[0], split, executor), *LIMITS),
         rerun_command=rerun_command,
         made=environment_of(),
         header=header_of(began),
@@ -177,7 +178,13 @@ def _from_bank(
         verdict,
         title=title,
         request=request_of(split),
-        limits=(FEW_REFERENCES.format(len(looked.references)), bank, *_limits(first, split, executor), *LIMITS),
+        limits=(
+            *_of_recipe(looked.start, looked.trainings, split),
+            FEW_REFERENCES.format(len(looked.references)),
+            bank,
+            *_limits(first, split, executor),
+            *LIMITS,
+        ),
         rerun_command=rerun_command,
         made=environment_of(),
         header=header_of(first),
@@ -227,6 +234,12 @@ def by_construction(verdict: Verdict, doubt: str = "") -> Verdict:
     if shown or doubt:
         return replace(verdict, reason=not_as_retrained(verdict.reason, [*shown, *([doubt] if doubt else [])]))
     return replace(verdict, outcome=NEVER_SAW, reason=never_saw(verdict.reason))
+
+
+def _of_recipe(given: Trained | Callable[[int], Trained], trainings: Trainings, split: Split) -> tuple[str, ...]:
+    """That the network is not what its recipe gives, first of all limits; a function of the seed gives none."""
+    found = other_recipe(given, trainings.original, split) if isinstance(given, Trained) else ""
+    return (found,) if found else ()
 
 
 def _limits(original: Trained, split: Split, executor: Executor | None = None) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from spotlessnet.auditing.audit_report import AuditReport
+from spotlessnet.auditing.other_recipe import OTHER_RECIPE
 from spotlessnet.cli.common import AsJson, Asked, Console, Debug, Quiet, takes_case
 from spotlessnet.cli.scrubbing import (
     EXIT_CODES,
@@ -130,6 +131,9 @@ def _forgettable(asked: Asked, seeds: int, features: str, ridge: str, console: C
 
 def _told(report: AuditReport, files: list[Path], console: Console) -> int:
     figures = {"verdict": report.outcome, "reason": report.reason, "next": report.next_step}
+    for limit in report.limits:
+        if limit.startswith(OTHER_RECIPE):
+            console.say(f"limit   {limit}")
     told = {"status": "done", **figures, "files": files, "rows": [vars(r) for r in report.rows]}
     console.give(told, [*verdict_lines(report.outcome, report.reason, report.next_step), *map(str, files)])
     return EXIT_CODES.get(report.outcome, 6)

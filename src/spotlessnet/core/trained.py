@@ -30,6 +30,7 @@ from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.recomputing import NoReentrance, recomputed
 from spotlessnet.core.source import Inputs
 from spotlessnet.core.trainer import Trainer, check_signature, epochs_of
+from spotlessnet.core.wrapping import unwrapped, without_autocast
 
 Buffers = Mapping[str, Tensor]
 """By name, as in a state dict."""
@@ -100,7 +101,7 @@ class Trained(metaclass=AcceptsOldNames):
         if trainer is not None:
             check_signature(trainer)
         # A copy: the caller's module may go on training, and eval mode must not leak into it.
-        network = copy.deepcopy(unwrapped(model)).eval()
+        network = without_autocast(copy.deepcopy(unwrapped(model))).eval()
         taking_part = {n: p.detach() for n, p in network.named_parameters() if p.requires_grad}
         if not taking_part:
             raise SettingError("No parameter requires a gradient, so nothing can be forgotten. Unfreeze some.")
@@ -347,14 +348,6 @@ def logits_of(answer: Any) -> Float[Tensor, "N *C"]:
             f"The network must answer with a tensor or an object with `.logits`, but gave {type(answer).__name__}."
         )
     return answer.unsqueeze(1) if answer.ndim == 1 else answer
-
-
-def unwrapped(model: nn.Module) -> nn.Module:
-    """The module inside what `torch.compile` or data parallelism put around it."""
-    parallel = (nn.DataParallel, nn.parallel.DistributedDataParallel)
-    if hasattr(model, "_orig_mod"):
-        return unwrapped(model._orig_mod)  # type: ignore[arg-type]  # torch.compile keeps the module there
-    return unwrapped(model.module) if isinstance(model, parallel) else model
 
 
 def as_trained(given: Trained | nn.Module) -> Trained:

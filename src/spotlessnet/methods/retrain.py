@@ -12,6 +12,7 @@ from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained, buffers_of
 from spotlessnet.core.trainer import name_of
 from spotlessnet.training.fit import UNCOUPLED, train
+from spotlessnet.training.repeating import note_other_training
 
 
 @METHODS.register(
@@ -63,5 +64,6 @@ class Retrain(Scrub):
             )
         order = split.first_trained_on if self.coupled else None
         made = train(begun, split.retain, seed=self.seed, order_of=order, label="retraining")
+        note_other_training(trained, made, split, notes)
         notes.buffers = buffers_of(made.model) if trained.statistics_moved else None
         return made.weights

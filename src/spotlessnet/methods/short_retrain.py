@@ -16,6 +16,7 @@ from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained, buffers_of
 from spotlessnet.core.trainer import name_of
 from spotlessnet.training.fit import train
+from spotlessnet.training.repeating import note_other_training
 
 
 @dataclass(frozen=True)
@@ -114,9 +115,9 @@ class ShortRetrain(Scrub):
         begun = self._begin(trained)
         full = trained.epochs
         if full is None:
-            return self._in_full(begun, split, notes)
+            return self._in_full(trained, split, notes)
         if self._stage(full) == 1:
-            return self._as_it_was(begun, split, notes, moves=trained.statistics_moved)
+            return self._as_it_was(trained, split, notes, moves=trained.statistics_moved)
         goal = error_rate(trained, split.retain) + self.error_tolerance
         stage = self._stage(full)
         network = self._hurried(begun, stage)
@@ -162,19 +163,20 @@ class ShortRetrain(Scrub):
         )
         return replace(begun, recipe=recipe)
 
-    def _in_full(self, begun: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
+    def _in_full(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
         """One whole training, where the trainer knows no epochs: it takes longer, and forgets as well."""
-        assert begun.trainer is not None  # a recipe knows its epochs
+        assert trained.trainer is not None  # a recipe knows its epochs
         notes.assume(
-            f"{name_of(begun.trainer)} has no argument `epochs` with a default, so it was not asked for fewer and the "
+            f"{name_of(trained.trainer)} has no argument `epochs` with a default, so it was not asked for fewer and the "
             "training was repeated in full",
             "nothing is saved against retraining; give the trainer an argument such as `epochs=20`",
         )
-        return self._as_it_was(begun, split, notes, moves=True)
+        return self._as_it_was(trained, split, notes, moves=True)
 
-    def _as_it_was(self, begun: Trained, split: Split, notes: Notes, *, moves: bool) -> Float[Tensor, " P"]:
-        made = train(begun, split.retain, seed=self.seed, label="retraining")
-        known = None if begun.epochs is None else 1.0
-        notes.measure(ShortRetrainFacts, epochs=begun.epochs, share_of_training=1.0, share_of_retraining=known)
+    def _as_it_was(self, trained: Trained, split: Split, notes: Notes, *, moves: bool) -> Float[Tensor, " P"]:
+        made = train(self._begin(trained), split.retain, seed=self.seed, label="retraining")
+        note_other_training(trained, made, split, notes)
+        known = None if trained.epochs is None else 1.0
+        notes.measure(ShortRetrainFacts, epochs=trained.epochs, share_of_training=1.0, share_of_retraining=known)
         notes.buffers = buffers_of(made.model) if moves else None
         return made.weights

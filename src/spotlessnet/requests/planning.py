@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from spotlessnet.auditing.audit_report import AuditReport
+from spotlessnet.auditing.other_recipe import OTHER_RECIPE
 from spotlessnet.core.answers import CHECKED, DOUBT
 from spotlessnet.core.errors import ResourceError, count_of, seconds_in_words, size_in_words
 from spotlessnet.core.gaussian import Gaussian
@@ -292,6 +293,7 @@ def limits_of(
             "only what one network can show."
         )
         limits += [KNOW_THE_ROWS] if KNOW_THE_ROWS in report.limits else []
+        limits += [one for one in report.limits if one.startswith(OTHER_RECIPE)]
     return limits
 
 

@@ -22,8 +22,9 @@ from spotlessnet.core.loss import smoothed
 from spotlessnet.core.progress import track, working
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.source import Inputs
-from spotlessnet.core.trained import Buffers, Trained, as_trained, buffers_of, logits_of, unwrapped
+from spotlessnet.core.trained import Buffers, Trained, as_trained, buffers_of, logits_of
 from spotlessnet.core.trainer import Examples, check_read, name_of
+from spotlessnet.core.wrapping import unwrapped
 from spotlessnet.training import checkpoint as checkpoints
 from spotlessnet.training.batches import Order, Resident, augmented, mixed, repeatable
 from spotlessnet.training.optimiser import Optimiser, lr_at
