@@ -1,10 +1,11 @@
 """Would more ways of asking catch more? Those that the audit leaves out, asked beside those that it has.
 
     python benchmarks/gauntlet_ways.py --audits 6 --out results/gauntlet-ways.jsonl
+    python benchmarks/gauntlet_ways.py --audits 0  # renews the page alone
 
 Networks that were tuned until they answer as retrained ones, and networks that kept a row, are judged as the audit
 does, then with each further way in the same joint test, then with all of them. Settings are of those that the test was
-chosen on. One row for each audit; `summary` counts them.
+chosen on. One row for each audit; `summary` counts them for `docs/reading_the_report.md`.
 """
 
 import json
@@ -14,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,7 +23,7 @@ from torch.func import functional_call, grad, vmap
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.audit_gauntlet import CHOOSING, Own, looked
-from benchmarks.common import Flags, command, machine
+from benchmarks.common import Flags, Place, command, machine
 from benchmarks.gauntlet_candidates import Audits, Setting
 from benchmarks.gauntlet_networks import RECIPES, answers
 
@@ -37,9 +39,15 @@ SETTINGS = (
     "digits/perceptron/person-12@3", "table/perceptron/person-12@2",
 )  # fmt: skip
 TUNED = ("margins matched", "logits matched")
-CANDIDATES = ("retrained", "half batch", "original", "one row kept", *TUNED)
+HONEST = ("retrained", "half batch")
+CANDIDATES = (*HONEST, "original", "one row kept", *TUNED)
+WORDS = ("forgotten", "inconclusive", "not forgotten")
 EPOCHS = 2
 """Of relearning half of the forgotten rows."""
+
+ROOT = Path(__file__).parents[1]
+ROWS, PAGE = ROOT / "results" / "gauntlet-ways.jsonl", ROOT / "docs" / "reading_the_report.md"
+PLACE = Place.of("gauntlet_ways", "end of the ways")
 
 Group = Tensor
 """Networks of one audit by their weights, `[networks, weights]`."""
@@ -161,16 +169,45 @@ class Judges:
         return found
 
 
-def summary(rows: Sequence[dict[str, object]]) -> list[str]:
-    """Forgotten/inconclusive/not forgotten, by candidate and by what was asked."""
-    lines = []
-    for candidate in CANDIDATES:
-        mine = [row["outcomes"] for row in rows if row["candidate"] == candidate]
-        for way in ASKED:
-            counts = Counter(one[way] for one in mine)  # type: ignore[index]
-            told = "/".join(str(counts[word]) for word in ("forgotten", "inconclusive", "not forgotten"))
-            lines.append(f"{candidate:16} {way:26} {told}")
-    return lines
+def read() -> list[dict[str, Any]]:
+    """What was found."""
+    return [json.loads(line) for line in ROWS.read_text(encoding="utf-8").splitlines()]
+
+
+def counts(rows: Sequence[dict[str, Any]], way: str, *names: str) -> Counter[str]:
+    """Verdicts on these candidates where a way is asked too."""
+    return Counter(row["outcomes"][way] for row in rows if row["candidate"] in names)
+
+
+def summary(rows: Sequence[dict[str, Any]]) -> str:
+    """Forgotten/inconclusive/not forgotten, by candidate and by what was asked, and what follows from it."""
+    audits = {(row["setting"], row["audit"]) for row in rows}
+    settings = list(dict.fromkeys(name for name, _ in audits))
+    lines = [f"| asked too | {' | '.join(CANDIDATES)} |", f"|---|{'---|' * len(CANDIDATES)}"]
+    for way in ASKED:
+        cells = ["/".join(str(counts(rows, way, name)[word]) for word in WORDS) for name in CANDIDATES]
+        lines.append(f"| {'nothing' if way == 'as shipped' else way} | {' | '.join(cells)} |")
+    each = len(audits) / max(1, len(settings))
+    head = (
+        f"In {len(settings)} of the settings that the test was chosen on ({', '.join(sorted(settings))}; {each:g} audits "
+        f"each, {len(audits)} in all, with 8 pairs) each of these ways was asked beside those of the test:"
+    )
+    return "\n\n".join([head, "\n".join(lines), _costs(rows)])
+
+
+def _costs(rows: Sequence[dict[str, Any]]) -> str:
+    """What each way lets pass, catches and accuses, beside the test as it is."""
+
+    def told(way: str) -> str:
+        tuned, honest = counts(rows, way, *TUNED), counts(rows, way, *HONEST)
+        return f"{tuned['forgotten']} passed, {tuned['not forgotten']} caught, {honest['not forgotten']} accused"
+
+    tuned, honest = (sum(counts(rows, "as shipped", *names).values()) for names in (TUNED, HONEST))
+    ways = "; ".join(f"{way}: {told(way)}" for way in ASKED if way != "as shipped")
+    return (
+        f"Of {tuned} tuned networks (*{'*, *'.join(TUNED)}*) that passed or were caught, and of {honest} honest ones "
+        f"(*{'*, *'.join(HONEST)}*) that were accused: as the test is, {told('as shipped')}; {ways}."
+    )
 
 
 def main() -> None:
@@ -181,7 +218,6 @@ def main() -> None:
     flags.add_argument("--settings", nargs="+", default=list(SETTINGS), choices=CHOOSING)
     given = flags.parse_args()
     about = {"command": command("gauntlet_ways"), "machine": machine()}
-    rows = []
     for name in given.settings:
         setting = Setting.of(name)
         for number in range(given.first, given.first + given.audits):
@@ -195,14 +231,13 @@ def main() -> None:
             for candidate in [one for one in CANDIDATES if one in seen]:
                 found = judges.outcomes(seen[candidate])
                 spent = round(time.perf_counter() - began, 1)
-                rows.append(
-                    {"setting": name, "audit": number, "candidate": candidate, "outcomes": found, "seconds": spent}
-                )
+                row = {"setting": name, "audit": number, "candidate": candidate, "outcomes": found, "seconds": spent}
                 print(name, number, candidate, *found.values(), spent, flush=True)
                 if given.out is not None:
                     with given.out.open("a", encoding="utf-8") as file:
-                        file.write(json.dumps({**rows[-1], **about}) + "\n")
-    print(*summary(rows), sep="\n")
+                        file.write(json.dumps({**row, **about}) + "\n")
+    if ROWS.exists():
+        PLACE.write(PAGE, summary(read()))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import torch
 from benchmarks.methods import PLACE, table
 
 import spotlessnet as sn
-from benchmarks import gauntlet_page, vit_page
+from benchmarks import gauntlet_page, gauntlet_ways, vit_page
 from spotlessnet.auditing.rows import read_rows
 from spotlessnet.auditing.shadow_attack import u_lira
 from spotlessnet.cli.entry import ENDED, WORDS
@@ -158,6 +158,20 @@ def test_figures_are_those_of_the_results():
     [basis] = [row for row in found if row["what"].startswith("rank-200") and row["rows"] == 50_000]
     assert f"took {basis['seconds']:.0f} s, {basis['products']} products" in text
     assert f"{basis['tflops']:.0f} TFLOP/s, {basis['share_of_ceiling']:.0%}".replace("%", " %") in text
+
+
+def test_what_is_said_of_ways_that_are_left_out_is_in_their_rows():
+    rows = gauntlet_ways.read()
+    page = gauntlet_ways.PAGE.read_text(encoding="utf-8")
+    assert gauntlet_ways.PLACE.fill(page, gauntlet_ways.summary(rows)) == page
+    # "None of these made a tuned network pass less often without accusing honest ones."
+    passed, accused = (
+        {way: gauntlet_ways.counts(rows, way, *names)[word] for way in gauntlet_ways.ASKED}
+        for names, word in ((gauntlet_ways.TUNED, "forgotten"), (gauntlet_ways.HONEST, "not forgotten"))
+    )
+    for way in gauntlet_ways.WAYS:
+        assert passed[way] >= passed["as shipped"] or accused[way] > accused["as shipped"], way
+    assert {row["setting"] for row in rows} <= {*gauntlet_ways.CHOOSING}
 
 
 def test_what_is_said_of_the_verdict_is_in_the_rows_of_the_gauntlet():

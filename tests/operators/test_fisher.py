@@ -46,6 +46,30 @@ def test_empirical_squares_each_sample_by_itself(name, seed, batch):
     torch.testing.assert_close(found, per_sample_squares(trained, data, s))
 
 
+class Idle(nn.Module):
+    """A layer, and a weight that has no part in the answers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+        self.idle = nn.Parameter(torch.ones(5, 2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x)
+
+
+@pytest.mark.parametrize("kind", ["exact", "empirical"])
+def test_a_weight_without_part_in_the_answers_has_no_curvature(kind):
+    model = Idle().double()
+    data = Data.of((torch.randn(7, 4, dtype=float64), torch.arange(7) % 3))
+    found = Trained.of(model).unflatten(fisher_diagonal(Trained.of(model), data, kind=kind))
+    assert not found["idle"].any()
+    alone = Trained.of(model.layer)
+    expected = alone.unflatten(fisher_diagonal(alone, data, kind=kind))
+    for name, value in expected.items():
+        torch.testing.assert_close(found[f"layer.{name}"], value)
+
+
 @pytest.mark.parametrize("name", sorted(NETWORKS))
 def test_layer_by_layer_and_by_vmap_are_the_same(name):
     trained, data = problem(name, 3)

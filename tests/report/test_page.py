@@ -214,3 +214,11 @@ def test_what_cannot_be_seen_has_no_number(resolution):
     assert "With so many, not even the whole of the original's memory" in text
     assert not re.search(r"\b(inf|nan)\b", re.sub(r"<style.*?</style>", "", text, flags=re.S))
     assert "inf" not in str(verdict).partition("\n")[0].partition("(")[2]
+
+
+@pytest.mark.parametrize(("resolution", "told"), [(0.0004, "1 %"), (0.014, "2 %"), (0.2, "20 %")])
+def test_what_could_be_left_unseen_is_rounded_up_and_never_nothing(resolution, told):
+    made = report("forgotten")
+    assert made.verdict is not None
+    text = html.unescape(page(replace(made, verdict=replace(made.verdict, resolution=resolution))))
+    assert f"less than {told} of the original's memory could be left unseen" in text

@@ -9,7 +9,7 @@ import pytest
 
 from spotlessnet.auditing.rows import Row
 from spotlessnet.auditing.summary import summarise
-from spotlessnet.auditing.verdict import Check, Checks, Verdict
+from spotlessnet.auditing.verdict import ROWS, SHARE, Check, Checks, Verdict
 from spotlessnet.report.channels import LEFT, RIGHT, Channel, bands, channels
 from spotlessnet.report.chips import EXCUSED, PASS, chip_of, mark, self_tests
 from spotlessnet.report.page import page
@@ -64,6 +64,21 @@ def test_marks_of_the_judged_method_are_those_of_its_checks():
         other = mark(lines[method, "error on forget"], Checks(), (0.28, 0.32))
         assert other is not None
         assert (other.sign, other.tone) == ("≠", "soft")
+
+
+def test_margins_that_two_checks_are_about_show_the_worse_of_them():
+    told = report("not forgotten")
+    assert told.verdict is not None
+    share, rows = Check(SHARE, "same", 0.17, 0.15, 0.19, 0.2), Check(ROWS, "different", 0.0005, 0.0, 0.0, 0.02)
+    lines = {(line.method, line.readout): line for line in summarise(told.rows)}
+    line = replace(lines[told.method, "error on forget"], readout="margin on forget")
+    for checks in (Checks((share, rows)), Checks((rows, share))):
+        chip = mark(line, checks, (0.0, 0.1))
+        assert chip is not None
+        assert (chip.word, chip.tip) == ("fail", f"check “{ROWS}”")
+    alone = mark(line, Checks((share,)), (0.0, 0.1))
+    assert alone is not None
+    assert alone.word == "pass"
 
 
 @pytest.mark.parametrize(("mean", "sign"), [(0.3, "="), (0.31, "≈"), (0.5, "≠")])

@@ -2,8 +2,8 @@
 
 A network can be tuned until it answers every forgotten row as a retrained one would, and still carry the rows. So the
 same question is put in other ways: to noisy copies, to the hidden layer through a new head, and after a little further
-training on retained rows alone. On the data that these were chosen on, relearning half of the forgotten rows, weights
-of three or four bits, mixtures of rows and gradients by the input caught such networks no oftener, and are not asked.
+training on retained rows alone. Relearning half of the forgotten rows, weights of few bits, mixtures of rows and
+gradients let as many such networks pass, or accused honest ones (`benchmarks/gauntlet_ways.py`), and are not asked.
 """
 
 from collections.abc import Callable, Sequence

@@ -17,7 +17,8 @@ from spotlessnet.auditing.judging import judge_networks
 from spotlessnet.auditing.looks import LOOKS, goes_on
 from spotlessnet.auditing.networks import Networks
 from spotlessnet.auditing.other_recipe import other_recipe
-from spotlessnet.auditing.own_training import learnt_elsewhere
+from spotlessnet.auditing.own_training import known_at_the_start
+from spotlessnet.auditing.provenance import doubts, not_made_again, with_copies_counted
 from spotlessnet.auditing.seeds import scrub_seed
 from spotlessnet.auditing.shadow_attack import u_lira
 from spotlessnet.auditing.summary import ORIGINAL, RETRAINED
@@ -46,6 +47,7 @@ NOT_SHOWN = (
     "against retrained networks, but one file shows less than several.",
     "No attack on gradients or over many requests was judged, nor one that learns the forgotten rows again, nor copies "
     "of the network in fewer bits; of hidden layers, the last one was asked by a linear probe.",
+    "Copies of the rows are known by equal inputs: near ones (rounded, cropped, noisy) that stay were not looked for.",
     "Optimiser state is not touched: if it was kept, it still carries the rows. Destroy it.",
 )
 FEW_REFERENCES = (
@@ -77,6 +79,7 @@ def audit(
     executor: Executor | None = None,
     bank: Bank | None = None,
     sequential: bool = False,
+    traced: bool = False,
 ) -> AuditReport:
     """Train originals and retrained networks over paired seeds, scrub, look at all of them, and judge.
 
@@ -97,8 +100,10 @@ def audit(
       `seeds`, `others` and `shadow_attack` say nothing beside it.
     - `sequential`: where `seeds` pairs are inconclusive, as many again are trained, and all are judged once more; and
       then twice as many again. Each of the three looks has a third of every level. A bank has its own.
+    - `traced`: whoever calls made `delivered` by `scrub` of `original` just now. Otherwise, before it is said that it
+      never saw the rows, it is made once more and compared to the bit.
     """
-    split = as_split(split)
+    split = with_copies_counted(as_split(split))
     if isinstance(original, nn.Module):
         original = as_trained(original)
     if isinstance(original, Trained) and not original.can_retrain:
@@ -109,7 +114,7 @@ def audit(
                 "With a bank, one method is audited without shadows. Leave out `others`, `shadow_attack`."
             )
         looked = FromBank(bank, original, split, scrub, delivered=delivered, executor=executor)
-        return _from_bank(looked, scrub, name, title, rerun_command, executor)
+        return _from_bank(looked, scrub, name, title, rerun_command, executor, traced=traced)
     began = original if isinstance(original, Trained) else original(0)
 
     def pairs(first: int, count: int) -> Networks:
@@ -124,6 +129,7 @@ def audit(
     judge = partial(judge_networks, split=split, test=test, extra=extra, delivered=delivered)
     networks, verdict = _in_looks(networks, name, pairs, judge, test.looks)
     trainings = networks.trainings
+    loose = None if traced else delivered
     paths, of_training = watched_training(networks, split, name, executor)
     meters = {**networks.meters(), **of_training}
     controls = networks.controls(split)
@@ -136,7 +142,7 @@ def audit(
         title=title,
         method=name,
         rows=tuple(rows),
-        verdict=_in_its_light(verdict, scrub, trainings, split),
+        verdict=_in_its_light(verdict, scrub, trainings, split, began, loose),
         request=request_of(split),
         settings=_settings(scrub),
         assumed=list(networks.scrubbed[name][0].gaussian.diagnostics.assumed),
@@ -165,11 +171,13 @@ def _in_looks(
 
 
 def _from_bank(
-    looked: FromBank, scrub: Scrub, name: str, title: str, rerun_command: str, executor: Executor | None
+    looked: FromBank, scrub: Scrub, name: str, title: str, rerun_command: str, executor: Executor | None, *, traced: bool
 ) -> AuditReport:
     """The report of an audit whose originals a bank keeps, and what becomes of the bank."""
     split, first = looked.split, looked.original[0]
-    verdict = _in_its_light(looked.verdict(), scrub, looked.trainings, split)
+    began = looked.start if isinstance(looked.start, Trained) else looked.start(0)
+    loose = None if traced else looked.delivered
+    verdict = _in_its_light(looked.verdict(), scrub, looked.trainings, split, began, loose)
     bank = looked.bank.after(looked.start, split, looked.scrubbed, verdict.outcome)
     return report_of(
         looked,
@@ -201,13 +209,18 @@ def never_sees(scrub: Scrub, original: Trained, split: Split) -> bool:
     return not (running_norms(original.model) and carried)
 
 
-def _in_its_light(verdict: Verdict, scrub: Scrub, trainings: Trainings, split: Split) -> Verdict:
-    """The verdict, where what the method can have seen is known too."""
+def _in_its_light(
+    verdict: Verdict, scrub: Scrub, trainings: Trainings, split: Split, original: Trained, delivered: Trained | None
+) -> Verdict:
+    """The verdict, where what the method can have seen is known too; `delivered` may come from elsewhere."""
     if verdict.outcome != "inconclusive":
         return verdict
-    if never_sees(scrub, trainings.original[0], split):
-        return by_construction(verdict, learnt_elsewhere(trainings.retrained, split))
-    return replace(verdict, reason=besides(verdict.reason, _damage(verdict)))
+    if not never_sees(scrub, trainings.original[0], split):
+        return replace(verdict, reason=besides(verdict.reason, _damage(verdict)))
+    doubt = doubts(scrub, trainings, split)
+    if not doubt and delivered is not None:
+        doubt = not_made_again(scrub, original, split, delivered)
+    return by_construction(verdict, doubt)
 
 
 def _damage(verdict: Verdict) -> list[str]:
@@ -245,9 +258,12 @@ def _of_recipe(given: Trained | Callable[[int], Trained], trainings: Trainings, 
 def _limits(original: Trained, split: Split, executor: Executor | None = None) -> tuple[str, ...]:
     """What the report cannot say of such a network, and how its trainings were coupled if not by a recipe."""
     said: tuple[str, ...] = NOT_SHOWN
+    known_before = known_at_the_start(original, split)
+    if known_before:
+        said = (f"{known_before[0].upper()}{known_before[1:]}.", *NOT_SHOWN)
     if running_norms(original.model):
         known = original.statistics_moved or original.may_have_moved_statistics
-        said = (*NOT_SHOWN, STATISTICS[original.statistics_moved] if known else STOOD_STILL)
+        said = (*said, STATISTICS[original.statistics_moved] if known else STOOD_STILL)
     if executor is not None and executor.folder is not None:
         said = (*said, KNOW_THE_ROWS)
     kind = kind_of(original, split.forget)

@@ -86,7 +86,7 @@ def why(checks: Sequence[Check]) -> str:
         return DIFFERENT if any(OTHERWISE in check.note for check in checks) else SAME
     text = "; ".join(sentence(check) for check in shown)
     if [check.name for check in shown] == [ROWS] and Checks(checks)[SHARE].state == "same":
-        text += ". On the whole no more is remembered than after retraining: "
+        text += ". On the whole no more is remembered than is allowed: "
         text += "a few examples may be, or the training differed"
     return text
 

@@ -225,6 +225,8 @@ def _add_wide(layer: Layer, entered: Tensor, returned: Tensor, weight: Tensor) -
 def _square_and_add(rows: Float[Tensor, "n R *w"], total: Float[Tensor, "*w"]) -> None:
     """`total += Σ rows²` over samples and columns; the rows are not needed any more."""
     flat, total = rows.reshape(rows.shape[0] * rows.shape[1], -1), total.view(-1)
+    if 0 in flat.stride():  # a weight without part in the answers: one zero stands for all
+        flat = flat.clone()
     if flat.device.type == "cpu":
         total.add_(flat.new_ones(len(flat)) @ flat.square_())
         return

@@ -43,12 +43,14 @@ EXCUSED = Chip(
 STATES = {"same": PASS, "different": FAIL, "unclear": UNCLEAR}
 
 CHECKED = {
-    "error on forget": FORGET_ERROR,
-    "error on test": TEST_ERROR,
-    "error on retain": RETAIN_ERROR,
-    "margin on forget": SHARE,
+    "error on forget": (FORGET_ERROR,),
+    "error on test": (TEST_ERROR,),
+    "error on retain": (RETAIN_ERROR,),
+    "margin on forget": (SHARE, ROWS),
 }
-"""Readouts that a check of the verdict is about."""
+"""Readouts that checks of the verdict are about; where there are two, the one that came out worse is shown."""
+
+WORST = ("different", "unclear", "same")
 
 MEANING = {
     SHARE: "How much of what the original remembers of the forgotten examples is left: 0 is as retrained, 1 as the "
@@ -118,8 +120,9 @@ def mark(line: Line, checks: Checks, band: tuple[float, float]) -> Chip | None:
     # The reference has no side to miss to, and one seed has no interval to miss by.
     if line.method == RETRAINED or not math.isfinite(line.difference.low) or not line.miss:
         return None
-    check = checks.get(CHECKED.get(line.readout, ""))
-    if check is not None:
+    about = [check for name in CHECKED.get(line.readout, ()) if (check := checks.get(name)) is not None]
+    if about:
+        check = min(about, key=lambda one: WORST.index(one.state))
         chip = chip_of(check)
         return Chip(chip.sign, chip.word, chip.tone, f"check “{check.name}”")
     if line.miss == "as retrained":

@@ -239,6 +239,7 @@ def audited(
         executor=settings.executor(say),
         bank=settings.banked(follows=delivered is not None),
         sequential=settings.sequential,
+        traced=True,
     )
 
 

@@ -1,0 +1,130 @@
+"""That a method never saw the rows is not said of a start that knows them, of copies that stay, or of another file."""
+
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from torch import nn
+
+import spotlessnet as sn
+from spotlessnet.auditing import run_audit
+from spotlessnet.auditing.own_training import known_at_the_start
+from spotlessnet.auditing.provenance import doubts, not_made_again, with_copies_counted
+from spotlessnet.auditing.verdict import NEVER_SAW, Verdict
+from spotlessnet.core.scrub import METHODS, Scrub
+from spotlessnet.core.split import Split
+from spotlessnet.core.trained import Trained
+from spotlessnet.training.pairs import Trainings
+
+RECIPE = sn.Recipe(epochs=4, lr=0.2, batch_size=10)
+FORGOTTEN, ROWS, TESTS = 12, 60, 60
+
+
+def data_of(copies: int = 0) -> tuple[torch.Tensor, torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
+    """Labels that nobody can guess; some rows to forget stand in the data twice."""
+    g = torch.Generator().manual_seed(0)
+    x, y = torch.randn(ROWS + TESTS, 8, generator=g), torch.randint(3, (ROWS + TESTS,), generator=g)
+    train = torch.cat([x[:ROWS], x[:copies]]), torch.cat([y[:ROWS], y[:copies]])
+    return *train, (x[ROWS:], y[ROWS:])
+
+
+def problem(copies: int = 0, epochs_before: int = 0) -> tuple[Trained, Split]:
+    """A network that begins where it is; perhaps after some training on every row."""
+    x, y, test = data_of(copies)
+    torch.manual_seed(0)
+    trained = Trained.of(nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 3)), recipe=RECIPE)
+    if epochs_before:
+        begun = replace(trained, init=trained.weights)
+        trained = trained.at(sn.fit(begun, sn.Data.of((x, y)), RECIPE.but(epochs=epochs_before)).weights)
+    return replace(trained, init=trained.weights), sn.rows(range(FORGOTTEN))((x, y), test)
+
+
+def judged(monkeypatch: pytest.MonkeyPatch, trained: Trained, split: Split, scrub: Scrub, **how: object) -> str:
+    """What an audit makes of it whose own test cannot tell."""
+
+    def unknown(*_: object, **__: object) -> Verdict:
+        return Verdict("inconclusive", "too little trace", 0.1, 5, "forgotten", "inconclusive")
+
+    monkeypatch.setattr(run_audit, "judge_networks", unknown)
+    report = sn.audit(trained, split, scrub, name="method", seeds=5, **how)  # type: ignore[arg-type]  # any of them
+    return f"{report.outcome}: {report.reason}"
+
+
+def test_retraining_never_saw_the_rows(monkeypatch):
+    assert judged(monkeypatch, *problem(), sn.Retrain()).startswith(NEVER_SAW)
+
+
+def test_copies_that_stay_are_counted_where_nobody_did(monkeypatch):
+    trained, split = problem(copies=3)
+    assert split.request.copies is None
+    assert with_copies_counted(split).request.copies == 3
+    assert judged(monkeypatch, trained, split, sn.Retrain()).startswith("inconclusive")
+    counted = replace(split, request=replace(split.request, copies=7))
+    assert with_copies_counted(counted) is counted
+
+
+def test_a_start_that_knows_the_rows_is_not_believed(monkeypatch):
+    trained, split = problem(epochs_before=150)
+    told = judged(monkeypatch, trained, split, sn.Retrain())
+    assert told.startswith("inconclusive")
+    assert "begun at answers the forgotten examples far better than new ones" in told
+
+
+def test_a_start_that_knows_the_rows_is_the_first_limit_of_every_report():
+    trained, split = problem(epochs_before=150)
+    report = sn.audit(trained, split, sn.Retrain(), name="retrain", seeds=5)
+    assert report.limits[0].startswith("The network that training is said to have begun at answers")
+    fresh = sn.audit(*problem(), sn.Retrain(), name="retrain", seeds=5)
+    assert "begun at" not in fresh.limits[0]
+
+
+def test_what_is_asked_of_a_start():
+    trained, split = problem(epochs_before=150)
+    assert "error 0%" in known_at_the_start(trained, split)
+    assert not known_at_the_start(replace(trained, init=None), split)
+    assert not known_at_the_start(trained, replace(split, test=None))
+    assert not known_at_the_start(*problem())
+
+
+@dataclass(frozen=True)
+class SaysSo(Scrub):
+    """A method of somebody else, which hands back the original."""
+
+    def shift(self, trained, split, notes):
+        return trained.weights
+
+
+def test_what_an_author_says_of_a_method_is_not_proof(monkeypatch):
+    monkeypatch.setattr(METHODS, "_entries", dict(METHODS._entries))
+    METHODS.register("says-so", never_sees_forgotten=True)(SaysSo)
+    trained, split = problem()
+    told = judged(monkeypatch, trained, split, SaysSo())
+    assert told.startswith("inconclusive")
+    assert "only the author of says-so says" in told
+    once = Trainings([trained], [trained], [trained], (0,))
+    assert not doubts(sn.chain(sn.Retrain(), sn.ShortRetrain()), once, split)
+
+
+def test_a_delivered_network_must_be_what_the_method_makes(monkeypatch):
+    trained, split = problem()
+    original = sn.fit(trained, split.whole)
+    retrained = trained.at(sn.Retrain()(original, split).mean)
+    assert not not_made_again(sn.Retrain(), original, split, retrained)
+    assert judged(monkeypatch, original, split, sn.Retrain(), delivered=retrained).startswith(NEVER_SAW)
+    told = judged(monkeypatch, original, split, sn.Retrain(), delivered=original)
+    assert told.startswith("inconclusive")
+    assert "the delivered network is not the one that the method makes" in told
+    other = retrained.at(retrained.weights + 1e-6)
+    assert not_made_again(sn.Retrain(), original, split, other)
+    # A request that made it just now knows where it comes from: no device repeats every bit.
+    assert judged(monkeypatch, original, split, sn.Retrain(), delivered=other, traced=True).startswith(NEVER_SAW)
+
+
+def test_running_statistics_belong_to_a_network_too():
+    trained, split = problem()
+    model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
+    own = Trained.of(model, recipe=RECIPE, init=model)
+    made = own.at(sn.Retrain()(own, split).mean)
+    assert not not_made_again(sn.Retrain(), own, split, made)
+    moved = made.with_buffers({name: value + 1 for name, value in made.model.named_buffers()})
+    assert not_made_again(sn.Retrain(), own, split, moved)
