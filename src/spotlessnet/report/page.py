@@ -93,7 +93,8 @@ def _resolution(report: AuditReport) -> str:
     share = math.nan if report.verdict is None else report.verdict.resolution
     if not share < 1:  # NaN too
         return "With so many, not even the whole of the original's memory of the rows would be seen."
-    return f"With so many, less than {share:.0%} of the original's memory could be left unseen.".replace("%", " %")
+    # Upward: "less than 3 %" is not true of 3.4 %, and nothing is less than 0 %.
+    return f"With so many, at most {max(1, math.ceil(100 * share))} % of the original's memory could be left unseen."
 
 
 def as_sentence(text: str) -> str:

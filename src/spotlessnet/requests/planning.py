@@ -245,7 +245,12 @@ def _limits_of_norms(trained: Trained, gaussian: Gaussian) -> list[str]:
 
 
 def limits_of(
-    opened: LoadedRequest, gaussian: Gaussian, report: AuditReport | None, *, unchanged: bool = False, worse: bool = False
+    opened: LoadedRequest,
+    gaussian: Gaussian,
+    report: AuditReport | None,
+    *,
+    unchanged: bool = False,
+    worse: bool = False,
 ) -> list[str]:
     """What the receipt of this request cannot say; `worse`: more was lost on rows that stay than is allowed."""
     limits = [f"{ASSUMED}{text}." for text in dict.fromkeys(gaussian.diagnostics.assumed)]
