@@ -239,7 +239,7 @@ def test_fold_models_that_cannot_be_trained_are_refused_before_statistics_are_wr
     assert ended.code == 2
     assert "Fold models are trained like the network, but its start or recipe is not known. Give both." in ended.err
     ended = spotless("precompute", *rows, *RECIPE, "--folds", "1", "--out", "kept")
-    assert "Fold models' `parts` must be at least 2 and at most one per row, but got 1." in ended.err
+    assert "Fold models' `folds` must be at least 2 and at most one per row, but got 1." in ended.err
     assert not (here / "kept").exists()
     ended = spotless("precompute", *rows, *RECIPE, "--repeats", "2", "--out", "kept")
     assert ended.code == 2

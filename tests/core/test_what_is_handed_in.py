@@ -42,7 +42,8 @@ for name, call in calls.items():
             told[f"{name}: {what}"] = f"{type(e).__name__}: {e}"
 print(json.dumps(told))
 """
-CALLS = "precompute fit fit_many check_damage audit trade_off train_fold_models u_lira compare".split()
+NEEDY = ("train_fold_models", "u_lira", "compare")
+CALLS = ("precompute", "fit", "fit_many", "check_damage", "audit", "trade_off", "a method", "a budget", *NEEDY)
 
 
 @pytest.fixture(scope="module")
@@ -52,19 +53,19 @@ def told() -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize("call", [*CALLS, "a method", "a budget"])
+@pytest.mark.parametrize("call", CALLS)
 def test_a_bare_module_is_taken_where_nothing_more_must_be_known(told, call):
     found = told[f"{call}: modules"]
-    assert found == "fine" or (call in ("train_fold_models", "u_lira", "compare") and "NeedError" in found)
+    assert found == "fine" or (call in NEEDY and "NeedError" in found)
 
 
-@pytest.mark.parametrize("call", [name for name in CALLS if name not in ("audit", "compare")] + ["a method", "a budget"])
+@pytest.mark.parametrize("call", sorted({*CALLS} - {"audit", "compare"}))
 def test_what_is_no_network_is_refused_in_words(told, call):
     expected = "SettingError: A network must be a torch module or a `Trained`, but got function."
     assert told[f"{call}: a function"] == expected
 
 
-@pytest.mark.parametrize("call", [*CALLS, "a method", "a budget"])
+@pytest.mark.parametrize("call", CALLS)
 def test_pairs_are_refused_with_what_makes_rows_or_a_request_of_them(told, call):
     found = told[f"{call}: pairs"]
     assert found.startswith("SettingError: ")

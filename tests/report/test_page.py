@@ -129,6 +129,15 @@ def test_the_page_of_a_damaged_network_takes_no_comfort_in_checks_that_pass():
     assert "could be left unseen" in page(told)
 
 
+@pytest.mark.parametrize(("share", "told"), [(0.0, "1"), (0.002, "1"), (0.034, "4"), (0.5, "50")])
+def test_what_could_be_left_unseen_is_rounded_up(share, told):
+    """The fault before: "less than 0 % of the original's memory", and "less than 3 %" of 3.4 %."""
+    example = report()
+    assert example.verdict is not None
+    text = page(replace(example, verdict=replace(example.verdict, resolution=share)))
+    assert f"at most {told} % of the original&#39;s memory could be left unseen" in text
+
+
 def test_without_an_audit_the_page_says_that_there_is_no_verdict():
     told = replace(report(), verdict=None, limits=["Nothing could be retrained."])
     assert "There is no verdict" in page(told)

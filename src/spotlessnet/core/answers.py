@@ -31,6 +31,9 @@ DOUBT = (
 )
 """What a plan says where answers have nothing to do with labels: a result cannot be told from a ruined one."""
 
+ACCEPTED = "The new network answers rows that stay worse than is allowed: any damage was accepted (`--accept-damage`)."
+"""What receipt and command say of a network that would have been refused."""
+
 MOST = 0.05
 """The rise of the error that is borne unless said: five points."""
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from spotlessnet.core.adapters import source_of
 from spotlessnet.core.deprecated import OldName
-from spotlessnet.core.errors import DataError, MismatchError, SettingError
+from spotlessnet.core.errors import DataError, MismatchError
 from spotlessnet.core.source import HasLabels, Inputs, Source
 
 WIDTH = 16
@@ -185,16 +185,6 @@ class _Relabelled:
 
     def column(self, name: str) -> Sequence[Any] | None:
         return self.source.column(name)
-
-
-def as_data(given: Data) -> Data:
-    """The rows as they are; refused where something else was handed in, with what makes rows of it."""
-    if not isinstance(given, Data):
-        raise SettingError(
-            f"Rows must be a `Data`, but got {type(given).__name__}. Give `sn.Data.of(...)` of a pair of arrays, a "
-            "Dataset or a DataLoader."
-        )
-    return given
 
 
 def spelled(values: Iterable[Any]) -> list[str]:

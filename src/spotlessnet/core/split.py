@@ -372,9 +372,10 @@ def _matched(
     if missing and not allow_missing:
         without = f"without them (`--allow-missing`, in Python `sn.{called}(..., allow_missing=True)`)"
         go_on = f", or go on {without}" if matched else ""  # without all of them there is nothing to forget
+        twice = f" ({_some(duplicates)})" if duplicates else ""
         raise DataError(
             f"Of {len(counts)} {what}, {len(counts) - len(missing)} matched, {len(missing)} missing "
-            f"({_some(missing)}), {count_of(len(duplicates), 'duplicate')}{f' ({_some(duplicates)})' if duplicates else ''}. "
+            f"({_some(missing)}), {count_of(len(duplicates), 'duplicate')}{twice}. "
             f"Correct the list{go_on}.{hint(missing[0])}"
         )
     if wanted and not matched:

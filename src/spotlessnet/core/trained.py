@@ -352,11 +352,9 @@ def logits_of(answer: Any) -> Float[Tensor, "N *C"]:
 
 def as_trained(given: Trained | nn.Module) -> Trained:
     """A bare module as a network of which nothing else is known: cross-entropy, no recipe."""
-    if isinstance(given, nn.Module):
-        return Trained.of(given)
-    if not isinstance(given, Trained):
+    if not isinstance(given, (Trained, nn.Module)):
         raise SettingError(f"A network must be a torch module or a `Trained`, but got {type(given).__name__}.")
-    return given
+    return Trained.of(given) if isinstance(given, nn.Module) else given
 
 
 def _flat(tensors: Any) -> Float[Tensor, " P"]:

@@ -93,8 +93,8 @@ def _resolution(report: AuditReport) -> str:
     share = math.nan if report.verdict is None else report.verdict.resolution
     if not share < 1:  # NaN too
         return "With so many, not even the whole of the original's memory of the rows would be seen."
-    # Rounded up, for it is a limit.
-    return f"With so many, less than {max(1, math.ceil(100 * share))} % of the original's memory could be left unseen."
+    # Upward: "less than 3 %" is not true of 3.4 %, and nothing is less than 0 %.
+    return f"With so many, at most {max(1, math.ceil(100 * share))} % of the original's memory could be left unseen."
 
 
 def as_sentence(text: str) -> str:

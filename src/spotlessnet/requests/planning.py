@@ -246,18 +246,13 @@ def _limits_of_norms(trained: Trained, gaussian: Gaussian) -> list[str]:
 
 
 def limits_of(
-    opened: LoadedRequest, gaussian: Gaussian, report: AuditReport | None, *, unchanged: bool = False, worse: bool = False
+    opened: LoadedRequest, gaussian: Gaussian, report: AuditReport | None, *, unchanged: bool = False
 ) -> list[str]:
-    """What the receipt of this request cannot say; `worse`: more was lost on rows that stay than is allowed."""
+    """What the receipt of this request cannot say."""
     limits = [f"{ASSUMED}{text}." for text in dict.fromkeys(gaussian.diagnostics.assumed)]
     limits += _limits_of_norms(opened.trained, gaussian)
     if unchanged:
         limits.append("Nothing was changed: every weight came back bit for bit, so nothing was forgotten.")
-    if worse:
-        limits.append(
-            "The new network answers rows that stay worse than is allowed; it was written because any damage was "
-            "accepted (`--accept-damage`, in Python `accept_damage=True`)."
-        )
     frozen = sum(p.numel() for p in opened.trained.model.parameters()) - opened.trained.size
     if frozen:
         limits.append(f"{frozen} frozen parameters were not changed; what they know of the rows stays.")

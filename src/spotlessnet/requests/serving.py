@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from spotlessnet.auditing.audit_report import AuditReport
-from spotlessnet.core.answers import MOST, check_damage, utility_of
+from spotlessnet.core.answers import ACCEPTED, MOST, check_damage, utility_of
 from spotlessnet.core.data import GoneRows
 from spotlessnet.core.errors import DamageError, NumericsError, WornError, count_of
 from spotlessnet.core.files import Look
@@ -259,8 +259,8 @@ def _forget(
     if folder is not None and audit is not None and report is not None:
         note_bank(folder, audit, report, follows=True)
         subjects |= write_report(folder.path, report, replace=folder.again)
-    unchanged, worse = is_unchanged(opened, weights, gaussian), not utility["within_limit"]
-    limits = limits_of(opened, gaussian, report, unchanged=unchanged, worse=worse)
+    limits = limits_of(opened, gaussian, report, unchanged=is_unchanged(opened, weights, gaussian))
+    limits += [] if utility["within_limit"] else [ACCEPTED]
     measured = {**gaussian.diagnostics, "seconds": meter.seconds, "utility": utility, "limits": limits}
     exact = plain(measured if report is None else {**measured, "audit": report.figures()})
     receipt = _receipt(

@@ -225,8 +225,10 @@ def _network_fields(
         trained.check_start(init, "`init`")
         return {"model": Trained.of(model, loss, weight_decay=weight_decay, recipe=recipe, trainer=trainer, init=init)}
     if not isinstance(model, str):
-        kinds = "a torch module, a `Trained`, or text such as 'nets.py:build' with `weights`"
-        raise SettingError(f"`model` must be {kinds}, but got {type(model).__name__}.")
+        raise SettingError(
+            "`model` must be a torch module, a `Trained`, or text such as 'nets.py:build' with `weights`, but got "
+            f"{type(model).__name__}."
+        )
     if trainer is not None:
         raise SettingError("A `model` by name takes a recipe, but a trainer was given. Give the network itself.")
     if not isinstance(loss, str | None) or not isinstance(init, str | Path | None):

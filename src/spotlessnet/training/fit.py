@@ -16,8 +16,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from spotlessnet.core.data import Data, as_data
+from spotlessnet.core.data import Data
 from spotlessnet.core.errors import MismatchError, NeedError, NumericsError, SettingError
+from spotlessnet.core.given import as_data
 from spotlessnet.core.loss import smoothed
 from spotlessnet.core.progress import track, working
 from spotlessnet.core.recipe import Recipe

@@ -10,8 +10,9 @@ from torch.func import grad, vmap
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 
-from spotlessnet.core.data import Data, as_data
+from spotlessnet.core.data import Data
 from spotlessnet.core.errors import DataError, MismatchError, NeedError, NumericsError, SettingError, check_positive
+from spotlessnet.core.given import as_data
 from spotlessnet.core.loss import smoothed
 from spotlessnet.core.progress import track
 from spotlessnet.core.recipe import Recipe
