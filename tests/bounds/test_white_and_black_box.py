@@ -115,6 +115,17 @@ def test_noise_that_a_covariance_cannot_tell_from_none_is_not_left_out_silently(
     assert "not a bound" not in twice.note
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_a_query_whose_noise_only_rounding_makes_full_is_not_read_as_finite(seed):
+    """Sixteen nats were read where the scrubbed answers lie on a line and the others do not."""
+    trained, g = mlp(seed), torch.Generator().manual_seed(seed)
+    one, two = torch.zeros(trained.size, dtype=float64), torch.zeros(trained.size, dtype=float64)
+    one[4 * D] = two[4 * D] = 4.4e-6
+    two[4 * D + 1] = 3.7e-6
+    a, b = Gaussian(trained.weights, Diagonal(one)), Gaussian(trained.weights, Diagonal(two))
+    assert per_query(a, b, trained, split_of(g).forget).isinf().all()
+
+
 def test_enough_queries_of_a_linear_model_give_the_white_box():
     g = torch.Generator().manual_seed(0)
     trained, split = linear(0), split_of(g)
