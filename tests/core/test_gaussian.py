@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.distributions import MultivariateNormal, kl_divergence
 
-from spotlessnet.core.covariance import LowRankPlusRidge
+from spotlessnet.core.covariance import Block, Kronecker, LowRankPlusRidge
 from spotlessnet.core.errors import MismatchError, NumericsError
-from spotlessnet.core.gaussian import Diagonal, Gaussian, NoNoise
+from spotlessnet.core.gaussian import Covariance, Diagonal, Gaussian, NoNoise
 from tests.core.test_covariance import NOISY, SIZE, dense, generator_of, made, rotation
 
 
@@ -63,6 +63,29 @@ def test_kl_of_equal_noise_is_the_squared_distance():
     assert a.kl(b) == pytest.approx(float((1 / variance).sum()) / 2)
     louder = Gaussian(a.mean, a.covariance.scaled(4)).kl(Gaussian(b.mean, b.covariance.scaled(4)))
     assert louder == pytest.approx(a.kl(b) / 4)
+
+
+@pytest.mark.parametrize("order", [0, 4, 8])
+@pytest.mark.parametrize("kind", ["low rank", "kronecker"])
+def test_kl_of_float32_noise_has_the_digits_of_float64(order, kind):
+    """Nine nats below zero were read, so none, where one is right: columns that are at right angles to seven digits."""
+    g = torch.Generator().manual_seed(order)
+
+    def rotation(n: int, r: int) -> torch.Tensor:
+        return torch.linalg.qr(torch.randn(n, r, generator=g))[0]
+
+    values = 10.0 ** (-order * torch.rand(20, 30, generator=g))
+    made: dict[str, Covariance] = {
+        "low rank": LowRankPlusRidge(rotation(600, 20), values[:, 0], 10.0**-order),
+        "kronecker": Kronecker((Block(rotation(20, 20), rotation(30, 30), values),)),
+    }
+    S = made[kind]
+    unit = torch.randn(600, generator=g).double()
+    # By the root of the noise, so that it counts as long as it is without.
+    shift = S.double().map(torch.sqrt).multiply(unit) / 20
+    here, there = Gaussian(torch.zeros(600), S), Gaussian(shift.float(), S)
+    assert here.kl(there) == pytest.approx(float(unit.square().sum()) / 800, rel=1e-2)
+    assert here.kl(here) == pytest.approx(0.0, abs=1e-6)
 
 
 def test_without_noise_kl_is_infinite_unless_nothing_differs():

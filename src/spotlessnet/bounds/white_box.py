@@ -39,8 +39,8 @@ def parts(scrubbed: Gaussian, reference: Gaussian, nats: float) -> tuple[float, 
     r"""The divergence as $\tfrac12\Delta\mu^\top\Sigma_0^{-1}\Delta\mu$ and the rest, which the covariances make."""
     if scrubbed.is_noiseless or reference.is_noiseless:
         return nats, 0.0
-    gap = scrubbed.mean - reference.mean
-    # The first term of OB Prop. 1, summed in float64: millions of terms of one sign.
-    terms = gap.double() * reference.covariance.solve(gap).double()
+    gap = scrubbed.mean.double() - reference.mean.double()
+    # The first term of OB Prop. 1, in float64: millions of terms of one sign.
+    terms = gap * reference.covariance.double().solve(gap)
     moved = 0.5 * float(terms.nan_to_num(nan=0.0).sum())  # no number only where both sides know the same weight
     return moved, nats - moved

@@ -364,12 +364,13 @@ class Gaussian(metaclass=AcceptsOldNames):
         gap = self.mean - other.mean
         if self.is_noiseless or other.is_noiseless:
             return 0.0 if self.is_noiseless and other.is_noiseless and not gap.any() else math.inf
-        own, theirs = self.covariance, other.covariance
+        # In float64: the terms are of the size of P, and their difference may be a fraction of one nat.
+        gap = self.mean.double() - other.mean.double()
+        own, theirs = self.covariance.double(), other.covariance.double()
         if isinstance(own, Diagonal) and isinstance(theirs, Diagonal) and not bool(theirs.variance.all()):
             telling = (own.variance != 0) | (theirs.variance != 0) | (gap != 0)
             gap, own, theirs = gap[telling], Diagonal(own.variance[telling]), Diagonal(theirs.variance[telling])
-        # Each term in float64: they are of the size of P, and their difference may be a fraction of one nat.
-        moved = float((gap.double() * theirs.solve(gap).double()).sum())
+        moved = float((gap * theirs.solve(gap)).sum())
         spread = trace_of_product(theirs.inverse(), own)
         # OB Prop. 1 with the signs that the integral gives; the paper prints + log.
         nats = 0.5 * (moved + spread - own.logdet() + theirs.logdet() - gap.numel())

@@ -234,7 +234,7 @@ class WithinBudget(Scrub):
 
 def _nats(gap: Float[Tensor, " P"], covariance: Covariance) -> float:
     """`½ Δᵀ Σ⁻¹ Δ`."""
-    return 0.5 * float((gap.double() * covariance.solve(gap).double()).sum())
+    return 0.5 * float((gap.double() * covariance.double().solve(gap.double())).sum())
 
 
 def _rescale_certificates(notes: Notes, alpha: float) -> None:
