@@ -10,24 +10,29 @@ from torch.distributions import MultivariateNormal, kl_divergence
 
 from spotlessnet.auditing.comparison import Context, compare, original_of, retrained_of
 from spotlessnet.auditing.run_audit import audit
-from spotlessnet.bounds import WhiteBox
+from spotlessnet.bounds import BlackBox, WhiteBox
+from spotlessnet.bounds.adversarial_query import adversarial_query
+from spotlessnet.bounds.per_query import per_query
+from spotlessnet.core.buffers import reestimated
 from spotlessnet.core.gaussian import Covariance, Diagonal
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.scrub import Notes, Scrub, chain
 from spotlessnet.core.split import Split, rows
-from spotlessnet.core.trained import Trained
+from spotlessnet.core.trained import Trained, buffers_of
 from spotlessnet.methods import NTK, Fisher, Newton, Variational, WithinBudget
 from spotlessnet.precomputed.precompute import precompute
 from spotlessnet.readouts import Error
 
 
-def problem() -> tuple[Trained, Split]:
+def problem(*, normed: bool = False) -> tuple[Trained, Split]:
     draw = torch.Generator().manual_seed(0)
     x = torch.randn(60, 4, generator=draw, dtype=torch.float64)
     y = (x[:, 0] > 0).long()
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 2)).double()
-    trained = Trained.of(model, recipe=Recipe(epochs=10, lr=0.1, batch_size=12, weight_decay=1e-3))
+    norm = [nn.BatchNorm1d(6)] if normed else []
+    model = nn.Sequential(nn.Linear(4, 6), *norm, nn.Tanh(), nn.Linear(6, 2))
+    recipe = Recipe(epochs=10, lr=0.1, batch_size=12, weight_decay=1e-3, freeze_statistics=not normed)
+    trained = Trained.of(model.double(), recipe=recipe)
     split = rows(range(5))((x[:45], y[:45]), (x[45:], y[45:]))
     return replace(trained, init=trained.weights), split
 
@@ -36,9 +41,13 @@ def told(context: Context) -> Scrub:
     return WithinBudget(chain(NTK(), Fisher()), max_nats=1.0, reference=context.retrained.weights)
 
 
-def test_a_comparison_reads_the_budget_that_was_asked_for():
-    """It read 26,452 nats for a budget of one: the reference had the noise from before the budget."""
-    trained, split = problem()
+@pytest.mark.parametrize("normed", [False, True])
+def test_a_comparison_reads_the_budget_that_was_asked_for(normed):
+    """It read 26,452 nats for a budget of one: the reference had the noise from before the budget.
+
+    With BatchNorm it read 3.7: its noise was fitted with running statistics of the network that knew the rows.
+    """
+    trained, split = problem(normed=normed)
     found = compare(trained, split, scrubs={"told": told}, readouts=[Error("test")], bounds=[WhiteBox()], seeds=(0, 1))
     nats = [row.value for row in found if row.method == "told" and row.readout == "WhiteBox"]
     assert nats == pytest.approx([1.0, 1.0], rel=1e-6)
@@ -133,6 +142,34 @@ def test_no_reference_changes_with_the_forgotten_rows(scrub):
     other = replace(split, forget=data)
     references = [scrub.reference_for(scrub(trained, one), trained, one) for one in (split, other)]
     assert torch.equal(references[0].covariance.diagonal(), references[1].covariance.diagonal())
+
+
+def test_no_bound_looks_through_running_statistics_that_knew_the_rows():
+    """Answers of both sides were those of the original's statistics, which neither of the two networks has."""
+    trained, split = problem(normed=True)
+    original, retrained = original_of(trained, split, 0), retrained_of(trained, split, 0)
+    scrub = Fisher(strength=1e-4)
+    scrubbed = scrub(original, split)
+    reference = scrub.reference_for(scrubbed, retrained, split)
+    moved = {name: value + 1 for name, value in buffers_of(original.model).items()}
+    others = {name: value + 1 for name, value in buffers_of(retrained.model).items()}
+    same = scrub.reference_for(scrubbed, retrained.with_buffers(others), split)
+    assert torch.equal(reference.covariance.diagonal(), same.covariance.diagonal())
+    for network in (original, original.with_buffers(moved)):
+        assert BlackBox(2)(scrubbed, reference, network, split).value == pytest.approx(
+            BlackBox(2)(scrubbed, same, original, split).value
+        )
+        nats = per_query(scrubbed, reference, network, split.forget)
+        torch.testing.assert_close(nats, per_query(scrubbed, same, original, split.forget))
+        x = split.forget.source.fetch(split.forget.rows)[0]
+        assert isinstance(x, Tensor)
+        query = adversarial_query(scrubbed, reference, network, x[0], radius=0.1, steps=1)
+        assert query.before == pytest.approx(float(nats[0]))
+    # By hand: what is released answers with statistics of its own weights.
+    found = original.at(scrubbed.mean, reestimated(original.at(scrubbed.mean), split.retain))
+    torch.testing.assert_close(
+        original.at(scrubbed.mean, scrubbed.buffers).predict(split.forget), found.predict(split.forget)
+    )
 
 
 def test_statistics_of_the_network_that_knew_the_rows_stay_out_of_the_reference():

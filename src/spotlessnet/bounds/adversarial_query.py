@@ -52,7 +52,9 @@ def adversarial_query(
     if scrubbed.is_noiseless or reference.is_noiseless:
         raise NeedError("Without noise every answer that differs gives away everything. Give both Gaussians noise.")
     limit, trained = white_box_nats(scrubbed, reference), in_format(trained, torch.float64)
-    scrubbed, reference = (Gaussian(side.mean.double(), side.covariance.double()) for side in (scrubbed, reference))
+    scrubbed, reference = (
+        Gaussian(side.mean.double(), side.covariance.double(), buffers=side.buffers) for side in (scrubbed, reference)
+    )
     centre = x.detach().to(trained.weights)
     at = best = centre
     before = most = float(one_answer(scrubbed, reference, trained, centre).detach())
@@ -73,8 +75,10 @@ def one_answer(scrubbed: Gaussian, reference: Gaussian, trained: Trained, x: Flo
     """The divergence of the answer about one input, differentiable in it."""
 
     def seen(gaussian: Gaussian) -> tuple[Tensor, Tensor]:
+        network = trained.at(gaussian.mean, gaussian.buffers)
+
         def f(w: Tensor) -> Tensor:
-            return trained.outputs(x.unsqueeze(0), w).flatten()
+            return network.outputs(x.unsqueeze(0), w).flatten()
 
         w = gaussian.mean.to(trained.weights)
         J = torch.func.jacrev(f)(w)

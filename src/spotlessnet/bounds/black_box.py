@@ -71,7 +71,7 @@ class BlackBox(Bound):
         """Nats over the joint logits of the queries."""
         data = chosen(data_of(split, self.on), self.queries, self.seed)
         exact = in_format(trained, torch.float64)
-        here, there = exact.at(scrubbed.mean), exact.at(reference.mean)
+        here, there = exact.at(scrubbed.mean, scrubbed.buffers), exact.at(reference.mean, reference.buffers)
         # OB eq. 7. Each mean in its own network: linearising both at one of them would mistake curvature for shift.
         answers = here.predict(data).flatten(), there.predict(data).flatten()
         gap = answers[0] - answers[1]

@@ -60,13 +60,13 @@ def linearisation(
         return Linearisation(0.0, 0.0, 0)
     if draws < 2:
         raise SettingError(f"`draws` must be at least 2 to have a covariance, but got {draws}. Usual is 200.")
-    here = trained.at(gaussian.mean)
+    here = trained.at(gaussian.mean, gaussian.buffers)
     J = jacobian_of(here, data)
     centre = here.predict(data).flatten()
     true, linear = [], []
     for _ in track(range(draws), "drawing noisy weights"):
         w = gaussian.draw(generator)
-        true.append((trained.at(w).predict(data).flatten() - centre).double())
+        true.append((here.at(w).predict(data).flatten() - centre).double())
         linear.append((J @ (w - gaussian.mean)).double())
     f, g = torch.stack(true), torch.stack(linear)
     # In units of the noise: an error matters as far as it could be told from it.

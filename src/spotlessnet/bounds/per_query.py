@@ -24,7 +24,7 @@ def per_query(scrubbed: Gaussian, reference: Gaussian, trained: Trained, data: D
     float64 and capped at the white box, which is also read where rounding could hide some of the nats.
     """
     exact = in_format(trained, torch.float64)
-    here, there = exact.at(scrubbed.mean), exact.at(reference.mean)
+    here, there = exact.at(scrubbed.mean, scrubbed.buffers), exact.at(reference.mean, reference.buffers)
     answers = here.predict(data).flatten(1), there.predict(data).flatten(1)
     gaps = answers[0] - answers[1]
     if scrubbed.is_noiseless or reference.is_noiseless:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -85,7 +85,7 @@ def trade_off(
 
 def scaled(gaussian: Gaussian, factor: float) -> Gaussian:
     """The same mean with `factor` times the covariance."""
-    return Gaussian(gaussian.mean, gaussian.covariance.scaled(factor), gaussian.diagnostics)
+    return replace(gaussian, covariance=gaussian.covariance.scaled(factor))
 
 
 def _mean(readings: Sequence[Reading]) -> Reading:

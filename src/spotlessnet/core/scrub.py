@@ -194,11 +194,13 @@ class Scrub(metaclass=AcceptsOldNames):
         r"""What every bound compares `scrubbed` with: $N(w_{D_r}, \Sigma_0)$, where nothing knows the forgotten rows.
 
         The one definition for `compare`, `audit`, trade-off curves and budgets. Both the retrained weights and
-        `reference_spread` depend on retained data alone, as the information bound asks of its second argument.
+        `reference_spread` depend on retained data alone, as the information bound asks of its second argument. So do
+        running statistics, which are estimated anew as those of a scrubbed network are.
         """
-        weights = retrained.weights
+        notes, weights = Notes(), retrained.weights
+        retrained = with_statistics(retrained, split.unasked, notes)
         noise = NoNoise.at(weights) if scrubbed.is_noiseless else self.reference_spread(retrained, split, Notes())
-        return Gaussian(weights, noise)
+        return Gaussian(weights, noise, buffers=notes.buffers)
 
     def reseeded(self, by: int) -> "Scrub":
         """The same method with its `seed`, if it has one, moved on: another draw of whatever it draws."""

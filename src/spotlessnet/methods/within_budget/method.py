@@ -173,7 +173,7 @@ class WithinBudget(Scrub):
             return plain
         level = scrubbed.diagnostics.of(BudgetFacts).noise_scale
         assert level is not None  # this method's own noise has one
-        return Gaussian(plain.mean, plain.covariance.scaled(level))
+        return replace(plain, covariance=plain.covariance.scaled(level))
 
     def __call__(self, trained: Trained | nn.Module, split: Split) -> Gaussian:
         """The scrub's own mean, with as much noise as the budget asks for."""
@@ -191,7 +191,9 @@ class WithinBudget(Scrub):
         else:
             goal = trained.vector(self.reference)
             # One noise on both sides, made from retained rows alone: the divergence is that of the means.
-            covariance = self.scrub.reference_spread(trained.at(goal), split, notes)
+            covariance = self.scrub.reference_spread(
+                with_statistics(trained.at(goal), split.unasked, Notes()), split, notes
+            )
             unit_nats = _nats(mean - goal, covariance)
             low = 1.0
             high = 1.0
