@@ -54,6 +54,20 @@ def test_unfinished_adam_says_so():
     assert "more `steps`" in about["lost"][0]
 
 
+@pytest.mark.parametrize("how", [{"steps": 1}, {"lr": 1e-6, "steps": 20}])
+def test_converged_is_not_said_of_what_has_not_left_the_cap(how):
+    """It was said, and that nothing was off, of variances fifty times too large: they began at the cap."""
+    trained, split = ridge_problem(0, n=40, k=8, d=3, outputs=2, weight_decay=0.1)
+    found = Variational(strength=1e-2, cap=0.01, **how)(trained, split)
+    assert found.diagnostics["capped"] == 1.0
+    assert found.diagnostics["converged"] is True
+    far = Variational(strength=1e-2, cap=1.0, initial=1.0, **how)(trained, split)
+    ratio = far.covariance.diagonal() * dense_hessian(trained, split.retain).diagonal() / 2e-2
+    assert float(ratio.max()) > 5
+    assert far.diagnostics["converged"] is False
+    assert far.diagnostics["capped"] == 0.0
+
+
 def test_weights_that_the_loss_does_not_see_end_at_the_cap():
     draw = torch.Generator().manual_seed(0)
     x = torch.randn(20, 3, generator=draw, dtype=float64)

@@ -170,7 +170,8 @@ class Variational(Scrub):
         window = max(1, int(len(objectives) * AVERAGED))
         last, before = objectives[-window:].mean(), objectives[-2 * window : -window].mean()
         change = float(((last - before) / before.abs().clamp(min=1e-30)).abs()) if len(objectives) > window else 1.0
-        held = found >= math.log(self.cap) - 1e-3
+        # Where the slope would lead down, it is not the cap that holds a weight there: it has not come further yet.
+        held = (found >= math.log(self.cap) - 1e-3) & ~slopes.surely_too_large()
         off = slopes.off(~held)
         converged = off < CLOSE
         notes.measure(
@@ -231,6 +232,10 @@ class _Slopes:
         mean = total / count
         variance = (squares / count - mean.square()).clamp(min=0) / max(1, count - 1)
         return _Slopes(mean, variance.sqrt())
+
+    def surely_too_large(self) -> Bool[Tensor, " P"]:
+        """Variances that are, by more than what is seen can err."""
+        return self.mean > 2 * self.error
 
     def size(self, free: Bool[Tensor, " P"]) -> float:
         """The root mean square of the gradient, its own noise included."""
