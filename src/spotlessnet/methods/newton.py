@@ -280,10 +280,8 @@ class Newton(Scrub):
             _check_rounding(A, B, t, torch.finfo(trained.dtype).eps)
         step = undo_and_redo(A, B, t, clamp=self.clamp) @ d + symmetric_exp(B, -t) @ (d_r - d) - d_r
         if self.clamp and (off := clamped_off(A, B, t)) > NOTICEABLE:
-            notes.assume(
-                f"the backward flow was clamped, which over a time of {t:.3g} may miss it by a factor of {1 + off:.2g}",
-                "the step is only near that of the stopped training; for a time so long leave out `time`",
-            )
+            clamped = f"the backward flow was clamped, which over a time of {t:.3g} may miss it {1 + off:.2g} times"
+            notes.assume(clamped, "the step is only near that of the stopped training; leave out so long a `time`")
         _check_reach(trained, step, d_r, t)
         return step
 
