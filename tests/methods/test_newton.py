@@ -13,6 +13,7 @@ from spotlessnet.core.covariance import LowRankPlusRidge
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import NeedError, NumericsError, SettingError
 from spotlessnet.core.gaussian import NoNoise
+from spotlessnet.core.loss import SquaredError
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
@@ -332,3 +333,27 @@ def test_what_cannot_be_done_is_refused():
         Newton(damping=0.0, curvature="gauss-newton")(flat, few)
     with pytest.raises(SettingError, match="plus the decay` must be positive"):
         Newton(damping=0.0, strength=1.0)(flat, split)
+
+
+@pytest.mark.parametrize(("time", "is_said"), [(1e-2, False), (30.0, True), (10.0, True)])
+def test_a_clamp_that_changes_the_step_is_said(time, is_said):
+    """The step was up to twelve times too far from the stopped training, and nothing was said of the clamp."""
+    draw = torch.Generator().manual_seed(3)
+    x, y = (torch.randn(20, d, generator=draw, dtype=float64) for d in (15, 1))
+    start = torch.randn(15, generator=draw, dtype=float64)
+
+    def stopped(x: Tensor, y: Tensor) -> Tensor:
+        """Gradient flow of the mean of half the squared error, by the eigenvalues of its Hessian."""
+        e, Q = torch.linalg.eigh(x.T @ x / len(x) + 1e-4 * torch.eye(15, dtype=float64))
+        pull = Q.T @ (x.T @ (y.flatten() - x @ start)) / len(x)
+        return start + Q @ (-torch.expm1(-e * time) / e * pull)
+
+    data = Data.of((x, y))
+    model = nn.Linear(15, 1, bias=False).double()
+    trained = Trained.of(model, SquaredError(), weight_decay=1e-4, init=start).at(stopped(x, y))
+    split = Split(forget=data.select(range(3)), kept=data.select(range(3, 20)))
+    found = Newton(time=time)(trained, split)
+    truth = stopped(x[3:], y[3:])
+    off = float((found.mean - truth).norm() / (truth - trained.weights).norm())
+    assert (off > 0.1) == is_said
+    assert any("was clamped, which" in text for text in found.diagnostics.assumed) == is_said

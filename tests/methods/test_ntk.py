@@ -9,6 +9,7 @@ from torch import Tensor, float64, nn
 from spotlessnet.core.covariance import LowRankPlusRidge
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import NeedError, SettingError
+from spotlessnet.core.loss import SquaredError
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.methods.ntk import NTK
@@ -348,3 +349,20 @@ def test_a_small_rank_reports_what_it_misses():
     b = torch.randn(trained.size, dtype=float64, generator=torch.Generator().manual_seed(1))
     full, small = (solve_response(trained, split.retain, b, ridge=0.1, solver=LowRank(rank=r)) for r in (10_000, 2))
     assert full.residual < 1e-8 < small.residual
+
+
+def test_a_damping_without_decay_is_said():
+    """Without decay the step was up to nine tenths short along flat directions, and nothing was assumed."""
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(60, 5, generator=draw, dtype=float64) * torch.logspace(0, -2, 5, dtype=float64)
+    y = torch.randn(60, 1, generator=draw, dtype=float64)
+    w, truth = (torch.linalg.lstsq(x[k:], y[k:]).solution.flatten() for k in (0, 3))
+    data = Data.of((x, y))
+    split = Split(forget=data.select(range(3)), kept=data.select(range(3, 60)))
+    model = nn.Linear(5, 1, bias=False).double()
+    for decay in (0.0, 1e-9):
+        trained = Trained.of(model, SquaredError(), weight_decay=decay, init=0 * w).at(w)
+        found = NTK()(trained, split)
+        off = float((found.mean - truth).norm() / (truth - w).norm())
+        assert (off > 0.1) == (decay == 0)
+        assert any("training had no decay" in text for text in found.diagnostics.assumed) == (decay == 0)

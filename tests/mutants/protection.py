@@ -155,8 +155,8 @@ PLANTED = (
     Planted(
         "10: a reference with the noise of the scrubbed network",
         "core/scrub.py",
-        "self.reference_spread(retrained, split, Notes())\n        return Gaussian(weights, noise)",
-        "scrubbed.covariance\n        return Gaussian(weights, noise)",
+        "self.reference_spread(retrained, split, Notes())\n        return Gaussian(weights, noise,",
+        "scrubbed.covariance\n        return Gaussian(weights, noise,",
         "auditing/test_one_reference.py::test_a_reference_is_the_noise_recipe_at_retrained_weights_written_out_densely",
     ),
     Planted(

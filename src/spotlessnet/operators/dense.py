@@ -86,6 +86,13 @@ def undo_and_redo(
     return _finite(symmetric_exp(retained, -time) @ symmetric_exp(whole, time), time)
 
 
+def clamped_off(whole: Float[Tensor, "n n"], retained: Float[Tensor, "n n"], time: float) -> float:
+    """By how much `undo_and_redo` may miss where it is clamped: what was cut off, and where the two do not commute."""
+    grown = float(eigenbasis(whole - retained)[0][-1]) * time
+    between = whole @ retained - retained @ whole
+    return max(0.0, grown - 1) + 0.5 * time**2 * float(torch.linalg.matrix_norm(between, 2))
+
+
 def _finite(matrix: Float[Tensor, "n n"], time: float) -> Float[Tensor, "n n"]:
     check_finite(f"The exponential over a time of {time:g}", matrix, "Shorten the time, or use `clamp=True`.")
     return matrix

@@ -211,6 +211,12 @@ class NTK(Scrub):
             del g_f, g_r  # as long as the weights, each
             if self.damping == "auto" and self.linearised == "end" and not linear.minimum_norm:
                 step, linear = self._trusted(trained, split, b, linear, notes)
+                if trained.weight_decay == 0:
+                    # In units of the decay, which is the mean loss's: so are the curvatures that are left short.
+                    notes.assume(
+                        f"training had no decay; a damping of {linear.damping:.2g} keeps the step finite",
+                        "along directions of less curvature than that the step is shorter than the linear model's",
+                    )
             else:
                 step = linear.response(split.retain, b)
         notes.measure(NTKFacts, damping=linear.damping)
