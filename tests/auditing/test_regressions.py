@@ -44,6 +44,8 @@ def test_wrong_labels_do_not_stand_out_for_another_training(strays):
     found = []
     for seed in range(80):
         ours, theirs = groups(seed, strays)
+        assert ours.channels is not None
+        assert theirs.channels is not None
         found.append(standing_out(ours.channels, theirs.channels, ours.labels, permutations=199, seed=seed).p_rows)
     for level in (0.02, 0.05, 0.1):
         assert stats.binomtest(sum(p <= level for p in found), 80, level, alternative="greater").pvalue > 0.01
@@ -55,7 +57,8 @@ def test_the_distance_from_the_label_is_compared_where_the_loss_is_half_its_squa
     split = Split(forget=data.select(range(5)), kept=None, test=data.select(range(5, 60)))
 
     def distances(loss) -> Tensor:
-        return Evidence.of([sn.Trained.of(nn.Linear(3, 1), loss)], split).channels[0].rows.squeeze(2)
+        (channel,) = Evidence.of([sn.Trained.of(nn.Linear(3, 1), loss)], split).channels or []
+        return channel.rows.squeeze(2)
 
     torch.manual_seed(0)
     told = distances("squared-error")

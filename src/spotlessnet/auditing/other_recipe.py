@@ -48,9 +48,9 @@ def other_recipe(given: Trained, trained: Sequence[Trained], split: Split) -> st
         return ""
     how = "the trainer" if given.trainer is not None else "epochs, lr, optimizer, weight decay, augment"
     return (
-        f"{OTHER_RECIPE}: {' and '.join(found)} than after a training by it. So the audit speaks of other networks than "
-        f"yours, and a retraining would not repeat yours. Check {how}, loss, initial weights, and that these are the "
-        "examples it was trained on."
+        f"{OTHER_RECIPE}: {' and '.join(found)} than after a training by it. So the audit speaks of other networks "
+        f"than yours, and a retraining would not repeat yours. Check {how}, loss, initial weights, and that these are "
+        "the examples it was trained on."
     )
 
 
