@@ -72,5 +72,5 @@ def _ratio(ours: float, theirs: Sequence[float]) -> float | None:
 def _words(ratio: float) -> str:
     """Without digits that would tell more of the rows than of the recipe."""
     times = ratio if ratio > 1 else 1 / ratio
-    size = "a little" if times < 1.5 else "much" if times < 10 else "very much"
+    size = "a little" if times < 1.5 else "much"
     return f"{size} {'larger' if ratio > 1 else 'smaller'}"
