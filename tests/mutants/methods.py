@@ -34,8 +34,8 @@ PLANTED = (
     Planted(
         "the square of a batch's sum",
         "operators/fisher.py",
-        "return (flat.new_ones(len(flat)) @ flat.square_()).reshape(rows.shape[2:])",
-        "return (flat.new_ones(len(flat)) @ flat).square().reshape(rows.shape[2:])",
+        "total.add_(flat.new_ones(len(flat)) @ flat.square_())",
+        "total.add_((flat.new_ones(len(flat)) @ flat).square())",
         "operators/test_fisher.py::test_empirical_squares_each_sample_by_itself",
     ),
     Planted(
