@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
@@ -74,22 +75,27 @@ def test_a_trainer_is_told_by_its_name_for_what_to_check():
         return fit(Trained.of(model, recipe=TRUE.but(epochs=3)), examples.data, seed=seed).module()
 
     given = Trained.of(weights_of(100), trainer=train, init=build())
-    assert "Check the trainer, loss" in other_recipe(given, train_pairs(given, split_of(), seeds=5).original, split_of())
+    assert "Check the trainer, loss" in other_recipe(
+        given, train_pairs(given, split_of(), seeds=5).original, split_of()
+    )
 
 
 def test_networks_that_were_never_trained_or_were_scrubbed_before_say_nothing():
     given = Trained.of(weights_of(100), recipe=TRUE.but(epochs=3), init=build())
     trained, split = train_pairs(given, split_of(), seeds=5).original, split_of()
     assert other_recipe(given, trained, split)
+    assert given.init is not None
     assert other_recipe(replace(given, weights=given.init), trained, split) == ""
     assert other_recipe(given, trained, replace(split, gone=split.test)) == ""
 
 
 def test_report_and_receipt_say_it_first():
     split = split_of()
-    how = {"data": split.whole, "forget": sn.rows(range(8)), "method": Finetune(epochs=1), "test": split.test}
+    how: dict[str, Any] = {"data": split.whole, "forget": sn.rows(range(8)), "test": split.test}
+    how["method"] = Finetune(epochs=1)
     for recipe, is_said in ((TRUE, False), (WRONG["a third of the epochs"], True)):
         done = sn.unlearn(weights_of(100), **how, init=build(), recipe=recipe, audit=sn.Audit(seeds=5))
+        assert done.report is not None
         assert done.report.limits[0].startswith(OTHER_RECIPE) is is_said
         limits = done.receipt["predicate"]["limits"]
         assert any(one.startswith(OTHER_RECIPE) for one in limits) is is_said

@@ -283,7 +283,7 @@ def test_a_notebook_is_not_flooded_with_numbers():
 def test_mixed_precision_that_a_training_left_around_forward_is_taken_off():
     """As accelerate does: `transformers.Trainer(bf16=True)` hands back such a network, and `Fisher` broke on it."""
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+    model: Any = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
     x, y = torch.randn(20, 4), torch.arange(20) % 3
     plain = Trained.of(model)
     model._original_forward, model._is_accelerate_prepared = model.forward, True
@@ -297,7 +297,7 @@ def test_mixed_precision_that_a_training_left_around_forward_is_taken_off():
 
 
 def test_a_forward_of_the_modules_own_stays_under_mixed_precision():
-    model = nn.Linear(4, 3)
+    model: Any = nn.Linear(4, 3)
     own = model.forward = lambda x: x[:, :3]
     model._original_forward, model.forward = own, torch.autocast("cpu", torch.bfloat16)(own)
     assert torch.equal(Trained.of(model).module()(torch.ones(2, 4)), torch.ones(2, 3))

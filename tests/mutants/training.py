@@ -55,8 +55,8 @@ PLANTED = (
     Planted(
         "statistics of BatchNorm move",
         "core/trained.py",
-        "network = copy.deepcopy(unwrapped(model)).eval()",
-        "network = copy.deepcopy(unwrapped(model)).train()",
+        "network = without_autocast(copy.deepcopy(unwrapped(model))).eval()",
+        "network = without_autocast(copy.deepcopy(unwrapped(model))).train()",
         "core/test_trained.py::test_batch_statistics_stand_still_and_dropout_is_off",
     ),
     Planted(

@@ -4,9 +4,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import float64
+from torch import float64, nn
 
-from spotlessnet.core.errors import MismatchError
+import spotlessnet as sn
+from spotlessnet.core.errors import MismatchError, NeedError
 from spotlessnet.operators.jacobian import Jacobian, jacobian_rows
 from tests.reference import CLASSES, NETWORKS, dense_jacobian, problem
 
@@ -53,3 +54,12 @@ def test_vectors_on_another_device_are_refused():
         Jacobian(trained, data).multiply(torch.zeros(trained.size, device="meta"))
     with pytest.raises(MismatchError, match="u must lie on the network's device cpu, but lies on meta"):
         Jacobian(trained, data).transpose_multiply(torch.zeros(5, CLASSES, device="meta"))
+
+
+@pytest.mark.parametrize("method", ["ntk", "newton", "respond-and-finetune"])
+def test_a_network_without_forward_derivatives_is_refused_in_words(method):
+    torch.manual_seed(0)
+    x, y = torch.randint(0, 20, (40, 6)), torch.arange(40) % 3
+    model = nn.Sequential(nn.EmbeddingBag(20, 8), nn.Tanh(), nn.Linear(8, 3))
+    with pytest.raises(NeedError, match=r"no forward derivative of _embedding_bag, which .* such as `finetune`"):
+        sn.unlearn(model, (x, y), forget=range(4), method=method)

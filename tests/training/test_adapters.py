@@ -85,7 +85,7 @@ def test_hugging_face(tmp_path: Path, capsys):
 
 
 def test_a_network_that_was_trained_in_mixed_precision_is_trained_again_in_it(tmp_path: Path):
-    """What accelerate leaves on a module made derivatives by row fail; half taken off, the next training lacked it."""
+    """What accelerate leaves on a module is taken off; by half, the next training would lack it."""
     transformers = _with_trainer()
     x = torch.randn(40, 5, generator=torch.Generator().manual_seed(0))
     y = torch.arange(40) % 3

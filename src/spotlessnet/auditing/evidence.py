@@ -5,12 +5,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
 from spotlessnet.auditing.asking import answers, asked
 from spotlessnet.auditing.exchanging import NEAR, Channel, evened
-from spotlessnet.core.loss import Loss
+from spotlessnet.core.loss import Loss, SquaredError
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
@@ -31,6 +31,7 @@ class Evidence:
     - `forget_error`, `test_error`: shares of wrong answers; the latter empty where there is no test data.
     - `unseen`: what they make of rows that nobody trained on.
     - `errors_are_losses`: errors are mean losses, for the loss knows no wrong answers.
+    - `half_squares`: scores are half a squared distance from the label, turned round.
     - `answers`: margins of every label of the forgotten rows; `None` where a row has no one class.
     - `further`: the same asked in other ways, by name (`asking.WAYS`), each of test rows as well.
     - `retain_error`: share of wrong answers on retained rows; empty where they are not at hand.
@@ -42,6 +43,7 @@ class Evidence:
     test_error: Float[Tensor, " R"]
     unseen: Unseen | None = None
     errors_are_losses: bool = False
+    half_squares: bool = False
     answers: Float[Tensor, "S T C"] | None = None
     further: Mapping[str, Channel] = field(default_factory=dict)
     retain_error: Float[Tensor, " Q"] = EMPTY
@@ -67,6 +69,7 @@ class Evidence:
             test_error=errors["test"],
             unseen=Unseen.of(group, split),
             errors_are_losses=bool(group) and type(group[0].loss).mistakes is Loss.mistakes,
+            half_squares=bool(group) and isinstance(group[0].loss, SquaredError),
             answers=answers(group, split.forget),
             further=asked(group, split, recipe),
             retain_error=errors["retain"],
@@ -88,12 +91,17 @@ class Evidence:
             some = torch.randperm(pairs.shape[1], generator=torch.Generator().manual_seed(0))[:MOST]
             if len(some) <= NEAR:
                 return None
-            return [Channel(evened(self.margins.double()).unsqueeze(2), evened(pairs[:, some].double()).unsqueeze(2))]
+            rows, controls = (self._even(one.double()).unsqueeze(2) for one in (self.margins, pairs[:, some]))
+            return [Channel(rows, controls)]
         allowed = _allowed(unseen)
         if int(allowed.sum()) <= NEAR:
             return None
         every = [Channel(self.answers, unseen.margins), *self.further.values()]
         return [Channel(evened(one.rows.double()), evened(one.controls[:, allowed].double())) for one in every]
+
+    def _even(self, scores: Float64[Tensor, "..."]) -> Float64[Tensor, "..."]:
+        """Scores that chance moves alike, whatever they are: it moves a square further the larger it is."""
+        return evened(-(-2 * scores).clamp(min=0).sqrt() if self.half_squares else scores)
 
     @property
     def labels(self) -> Int64[Tensor, " T"]:

@@ -48,9 +48,9 @@ def other_recipe(given: Trained, trained: Sequence[Trained], split: Split) -> st
         return ""
     how = "the trainer" if given.trainer is not None else "epochs, lr, optimizer, weight decay, augment"
     return (
-        f"{OTHER_RECIPE}: {' and '.join(found)} than after a training by it. So the audit speaks of other networks than "
-        f"yours, and a retraining would not repeat yours. Check {how}, loss, initial weights, and that these are the "
-        "examples it was trained on."
+        f"{OTHER_RECIPE}: {' and '.join(found)} than after a training by it. So the audit speaks of other networks "
+        f"than yours, and a retraining would not repeat yours. Check {how}, loss, initial weights, and that these are "
+        "the examples it was trained on."
     )
 
 
@@ -72,5 +72,5 @@ def _ratio(ours: float, theirs: Sequence[float]) -> float | None:
 def _words(ratio: float) -> str:
     """Without digits that would tell more of the rows than of the recipe."""
     times = ratio if ratio > 1 else 1 / ratio
-    size = "a little" if times < 1.5 else "much" if times < 10 else "very much"
+    size = "a little" if times < 1.5 else "much"
     return f"{size} {'larger' if ratio > 1 else 'smaller'}"

@@ -167,8 +167,8 @@ class ShortRetrain(Scrub):
         """One whole training, where the trainer knows no epochs: it takes longer, and forgets as well."""
         assert trained.trainer is not None  # a recipe knows its epochs
         notes.assume(
-            f"{name_of(trained.trainer)} has no argument `epochs` with a default, so it was not asked for fewer and the "
-            "training was repeated in full",
+            f"{name_of(trained.trainer)} has no argument `epochs` with a default, so it was not asked for fewer and "
+            "the training was repeated in full",
             "nothing is saved against retraining; give the trainer an argument such as `epochs=20`",
         )
         return self._as_it_was(trained, split, notes, moves=True)

@@ -1,5 +1,6 @@
 """The Jacobian of the outputs in the weights, known by its products over a data set."""
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -9,7 +10,7 @@ from torch import Tensor
 from torch.func import jacrev, jvp
 
 from spotlessnet.core.data import Batch, Data
-from spotlessnet.core.errors import MismatchError
+from spotlessnet.core.errors import MismatchError, NeedError
 from spotlessnet.core.source import Inputs
 from spotlessnet.core.trained import Trained
 from spotlessnet.operators.matrix import check_device, check_vector
@@ -22,9 +23,25 @@ def as_function(trained: Trained, x: Inputs) -> Callable[[Tensor | dict[str, Ten
 
     def outputs(weights: Tensor | dict[str, Tensor]) -> Tensor:
         with attention_spelled_out():
-            return trained.outputs(x, weights)
+            try:
+                return trained.outputs(x, weights)
+            except NotImplementedError as e:
+                if "forward AD" not in str(e):
+                    raise
+                raise NeedError(_no_forward_mode(str(e))) from e
 
     return outputs
+
+
+def _no_forward_mode(said: str) -> str:
+    """What torch says of an operation such as that of `nn.EmbeddingBag`, in a sentence with what to do."""
+    named = re.search(r"forward AD with (\S+)", said)
+    operation = "some operation" if named is None else named[1]
+    return (
+        f"This method needs products with the Jacobian, but torch has no forward derivative of {operation}, which "
+        "this network uses. Take a method of gradients alone, such as `finetune` or `fisher`, or "
+        "`short-retrain` where initial weights and training are known."
+    )
 
 
 @dataclass(frozen=True, eq=False)

@@ -287,8 +287,7 @@ def limits_of(
             "The audit looks at the method on this request over several seeds; of the written network itself it sees "
             "only what one network can show."
         )
-        limits += [KNOW_THE_ROWS] if KNOW_THE_ROWS in report.limits else []
-        limits += [one for one in report.limits if one.startswith(OTHER_RECIPE)]
+        limits += [one for one in report.limits if one == KNOW_THE_ROWS or one.startswith(OTHER_RECIPE)]
     return limits
 
 
