@@ -148,7 +148,7 @@ def test_a_delivered_network_must_be_what_the_method_makes(monkeypatch):
 
 
 def test_running_statistics_belong_to_a_network_too():
-    trained, split = problem()
+    _, split = problem()
     model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
     own = Trained.of(model, recipe=RECIPE, init=model)
     made = own.at(sn.Retrain()(own, split).mean)

@@ -68,8 +68,8 @@ def _stay_known(start: Trained, split: Split) -> str:
     if split.kept is None or split.test is None or type(start.loss).mistakes is Loss.mistakes:
         return ""
     kept, test = (float(Error(part)(start, split)) for part in ("retain", "test"))
-    rows = len(split.kept), len(split.test)
-    wrong = [[round(error * count), round((1 - error) * count)] for error, count in zip((kept, test), rows, strict=True)]
+    sizes = len(split.kept), len(split.test)
+    wrong = [[round(e * n), round((1 - e) * n)] for e, n in zip((kept, test), sizes, strict=True)]
     # Data may be a little easier than test data: that many a network finds them so, says nothing.
     if kept > FAR * test or stats.fisher_exact(wrong, alternative="less").pvalue >= CHANCE:
         return ""

@@ -166,7 +166,14 @@ def _in_looks(
 
 
 def _from_bank(
-    looked: FromBank, scrub: Scrub, name: str, title: str, rerun_command: str, executor: Executor | None, *, traced: bool
+    looked: FromBank,
+    scrub: Scrub,
+    name: str,
+    title: str,
+    rerun_command: str,
+    executor: Executor | None,
+    *,
+    traced: bool,
 ) -> AuditReport:
     """The report of an audit whose originals a bank keeps, and what becomes of the bank."""
     split, first = looked.split, looked.original[0]
