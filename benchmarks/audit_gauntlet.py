@@ -179,7 +179,8 @@ class Judges:
         self.setting, self.numbers = setting, audits.numbers
         once = [SeveralLevels(seed=number) for number in self.numbers]
         self.tests = [[test, replace(test, looks=LOOKS)] for test in once]
-        first = [Own.of(*both, tests) for *both, tests in zip(*self._own(audits), self.tests, strict=True)]
+        originals, references = self._own(audits)
+        first = [Own.of(*each) for each in zip(originals, references, self.tests, strict=True)]
         self.looks = [dict(enumerate(first)), *({} for _ in range(1, LOOKS))]
 
     def _own(self, audits: Audits) -> list[list[Evidence]]:

@@ -189,8 +189,8 @@ def summary(rows: Sequence[dict[str, Any]]) -> str:
         lines.append(f"| {'nothing' if way == 'as shipped' else way} | {' | '.join(cells)} |")
     each = len(audits) / max(1, len(settings))
     head = (
-        f"In {len(settings)} of the settings that the test was chosen on ({', '.join(sorted(settings))}; {each:g} audits "
-        f"each, {len(audits)} in all, with 8 pairs) each of these ways was asked beside those of the test:"
+        f"In {len(settings)} of the settings that the test was chosen on ({', '.join(sorted(settings))}; {each:g} "
+        f"audits each, {len(audits)} in all, with 8 pairs) each of these ways was asked beside those of the test:"
     )
     return "\n\n".join([head, "\n".join(lines), _costs(rows)])
 

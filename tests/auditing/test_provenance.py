@@ -10,7 +10,7 @@ import spotlessnet as sn
 from spotlessnet.auditing import run_audit
 from spotlessnet.auditing.own_training import known_at_the_start
 from spotlessnet.auditing.provenance import doubts, not_made_again, with_copies_counted
-from spotlessnet.auditing.verdict import NEVER_SAW, Verdict
+from spotlessnet.auditing.verdict import NEVER_SAW, Outcome, Verdict
 from spotlessnet.core.scrub import METHODS, Scrub
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
@@ -39,11 +39,14 @@ def problem(copies: int = 0, epochs_before: int = 0) -> tuple[Trained, Split]:
     return replace(trained, init=trained.weights), sn.rows(range(FORGOTTEN))((x, y), test)
 
 
-def judged(monkeypatch: pytest.MonkeyPatch, trained: Trained, split: Split, scrub: Scrub, **how: object) -> str:
-    """What an audit makes of it whose own test cannot tell."""
+def judged(
+    monkeypatch: pytest.MonkeyPatch, trained: Trained, split: Split, scrub: Scrub, word: Outcome = "inconclusive",
+    **how: object,
+) -> str:  # fmt: skip
+    """What an audit makes of it whose own test says so; unless told otherwise, it cannot tell."""
 
     def unknown(*_: object, **__: object) -> Verdict:
-        return Verdict("inconclusive", "too little trace", 0.1, 5, "forgotten", "inconclusive")
+        return Verdict(word, "too little trace", 0.1, 5, "forgotten", "inconclusive")
 
     monkeypatch.setattr(run_audit, "judge_networks", unknown)
     report = sn.audit(trained, split, scrub, name="method", seeds=5, **how)  # type: ignore[arg-type]  # any of them
@@ -68,14 +71,38 @@ def test_a_start_that_knows_the_rows_is_not_believed(monkeypatch):
     told = judged(monkeypatch, trained, split, sn.Retrain())
     assert told.startswith("inconclusive")
     assert "begun at answers the forgotten examples far better than new ones" in told
+    # Networks beside others that know the rows look as if they had forgotten: the reason must say what that is worth.
+    said = judged(monkeypatch, trained, split, sn.Retrain(), "forgotten")
+    assert "too little trace. But the network that training is said to have begun at" in said
+    assert "But" not in judged(monkeypatch, *problem(), sn.Retrain(), "forgotten")
 
 
 def test_a_start_that_knows_the_rows_is_the_first_limit_of_every_report():
     trained, split = problem(epochs_before=150)
     report = sn.audit(trained, split, sn.Retrain(), name="retrain", seeds=5)
     assert report.limits[0].startswith("The network that training is said to have begun at answers")
+    assert not any(sign.isdigit() for sign in report.limits[0])  # limits outlast a purge
     fresh = sn.audit(*problem(), sn.Retrain(), name="retrain", seeds=5)
     assert "begun at" not in fresh.limits[0]
+
+
+def test_a_start_that_knows_the_rows_that_stay_may_know_the_others():
+    """Of few rows that everyone gets right nobody can tell; of all that stay it shows that these are not new data."""
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(500, 10, generator=g)
+    y = (x[:, 0] + 0.7 * torch.randn(500, generator=g) > 0).long()
+    torch.manual_seed(0)
+    fresh = Trained.of(nn.Sequential(nn.Linear(10, 64), nn.Tanh(), nn.Linear(64, 2)), recipe=RECIPE)
+    fresh = replace(fresh, init=fresh.weights)
+    split = sn.rows(range(4))((x[:100], y[:100]), (x[100:], y[100:]))
+    knows = sn.fit(fresh, split.whole, RECIPE.but(epochs=150))
+    told = known_at_the_start(replace(knows, init=knows.weights), split)
+    assert "answers examples that stay far better than new ones (error 0%" in told
+    # One that was trained on other data finds both as hard.
+    elsewhere = sn.fit(fresh, sn.Data.of((x[100:200], y[100:200])), RECIPE.but(epochs=150))
+    apart = replace(split, test=sn.Data.of((x[200:], y[200:])))
+    assert not known_at_the_start(replace(elsewhere, init=elsewhere.weights), apart)
+    assert not known_at_the_start(fresh, split)
 
 
 def test_what_is_asked_of_a_start():
@@ -121,7 +148,7 @@ def test_a_delivered_network_must_be_what_the_method_makes(monkeypatch):
 
 
 def test_running_statistics_belong_to_a_network_too():
-    trained, split = problem()
+    _, split = problem()
     model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
     own = Trained.of(model, recipe=RECIPE, init=model)
     made = own.at(sn.Retrain()(own, split).mean)

@@ -18,7 +18,7 @@ import torch
 from benchmarks.methods import PLACE, table
 
 import spotlessnet as sn
-from benchmarks import gauntlet_page, gauntlet_ways, vit_page
+from benchmarks import audit_gauntlet, gauntlet_page, gauntlet_ways, vit_page
 from spotlessnet.auditing.rows import read_rows
 from spotlessnet.auditing.shadow_attack import u_lira
 from spotlessnet.cli.entry import ENDED, WORDS
@@ -171,7 +171,7 @@ def test_what_is_said_of_ways_that_are_left_out_is_in_their_rows():
     )
     for way in gauntlet_ways.WAYS:
         assert passed[way] >= passed["as shipped"] or accused[way] > accused["as shipped"], way
-    assert {row["setting"] for row in rows} <= {*gauntlet_ways.CHOOSING}
+    assert {row["setting"] for row in rows} <= {*audit_gauntlet.CHOOSING}
 
 
 def test_what_is_said_of_the_verdict_is_in_the_rows_of_the_gauntlet():

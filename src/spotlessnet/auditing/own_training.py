@@ -13,6 +13,9 @@ from spotlessnet.readouts.error import Error
 CHANCE = 0.005
 """Probability of so few mistakes on rows like those of the test, below which chance is no answer."""
 
+FAR = 0.5
+"""Of the error on new rows: what a network makes no more of on rows that stay, it was trained on."""
+
 KNEW_WRONG_LABELS = 0.5
 """The error that a network makes at least on wrong labels that it never saw."""
 
@@ -43,14 +46,34 @@ def known_at_the_start(original: Trained, split: Split) -> str:
     if original.init is None:
         return ""
     start = original.at(original.init, original.init_buffers if original.statistics_moved else None)
+    said = "the network that training is said to have begun at answers"
+    remedy = "every network that is trained from it knows them. Give the weights from before they were first seen"
     known = _far_better([start], split)
-    if not known:
+    if known:
+        return (
+            f"{said} the forgotten examples far better than new ones ({known}): it may have been trained on them, and "
+            f"then {remedy}"
+        )
+    kept = _stay_known(start, split)
+    if not kept:
         return ""
     return (
-        f"the network that training is said to have begun at answers the forgotten examples far better than new ones "
-        f"({known}): it may have been trained on them, and then every network that is trained from it knows them. Give "
-        "the weights from before they were first seen"
+        f"{said} examples that stay far better than new ones ({kept}): it was trained on these data before, and if the "
+        f"forgotten examples were among them, {remedy}"
     )
+
+
+def _stay_known(start: Trained, split: Split) -> str:
+    """The errors, where a network answers retained rows surely and by far better than rows that nobody saw."""
+    if split.kept is None or split.test is None or type(start.loss).mistakes is Loss.mistakes:
+        return ""
+    kept, test = (float(Error(part)(start, split)) for part in ("retain", "test"))
+    sizes = len(split.kept), len(split.test)
+    wrong = [[round(e * n), round((1 - e) * n)] for e, n in zip((kept, test), sizes, strict=True)]
+    # Data may be a little easier than test data: that many a network finds them so, says nothing.
+    if kept > FAR * test or stats.fisher_exact(wrong, alternative="less").pvalue >= CHANCE:
+        return ""
+    return f"error {kept:.0%}, on new ones {test:.0%}"
 
 
 def _far_better(networks: Sequence[Trained], split: Split) -> str:

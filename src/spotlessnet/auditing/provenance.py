@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from spotlessnet.auditing.own_training import known_at_the_start, learnt_elsewhere
 from spotlessnet.auditing.seeds import scrub_seed
-from spotlessnet.core.data import copies_among
+from spotlessnet.core.data import Data, content_digests
 from spotlessnet.core.scrub import Scrub, declared_by
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained, buffers_of
@@ -19,6 +19,18 @@ def with_copies_counted(split: Split) -> Split:
         return split
     request = replace(split.request, copies=copies_among(split.kept, split.forget))
     return replace(split, request=request)
+
+
+def copies_among(kept: Data, forget: Data) -> int:
+    """How many kept rows have the very inputs of a forgotten one, whatever their label.
+
+    >>> import torch
+    >>> data = Data.of((torch.tensor([[1.0], [2.0], [1.0]]), torch.tensor([0, 1, 1])))
+    >>> copies_among(data.select([1, 2]), data.select([0]))
+    1
+    """
+    gone = {x for batch in forget.batches() for x, _ in content_digests(batch)}
+    return sum(x in gone for batch in kept.batches() for x, _ in content_digests(batch))
 
 
 def doubts(scrub: Scrub, trainings: Trainings, split: Split) -> str:

@@ -33,7 +33,7 @@ from spotlessnet.core.split import Split, as_split
 from spotlessnet.core.trained import Trained, as_trained, running_norms
 from spotlessnet.core.trainer import name_of
 from spotlessnet.readouts.scores import IN_WORDS, kind_of
-from spotlessnet.store.receipts import LIMITS, environment
+from spotlessnet.store.receipts import LIMITS, environment, without_figures
 from spotlessnet.training.fit import UNCOUPLED
 from spotlessnet.training.kept import KNOW_THE_ROWS
 from spotlessnet.training.many import Executor
@@ -171,7 +171,14 @@ def _in_looks(
 
 
 def _from_bank(
-    looked: FromBank, scrub: Scrub, name: str, title: str, rerun_command: str, executor: Executor | None, *, traced: bool
+    looked: FromBank,
+    scrub: Scrub,
+    name: str,
+    title: str,
+    rerun_command: str,
+    executor: Executor | None,
+    *,
+    traced: bool,
 ) -> AuditReport:
     """The report of an audit whose originals a bank keeps, and what becomes of the bank."""
     split, first = looked.split, looked.original[0]
@@ -213,6 +220,10 @@ def _in_its_light(
     verdict: Verdict, scrub: Scrub, trainings: Trainings, split: Split, original: Trained, delivered: Trained | None
 ) -> Verdict:
     """The verdict, where what the method can have seen is known too; `delivered` may come from elsewhere."""
+    known_before = known_at_the_start(trainings.original[0], split) if verdict.outcome == "forgotten" else ""
+    if known_before:
+        # The audit holds networks beside others that began there too, so it cannot see this.
+        return replace(verdict, reason=f"{verdict.reason}. But {known_before}")
     if verdict.outcome != "inconclusive":
         return verdict
     if not never_sees(scrub, trainings.original[0], split):
@@ -258,7 +269,7 @@ def _of_recipe(given: Trained | Callable[[int], Trained], trainings: Trainings, 
 def _limits(original: Trained, split: Split, executor: Executor | None = None) -> tuple[str, ...]:
     """What the report cannot say of such a network, and how its trainings were coupled if not by a recipe."""
     said: tuple[str, ...] = NOT_SHOWN
-    known_before = known_at_the_start(original, split)
+    known_before = without_figures(known_at_the_start(original, split))  # limits stand in files that outlast a purge
     if known_before:
         said = (f"{known_before[0].upper()}{known_before[1:]}.", *NOT_SHOWN)
     if running_norms(original.model):

@@ -390,17 +390,6 @@ def contents_of(data: Data, forget: Data | None = None) -> Contents:
     return Contents(len(data), whole.hexdigest(), copies, is_finite)
 
 
-def copies_among(kept: Data, forget: Data) -> int:
-    """How many kept rows have the very inputs of a forgotten one, whatever their label.
-
-    >>> data = Data.of((torch.tensor([[1.0], [2.0], [1.0]]), torch.tensor([0, 1, 1])))
-    >>> copies_among(data.select([1, 2]), data.select([0]))
-    1
-    """
-    gone = {x for batch in forget.batches() for x, _ in content_digests(batch)}
-    return sum(x in gone for batch in kept.batches() for x, _ in content_digests(batch))
-
-
 def _is_finite(batch: Batch) -> bool:
     values = [*(batch.x.values() if isinstance(batch.x, dict) else [batch.x]), batch.y]
     return all(bool(value.isfinite().all()) for value in values if value.is_floating_point())
