@@ -182,7 +182,7 @@ def second_look(rows: Rows) -> str:
         f"a kept example or tenth passed beside a statement that none could have in {wrong} of {of} "
         f"({_limits(wrong, of)})",
     ]
-    return f"With `--sequential` (16 pairs where 8 were inconclusive, then 32) {'; '.join(told)}."
+    return f"The same audits with `--sequential` (16 pairs where 8 were inconclusive, then 32): {'; '.join(told)}."
 
 
 def _worst_name(rows: Rows) -> str:
@@ -224,11 +224,16 @@ def _slashed(rows: Rows) -> str:
     return "/".join(str(counts[word]) for word in WORDS) if any(counts[word] for word in WORDS) else "–"
 
 
+def short(rows: Rows) -> str:
+    """What the front page says: totals of one look, and in sequence."""
+    again = [second_look(rows)] if any("in_sequence" in row for row in rows) else []
+    return "\n\n".join([summary(rows), *again])
+
+
 def made(rows: Rows) -> str:
     """The section of the page."""
     methods = [by_method(rows)] if any(row["method"] for row in rows) else []
-    again = [second_look(rows)] if any("in_sequence" in row for row in rows) else []
-    return "\n\n".join([summary(rows), *again, by_candidate(rows), by_setting(rows), *methods])
+    return "\n\n".join([short(rows), by_candidate(rows), by_setting(rows), *methods])
 
 
 def main() -> None:
@@ -239,7 +244,7 @@ def main() -> None:
         take_over(given.rows)
     rows = read()
     PLACE.write(PAGE, made(rows))
-    SHORT.write(README, summary(rows))
+    SHORT.write(README, short(rows))
 
 
 if __name__ == "__main__":
