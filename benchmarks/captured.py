@@ -13,7 +13,8 @@ from torch import Tensor
 
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import MismatchError, NumericsError, SettingError
-from spotlessnet.core.trained import Trained, buffers_of, logits_of
+from spotlessnet.core.loss import logits_of
+from spotlessnet.core.trained import Trained, buffers_of
 from spotlessnet.training.batches import Order, augmented, mixed, repeatable
 from spotlessnet.training.fit import prepared, training_mode
 from spotlessnet.training.many import Executor, Finished, Task, tensors_of

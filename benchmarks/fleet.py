@@ -21,8 +21,9 @@ from torch import Tensor, nn
 
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import NumericsError
+from spotlessnet.core.loss import logits_of
 from spotlessnet.core.recipe import Recipe
-from spotlessnet.core.trained import Trained, buffers_of, logits_of
+from spotlessnet.core.trained import Trained, buffers_of
 from spotlessnet.training.batches import mixed, permutation
 from spotlessnet.training.fit import prepared, training_mode
 from spotlessnet.training.many import Executor, Finished, Task, tensors_of

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import spotlessnet as sn
-from spotlessnet.auditing.other_recipe import OTHER_RECIPE, other_recipe
+from spotlessnet.auditing.other_recipe import OTHER_RECIPE, unlike_recipe
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
@@ -53,7 +53,7 @@ def weights_of(seed: int) -> nn.Module:
 
 def said(recipe: Recipe, *, seed: int = 100, init: nn.Module | None = None) -> str:
     given = Trained.of(weights_of(seed), recipe=recipe, init=init or build())
-    return other_recipe(given, train_pairs(given, split_of(), seeds=5).original, split_of())
+    return unlike_recipe(given, train_pairs(given, split_of(), seeds=5).original, split_of())
 
 
 @pytest.mark.parametrize("recipe", WRONG.values(), ids=WRONG)
@@ -75,7 +75,7 @@ def test_a_trainer_is_told_by_its_name_for_what_to_check():
         return fit(Trained.of(model, recipe=TRUE.but(epochs=3)), examples.data, seed=seed).module()
 
     given = Trained.of(weights_of(100), trainer=train, init=build())
-    assert "Check the trainer, loss" in other_recipe(
+    assert "Check the trainer, loss" in unlike_recipe(
         given, train_pairs(given, split_of(), seeds=5).original, split_of()
     )
 
@@ -83,10 +83,10 @@ def test_a_trainer_is_told_by_its_name_for_what_to_check():
 def test_networks_that_were_never_trained_or_were_scrubbed_before_say_nothing():
     given = Trained.of(weights_of(100), recipe=TRUE.but(epochs=3), init=build())
     trained, split = train_pairs(given, split_of(), seeds=5).original, split_of()
-    assert other_recipe(given, trained, split)
+    assert unlike_recipe(given, trained, split)
     assert given.init is not None
-    assert other_recipe(replace(given, weights=given.init), trained, split) == ""
-    assert other_recipe(given, trained, replace(split, gone=split.test)) == ""
+    assert unlike_recipe(replace(given, weights=given.init), trained, split) == ""
+    assert unlike_recipe(given, trained, replace(split, gone=split.test)) == ""
 
 
 def test_report_and_receipt_say_it_first():

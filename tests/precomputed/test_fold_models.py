@@ -150,7 +150,7 @@ def test_what_it_needs_is_said():
     network, data = problem()
     with pytest.raises(NeedError, match="start or recipe is not known"):
         train_fold_models(replace(network, recipe=None), data)
-    with pytest.raises(SettingError, match="parts` must be at least 2 and at most one per row, but got 1"):
+    with pytest.raises(SettingError, match="folds` must be at least 2 and at most one per row, but got 1"):
         train_fold_models(network, data, folds=1)
     with pytest.raises(SettingError, match="asked for classes, but the loss 'squared error' has none"):
         train_fold_models(replace(network, loss=SquaredError()), data)

@@ -21,7 +21,7 @@ WAY, LOSS = "distance from the initial weights", "loss on retained examples"
 OTHER_RECIPE = "The recipe does not give this network"
 
 
-def other_recipe(given: Trained, trained: Sequence[Trained], split: Split) -> str:
+def unlike_recipe(given: Trained, trained: Sequence[Trained], split: Split) -> str:
     """How the network that was given differs from those that its recipe or trainer makes of the same rows; or nothing.
 
     How far weights moved tells of epochs, rate, decay and initial weights, and the loss of what was minimised. Each is

@@ -16,7 +16,7 @@ from spotlessnet.auditing.equivalence import EquivalenceTest
 from spotlessnet.auditing.judging import judge_networks
 from spotlessnet.auditing.looks import LOOKS, goes_on
 from spotlessnet.auditing.networks import Networks
-from spotlessnet.auditing.other_recipe import other_recipe
+from spotlessnet.auditing.other_recipe import unlike_recipe
 from spotlessnet.auditing.own_training import known_at_the_start
 from spotlessnet.auditing.provenance import doubts, not_made_again, with_copies_counted
 from spotlessnet.auditing.seeds import scrub_seed
@@ -104,8 +104,7 @@ def audit(
       never saw the rows, it is made once more and compared to the bit.
     """
     split = with_copies_counted(as_split(split))
-    if isinstance(original, nn.Module):
-        original = as_trained(original)
+    original = as_trained(original) if isinstance(original, nn.Module) else original
     if isinstance(original, Trained) and not original.can_retrain:
         return _without_retraining(original, split, scrub, name, title, rerun_command, delivered)
     if bank is not None:
@@ -262,7 +261,7 @@ def by_construction(verdict: Verdict, doubt: str = "") -> Verdict:
 
 def _of_recipe(given: Trained | Callable[[int], Trained], trainings: Trainings, split: Split) -> tuple[str, ...]:
     """That the network is not what its recipe gives, first of all limits; a function of the seed gives none."""
-    found = other_recipe(given, trainings.original, split) if isinstance(given, Trained) else ""
+    found = unlike_recipe(given, trainings.original, split) if isinstance(given, Trained) else ""
     return (found,) if found else ()
 
 

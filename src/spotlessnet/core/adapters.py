@@ -101,6 +101,35 @@ class HuggingFace:
         return torch.as_tensor(self.dataset.select_columns([name]).with_format("numpy")[rows.tolist()][name])
 
 
+@dataclass(frozen=True, eq=False)
+class Relabelled:
+    """A source with the labels of some rows replaced.
+
+    `place` holds, for each row of the source, where its new label stands in `y`, and -1 where the old one holds.
+    """
+
+    source: Source
+    place: Int64[Tensor, " M"]
+    y: Tensor
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def fetch(self, rows: Int64[Tensor, " n"]) -> tuple[Inputs, Tensor]:
+        x, y = self.source.fetch(rows)
+        at = self.place[rows]
+        new = at >= 0
+        # New labels may have another shape or type than the old ones, as long as the two are not mixed.
+        if bool(new.all()):
+            return x, self.y[at]
+        y = y.clone()
+        y[new] = self.y[at[new]].to(y)
+        return x, y
+
+    def column(self, name: str) -> Sequence[Any] | None:
+        return self.source.column(name)
+
+
 @runtime_checkable
 class _LooksLikeHuggingFace(Protocol):
     column_names: Any

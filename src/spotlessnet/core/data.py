@@ -16,9 +16,9 @@ import torch
 from jaxtyping import Int64, Shaped, UInt8
 from torch import Tensor
 
-from spotlessnet.core.adapters import source_of
+from spotlessnet.core.adapters import Relabelled, source_of
 from spotlessnet.core.deprecated import OldName
-from spotlessnet.core.errors import DataError, MismatchError
+from spotlessnet.core.errors import DataError, MismatchError, SettingError
 from spotlessnet.core.source import HasLabels, Inputs, Source
 
 WIDTH = 16
@@ -148,7 +148,7 @@ class Data:
         # By the row's number in the source, so that a later selection or reordering still finds its label.
         place = torch.full((len(self.source),), -1)
         place[self.rows] = torch.arange(len(self))
-        return Data(_Relabelled(self.source, place, y), self.rows, self.columns)
+        return Data(Relabelled(self.source, place, y), self.rows, self.columns)
 
     def _check_same_source(self, other: "Data") -> None:
         if self.source is not other.source:
@@ -158,33 +158,14 @@ class Data:
             )
 
 
-@dataclass(frozen=True, eq=False)
-class _Relabelled:
-    """A source with the labels of some rows replaced.
-
-    `place` holds, for each row of the source, where its new label stands in `y`, and -1 where the old one holds.
-    """
-
-    source: Source
-    place: Int64[Tensor, " M"]
-    y: Tensor
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def fetch(self, rows: Int64[Tensor, " n"]) -> tuple[Inputs, Tensor]:
-        x, y = self.source.fetch(rows)
-        at = self.place[rows]
-        new = at >= 0
-        # New labels may have another shape or type than the old ones, as long as the two are not mixed.
-        if bool(new.all()):
-            return x, self.y[at]
-        y = y.clone()
-        y[new] = self.y[at[new]].to(y)
-        return x, y
-
-    def column(self, name: str) -> Sequence[Any] | None:
-        return self.source.column(name)
+def as_data(given: Data) -> Data:
+    """The rows as they are; refused where something else was handed in, with what makes rows of it."""
+    if not isinstance(given, Data):
+        raise SettingError(
+            f"Rows must be a `Data`, but got {type(given).__name__}. Give `sn.Data.of(...)` of a pair of arrays, a "
+            "Dataset or a DataLoader."
+        )
+    return given
 
 
 def spelled(values: Iterable[Any]) -> list[str]:

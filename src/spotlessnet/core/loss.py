@@ -1,7 +1,7 @@
 """What was minimised: a loss per sample, its curvature in the outputs, and the labels it would draw."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -10,7 +10,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 from torch.func import grad, jvp
 
-from spotlessnet.core.errors import MismatchError, NeedError, SettingError, shown
+from spotlessnet.core.errors import DataError, MismatchError, NeedError, SettingError, shown
 from spotlessnet.core.positions import Positions, laid_back, positions_of
 
 
@@ -371,3 +371,19 @@ def as_loss(loss: Any) -> Loss:
     raise SettingError(
         f"A loss must be a `Loss`, one of {names}, or a function of (outputs, y), but got {shown(repr(loss))}."
     )
+
+
+def logits_of(answer: Any) -> Float[Tensor, "N *C"]:
+    """The logits in whatever a network returned: a tensor, an object or mapping with `logits`, or a tuple."""
+    if not isinstance(answer, Tensor):
+        if hasattr(answer, "logits"):
+            answer = answer.logits
+        elif isinstance(answer, Mapping) and "logits" in answer:
+            answer = answer["logits"]
+        elif isinstance(answer, (tuple, list)) and answer and isinstance(answer[0], Tensor):
+            answer = answer[0]
+    if not isinstance(answer, Tensor):
+        raise DataError(
+            f"The network must answer with a tensor or an object with `.logits`, but gave {type(answer).__name__}."
+        )
+    return answer.unsqueeze(1) if answer.ndim == 1 else answer

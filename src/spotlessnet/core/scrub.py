@@ -197,7 +197,8 @@ class Scrub(metaclass=AcceptsOldNames):
         `reference_spread` depend on retained data alone, as the information bound asks of its second argument. So do
         running statistics, which are estimated anew as those of a scrubbed network are.
         """
-        notes, weights = Notes(), retrained.weights
+        notes = Notes()
+        weights = retrained.weights
         retrained = with_statistics(retrained, split.unasked, notes)
         noise = NoNoise.at(weights) if scrubbed.is_noiseless else self.reference_spread(retrained, split, Notes())
         return Gaussian(weights, noise, buffers=notes.buffers)

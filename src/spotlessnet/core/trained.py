@@ -24,13 +24,12 @@ from spotlessnet.core.errors import (
     check_finite,
     check_not_negative,
 )
-from spotlessnet.core.loss import Loss, as_loss, smoothed
+from spotlessnet.core.loss import Loss, as_loss, logits_of, smoothed
 from spotlessnet.core.passes import HALVED, passing
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.recomputing import NoReentrance, recomputed
 from spotlessnet.core.source import Inputs
 from spotlessnet.core.trainer import Trainer, check_signature, epochs_of
-from spotlessnet.core.wrapping import unwrapped, without_autocast
 
 Buffers = Mapping[str, Tensor]
 """By name, as in a state dict."""
@@ -334,20 +333,27 @@ def _lent(model: nn.Module, parameters: dict[str, Tensor]) -> Iterator[None]:
         checkpoint._checkpoint_without_reentrant_generator, checkpoint.CheckpointFunction = before  # type: ignore[misc]
 
 
-def logits_of(answer: Any) -> Float[Tensor, "N *C"]:
-    """The logits in whatever a network returned: a tensor, an object or mapping with `logits`, or a tuple."""
-    if not isinstance(answer, Tensor):
-        if hasattr(answer, "logits"):
-            answer = answer.logits
-        elif isinstance(answer, Mapping) and "logits" in answer:
-            answer = answer["logits"]
-        elif isinstance(answer, (tuple, list)) and answer and isinstance(answer[0], Tensor):
-            answer = answer[0]
-    if not isinstance(answer, Tensor):
-        raise DataError(
-            f"The network must answer with a tensor or an object with `.logits`, but gave {type(answer).__name__}."
-        )
-    return answer.unsqueeze(1) if answer.ndim == 1 else answer
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The module inside what `torch.compile` or data parallelism put around it."""
+    parallel = (nn.DataParallel, nn.parallel.DistributedDataParallel)
+    if hasattr(model, "_orig_mod"):
+        return unwrapped(model._orig_mod)  # type: ignore[arg-type]  # torch.compile keeps the module there
+    return unwrapped(model.module) if isinstance(model, parallel) else model
+
+
+def without_autocast(copied: nn.Module) -> nn.Module:
+    """A copy's own `forward`, without the mixed precision that accelerate, and so `transformers.Trainer`, left there.
+
+    It belongs to the training, and no derivative by row goes through it.
+    """
+    # Marked as prepared, it would be trained again without its mixed precision.
+    copied.__dict__.pop("_is_accelerate_prepared", None)
+    forward = copied.__dict__.pop("_original_forward", None)
+    if forward is not None:
+        copied.__dict__.pop("forward", None)
+        if getattr(forward, "__func__", None) is not type(copied).forward:
+            copied.forward = forward
+    return copied
 
 
 def as_trained(given: Trained | nn.Module) -> Trained:

@@ -11,8 +11,8 @@ from torch.nn.functional import cross_entropy
 
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import NumericsError, SettingError, check_not_negative, check_positive
+from spotlessnet.core.loss import logits_of
 from spotlessnet.core.source import Inputs
-from spotlessnet.core.trained import logits_of
 
 Augment = Callable[[Inputs, torch.Generator], Inputs]
 """Changes a batch at random; the generator lives on the inputs' device."""

@@ -11,8 +11,7 @@ from spotlessnet.core.scrub import METHODS, Notes, Scrub, Work, gradients
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained, buffers_of
 from spotlessnet.core.trainer import name_of
-from spotlessnet.training.fit import UNCOUPLED, train
-from spotlessnet.training.repeating import note_other_training
+from spotlessnet.training.fit import UNCOUPLED, note_other_training, train
 
 
 @METHODS.register(

@@ -15,8 +15,7 @@ from spotlessnet.core.scrub import METHODS, Notes, Scrub, Sizes, Work
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained, buffers_of
 from spotlessnet.core.trainer import name_of
-from spotlessnet.training.fit import train
-from spotlessnet.training.repeating import note_other_training
+from spotlessnet.training.fit import note_other_training, train
 
 
 @dataclass(frozen=True)

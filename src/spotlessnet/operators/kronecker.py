@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from spotlessnet.core.covariance import Block, Kronecker
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import DataError, MismatchError, NeedError, check_choice, check_not_negative
-from spotlessnet.core.loss import Loss
+from spotlessnet.core.loss import Loss, logits_of
 from spotlessnet.core.progress import budget, track
 from spotlessnet.core.source import Inputs
-from spotlessnet.core.trained import Trained, logits_of
+from spotlessnet.core.trained import Trained
 from spotlessnet.operators.fisher import fisher_diagonal
 from spotlessnet.operators.room import footprint
 from spotlessnet.operators.sums import add_up, my_share, processes

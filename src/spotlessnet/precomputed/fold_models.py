@@ -10,10 +10,9 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
 from spotlessnet.core.answers import margin
-from spotlessnet.core.data import Data, evenly, keyed_digests
+from spotlessnet.core.data import Data, as_data, evenly, keyed_digests
 from spotlessnet.core.deprecated import accepts_old_names
 from spotlessnet.core.errors import MismatchError, NeedError, NumericsError, SettingError, check_positive
-from spotlessnet.core.given import as_data
 from spotlessnet.core.row_keys import RowKeys
 from spotlessnet.core.trained import Trained, as_trained, buffers_of
 from spotlessnet.precomputed.effect import Effect

@@ -5,8 +5,7 @@ from typing import Literal
 import torch
 from torch import nn
 
-from spotlessnet.core.data import Data
-from spotlessnet.core.given import as_data
+from spotlessnet.core.data import Data, as_data
 from spotlessnet.core.row_keys import RowKeys
 from spotlessnet.core.trained import Trained, as_trained
 from spotlessnet.operators.fisher import fisher_diagonal

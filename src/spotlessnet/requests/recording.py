@@ -19,8 +19,8 @@ from spotlessnet.core.files import check_free, write_folder
 from spotlessnet.core.loss import LOSSES, Loss
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.recorded_rows import RecordedRows, check_steady
+from spotlessnet.core.trained import unwrapped
 from spotlessnet.core.trainer import Trainer, check_signature
-from spotlessnet.core.wrapping import unwrapped
 from spotlessnet.requests.loading import as_data
 from spotlessnet.requests.recorded import installed
 from spotlessnet.requests.references import reference_to

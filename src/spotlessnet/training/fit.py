@@ -16,22 +16,28 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from spotlessnet.core.data import Data
+from spotlessnet.core.data import Data, as_data
 from spotlessnet.core.errors import MismatchError, NeedError, NumericsError, SettingError
-from spotlessnet.core.given import as_data
-from spotlessnet.core.loss import smoothed
+from spotlessnet.core.loss import logits_of, smoothed
 from spotlessnet.core.progress import track, working
 from spotlessnet.core.recipe import Recipe
+from spotlessnet.core.scrub import Notes
 from spotlessnet.core.source import Inputs
-from spotlessnet.core.trained import Buffers, Trained, as_trained, buffers_of, logits_of
+from spotlessnet.core.split import Split
+from spotlessnet.core.trained import Buffers, Trained, as_trained, buffers_of, unwrapped
 from spotlessnet.core.trainer import Examples, check_read, name_of
-from spotlessnet.core.wrapping import unwrapped
 from spotlessnet.training import checkpoint as checkpoints
 from spotlessnet.training.batches import Order, Resident, augmented, mixed, repeatable
 from spotlessnet.training.optimiser import Optimiser, lr_at
 
 Watch = Callable[[int, Trained], bool | None]
 Adjust = Callable[[Tensor, Tensor, float], None]
+
+OTHERWISE = 1.5
+"""How many times as far from its start a network lies that was trained otherwise: seeds change a few per cent."""
+
+MOST_GONE = 0.1
+"""Share of the rows that may go; without more of them the same recipe may well lead elsewhere."""
 
 UNCOUPLED = (
     "networks were trained by a function, {name}: an original and its retrained partner share the initial weights and "
@@ -274,3 +280,20 @@ def seeded(device: torch.device, seed: int) -> Iterator[None]:
         finally:
             np.random.set_state(numbers)
             random.setstate(python)
+
+
+def note_other_training(trained: Trained, made: Trained, split: Split, notes: Notes) -> None:
+    """Note a retrained network whose weights moved much further, or much less far, than those of the one given."""
+    if trained.init is None or len(split.forget) > MOST_GONE * len(split.whole):
+        return
+    ours, theirs = (float((one.weights - trained.init).double().norm()) for one in (made, trained))
+    if theirs == 0 or (ours <= OTHERWISE * theirs and theirs <= OTHERWISE * ours):
+        return
+    by = "the recipe" if trained.trainer is None else name_of(trained.trainer)
+    moved = "less far from" if ours < theirs else "further from"
+    notes.assume(
+        f"{by} leads to weights that lie much {moved} the initial ones than those of the network that was given, so "
+        "it may not be how that one was trained",
+        "the retrained network is another one than the same training without the rows would give; check epochs, lr, "
+        "weight decay and initial weights",
+    )

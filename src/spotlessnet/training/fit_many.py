@@ -10,14 +10,13 @@ from torch.func import grad, vmap
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 
-from spotlessnet.core.data import Data
+from spotlessnet.core.data import Data, as_data
 from spotlessnet.core.errors import DataError, MismatchError, NeedError, NumericsError, SettingError, check_positive
-from spotlessnet.core.given import as_data
-from spotlessnet.core.loss import smoothed
+from spotlessnet.core.loss import logits_of, smoothed
 from spotlessnet.core.progress import track
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.source import Inputs
-from spotlessnet.core.trained import Trained, as_trained, logits_of
+from spotlessnet.core.trained import Trained, as_trained
 from spotlessnet.operators.rows import attention_spelled_out
 from spotlessnet.training.batches import Resident, by_number, permutation, repeatable
 from spotlessnet.training.fit import training_mode

@@ -14,9 +14,9 @@ from torch.func import functional_call, jvp
 
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import SettingError, check_positive
-from spotlessnet.core.loss import Loss, wrong_class
+from spotlessnet.core.loss import Loss, logits_of, wrong_class
 from spotlessnet.core.recipe import Recipe
-from spotlessnet.core.trained import Trained, logits_of
+from spotlessnet.core.trained import Trained
 from spotlessnet.operators.gradient import gradient
 from spotlessnet.operators.linear_response import Known, cheaper_form, solve_response
 from spotlessnet.operators.output_roots import Output

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from spotlessnet.core.data import Data, value_digests
 from spotlessnet.core.errors import SettingError, check_not_negative, check_positive
+from spotlessnet.core.loss import logits_of
 from spotlessnet.core.recipe import Recipe
-from spotlessnet.core.trained import Trained, logits_of
+from spotlessnet.core.trained import Trained
 from spotlessnet.core.trainer import Examples
 from spotlessnet.training.fit import fit
 

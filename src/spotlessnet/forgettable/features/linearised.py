@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, jacrev, vmap
 
 from spotlessnet.core.errors import ResourceError
-from spotlessnet.core.trained import logits_of
+from spotlessnet.core.loss import logits_of
 
 MOST_WEIGHTS = 30_000
 
