@@ -1,6 +1,7 @@
 """What pages say of the gauntlet, from its rows: `python benchmarks/gauntlet_page.py` renews both.
 
-`python benchmarks/gauntlet_page.py --rows rows.jsonl` first takes over the rows of a run.
+`python benchmarks/gauntlet_page.py --rows rows.jsonl` first takes over the rows of a run; `--more` adds them to those
+that there are.
 """
 
 import json
@@ -42,21 +43,30 @@ Row = dict[str, Any]
 Rows = Sequence[Row]
 
 
-def take_over(runs: Sequence[Path]) -> None:
-    """The rows of one or several runs, without what is the same in all of them."""
+def take_over(runs: Sequence[Path], *, keep: bool) -> None:
+    """The rows of one or several runs, without what is the same in all of them; after those kept before, or alone."""
     found = [json.loads(line) for run in runs for line in run.read_text(encoding="utf-8").splitlines()]
     fields = ("setting", "used_for", "audit", "candidate", "method", "outcome", "file", "could_hide", "power")
     again = ("outcome", "could_hide", "power", "pairs")
+    before = [json.loads(line) for line in ROWS.read_text(encoding="utf-8").splitlines()] if keep else []
+    told = before[0]["about"]["commands"] if keep else []
     # Where rows were written to is of no use elsewhere.
-    commands = sorted({re.sub(r"--out \S+", "--out FILE", row["command"]) for row in found})
-    rows: list[Row] = [{"about": {"commands": commands, "machine": found[0]["machine"], "seeds": SEEDS}}]
+    commands = sorted({*told, *(re.sub(r"--out \S+", "--out FILE", row["command"]) for row in found)})
+    rows: list[Row] = [{"about": {"commands": commands, "machine": found[0]["machine"], "seeds": SEEDS}}, *before[1:]]
+    known = {_name_of(row) for row in before[1:]}
     for row in found:
+        if _name_of(row) in known:
+            raise SystemExit(f"{_name_of(row)} is there already: begin another run at another `--first`.")
         kept = {name: row[name] for name in fields if row.get(name) is not None}
         second = row.get("in_sequence")
         if second is not None:
             kept["in_sequence"] = {name: second[name] for name in again if second.get(name) is not None}
         rows.append(kept)
     ROWS.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def _name_of(row: Row) -> tuple[Any, ...]:
+    return tuple(row.get(name) for name in ("setting", "candidate", "method", "audit"))
 
 
 def read() -> list[Row]:
@@ -239,9 +249,10 @@ def made(rows: Rows) -> str:
 def main() -> None:
     flags = Flags(__doc__)
     flags.add_argument("--rows", type=Path, nargs="+", help="the rows of runs, which replace those that are kept")
+    flags.add_argument("--more", type=Path, nargs="+", help="the rows of further runs, which join those that are kept")
     given = flags.parse_args()
-    if given.rows is not None:
-        take_over(given.rows)
+    if given.rows is not None or given.more is not None:
+        take_over([*(given.rows or []), *(given.more or [])], keep=given.rows is None)
     rows = read()
     PLACE.write(PAGE, made(rows))
     SHORT.write(README, short(rows))
