@@ -1,7 +1,7 @@
 """What pages say of the gauntlet, from its rows: `python benchmarks/gauntlet_page.py` renews both.
 
-`python benchmarks/gauntlet_page.py --rows rows.jsonl` first takes over the rows of a run; `--more` adds them to those
-that there are.
+`python benchmarks/gauntlet_page.py --rows rows.jsonl` first takes over the rows of a run; `--many` adds those of many
+more audits of a few settings, which have a table of their own: added to the others, they would outweigh them.
 """
 
 import json
@@ -35,6 +35,11 @@ COLUMNS = {
     "margins matched": ("margins matched",),
     "other cheats": tuple(name for name in CHEATS if "matched" not in name),
 }
+MANY = "many audits"
+"""What rows serve that are added to those of a confirming run."""
+
+MORE = "Settings whose audits take seconds were audited more often, each time with networks of its own:"
+
 AIMS = {"retrained": ("forgotten", 0.95, 1), "original": ("not forgotten", 0.99, 1)}
 """The word that is right, its share, and whether at least or at most so often."""
 AIMS |= dict.fromkeys(HONEST, ("not forgotten", 0.02, -1)) | dict.fromkeys(CHEATS, ("forgotten", 0.10, -1))
@@ -44,7 +49,7 @@ Rows = Sequence[Row]
 
 
 def take_over(runs: Sequence[Path], *, keep: bool) -> None:
-    """The rows of one or several runs, without what is the same in all of them; after those kept before, or alone."""
+    """The rows of one or several runs, without what is the same in all; `keep`: as `MANY`, after those kept before."""
     found = [json.loads(line) for run in runs for line in run.read_text(encoding="utf-8").splitlines()]
     fields = ("setting", "used_for", "audit", "candidate", "method", "outcome", "file", "could_hide", "power")
     again = ("outcome", "could_hide", "power", "pairs")
@@ -57,7 +62,7 @@ def take_over(runs: Sequence[Path], *, keep: bool) -> None:
     for row in found:
         if _name_of(row) in known:
             raise SystemExit(f"{_name_of(row)} is there already: begin another run at another `--first`.")
-        kept = {name: row[name] for name in fields if row.get(name) is not None}
+        kept = {name: row[name] for name in fields if row.get(name) is not None} | ({"used_for": MANY} if keep else {})
         second = row.get("in_sequence")
         if second is not None:
             kept["in_sequence"] = {name: second[name] for name in again if second.get(name) is not None}
@@ -71,8 +76,26 @@ def _name_of(row: Row) -> tuple[Any, ...]:
 
 def read() -> list[Row]:
     """Of the settings that were not used for choosing."""
+    return _rows("confirming")
+
+
+def _rows(used_for: str) -> list[Row]:
     rows = [json.loads(line) for line in ROWS.read_text(encoding="utf-8").splitlines()]
-    return [row for row in rows if row.get("used_for") == "confirming"]
+    return [row for row in rows if row.get("used_for") == used_for]
+
+
+def many() -> str:
+    """How often the right word came, in each setting of which there are many audits, at once and in sequence."""
+    once = _rows(MANY)
+    again = in_sequence(once)
+    names = list(dict.fromkeys(row["candidate"] for row in once))
+    lines = [f"| setting | {' | '.join(f'{name}: {AIMS[name][0]}, one look | in sequence' for name in names)} |"]
+    lines.append(f"|---|{'---|---|' * len(names)}")
+    for setting in dict.fromkeys(row["setting"] for row in once):
+        here = [[row for row in rows if row["setting"] == setting] for rows in (once, again)]
+        cells = [_told(rows, (name,), AIMS[name][0]) for name in names for rows in here]
+        lines.append(f"| {setting} | {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def in_sequence(rows: Rows) -> list[Row]:
@@ -243,16 +266,19 @@ def short(rows: Rows) -> str:
 def made(rows: Rows) -> str:
     """The section of the page."""
     methods = [by_method(rows)] if any(row["method"] for row in rows) else []
-    return "\n\n".join([short(rows), by_candidate(rows), by_setting(rows), *methods])
+    more = [MORE, many()] if _rows(MANY) else []
+    return "\n\n".join([short(rows), by_candidate(rows), by_setting(rows), *more, *methods])
 
 
 def main() -> None:
     flags = Flags(__doc__)
     flags.add_argument("--rows", type=Path, nargs="+", help="the rows of runs, which replace those that are kept")
-    flags.add_argument("--more", type=Path, nargs="+", help="the rows of further runs, which join those that are kept")
+    flags.add_argument("--many", type=Path, nargs="+", help="the rows of many more audits of a few settings")
     given = flags.parse_args()
-    if given.rows is not None or given.more is not None:
-        take_over([*(given.rows or []), *(given.more or [])], keep=given.rows is None)
+    if given.rows is not None:
+        take_over(given.rows, keep=False)
+    if given.many is not None:
+        take_over(given.many, keep=True)
     rows = read()
     PLACE.write(PAGE, made(rows))
     SHORT.write(README, short(rows))

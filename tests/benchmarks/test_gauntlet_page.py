@@ -1,4 +1,4 @@
-"""Rows of further runs join those that there are; none is counted twice."""
+"""Rows of many more audits stand beside those of a confirming run; none is counted twice."""
 
 import json
 
@@ -6,19 +6,22 @@ import pytest
 
 from benchmarks import gauntlet_page
 
-ROW = {"setting": "a/b/c", "used_for": "confirming", "candidate": "retrained", "method": False, "outcome": "forgotten"}
+ROW = {"setting": "a/b/c", "used_for": "confirming", "candidate": "retrained", "method": False}
 
 
-def run_of(path, *audits, command="python a.py --out x.jsonl"):
-    path.write_text("".join(json.dumps({**ROW, "audit": n, "command": command, "machine": "m"}) + "\n" for n in audits))
+def run_of(path, *audits, command="python a.py --out x.jsonl", outcome="forgotten"):
+    again = {"in_sequence": {"outcome": "forgotten"}}
+    rows = [{**ROW, "audit": n, "outcome": outcome, "command": command, "machine": "m", **again} for n in audits]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
 
-def test_rows_of_a_further_run_join_those_that_there_are(tmp_path, monkeypatch):
+def test_rows_of_many_audits_stand_beside_those_that_there_are(tmp_path, monkeypatch):
     monkeypatch.setattr(gauntlet_page, "ROWS", tmp_path / "rows.jsonl")
     gauntlet_page.take_over([run_of(tmp_path / "first", 0, 1)], keep=False)
-    gauntlet_page.take_over([run_of(tmp_path / "more", 2, command="python b.py")], keep=True)
-    assert [row["audit"] for row in gauntlet_page.read()] == [0, 1, 2]
+    gauntlet_page.take_over([run_of(tmp_path / "more", 2, command="python b.py", outcome="inconclusive")], keep=True)
+    assert [row["audit"] for row in gauntlet_page.read()] == [0, 1]
+    assert "| a/b/c | 0 of 1 (0.0–97.5 %) | 1 of 1 (2.5–100.0 %) |" in gauntlet_page.many()
     about = json.loads((tmp_path / "rows.jsonl").read_text().splitlines()[0])["about"]
     assert about["commands"] == ["python a.py --out FILE", "python b.py"]
     with pytest.raises(SystemExit, match="is there already"):
