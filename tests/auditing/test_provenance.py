@@ -155,3 +155,45 @@ def test_running_statistics_belong_to_a_network_too():
     assert not not_made_again(sn.Retrain(), own, split, made)
     moved = made.with_buffers({name: value + 1 for name, value in made.model.named_buffers()})
     assert not_made_again(sn.Retrain(), own, split, moved)
+
+
+def test_forgotten_is_said_of_the_methods_networks_and_not_of_another_file(monkeypatch):
+    """Of networks that are trained without the rows; the file next to them was trained on all."""
+    trained, split = problem()
+    other = sn.fit(trained, split.whole, RECIPE)
+    told = judged(monkeypatch, trained, split, sn.Retrain(), "forgotten", delivered=other)
+    assert told.startswith(
+        "forgotten: too little trace. But the delivered network is not the one that the method makes"
+    )
+    assert "one network shows far less" in told
+    own = sn.Retrain()(trained, split).mean
+    assert "But" not in judged(monkeypatch, trained, split, sn.Retrain(), "forgotten", delivered=trained.at(own))
+    assert "But" not in judged(monkeypatch, trained, split, sn.Retrain(), "forgotten", delivered=other, traced=True)
+
+
+def with_new_head(knows: Trained, *, frozen: bool) -> Trained:
+    """Hidden layers that know the rows, and a head that knows nothing; perhaps the head alone is trained."""
+    module = knows.module()
+    torch.manual_seed(5)
+    module[-1].reset_parameters()
+    module[:-1].requires_grad_(not frozen)
+    made = Trained.of(module, recipe=RECIPE)
+    return replace(made, init=made.weights)
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_hidden_layers_that_know_the_rows_are_seen_under_a_new_head(monkeypatch, frozen):
+    trained, split = problem(epochs_before=150)
+    start = with_new_head(trained, frozen=frozen)
+    told = judged(monkeypatch, start, split, sn.Retrain())
+    assert told.startswith("inconclusive")
+    assert "far better than new ones through a new last layer" in told
+
+
+def test_what_frozen_weights_know_is_named_as_a_limit(monkeypatch):
+    trained, split = problem()
+    for frozen in (False, True):
+        start = with_new_head(trained, frozen=frozen)
+        judged(monkeypatch, start, split, sn.Retrain())
+        report = sn.audit(start, split, sn.Retrain(), name="method", seeds=5)
+        assert any("Some weights are frozen" in limit for limit in report.limits) == frozen

@@ -174,6 +174,31 @@ def test_what_is_said_of_ways_that_are_left_out_is_in_their_rows():
     assert {row["setting"] for row in rows} <= {*audit_gauntlet.CHOOSING}
 
 
+def test_what_is_typed_of_the_gauntlet_is_in_its_rows():
+    rows = [row for row in gauntlet_page.read() if not row["method"]]
+    again = gauntlet_page.in_sequence(rows)
+    wrong, of = gauntlet_page.claims(rows)
+    assert not wrong
+    assert f"in {of} confirming audits of kept rows" in Path("CHANGELOG.md").read_text(encoding="utf-8")
+
+    def said(some: list[gauntlet_page.Row], names: tuple[str, ...], word: str, person: bool | None) -> tuple[int, int]:
+        mine = [row for row in some if row["candidate"] in names]
+        here = [row for row in mine if person is None or person == ("/person-" in row["setting"])]
+        return sum(row["outcome"] == word for row in here), len(here)
+
+    def both(names: tuple[str, ...], word: str, person: bool | None) -> list[int]:
+        (first, _), (last, total) = (said(some, names, word, person) for some in (rows, again))
+        return [first, last, total]
+
+    first, last, total = both(("retrained",), "forgotten", False)
+    person_first, person_last, persons = both(("retrained",), "forgotten", True)
+    accused, never, honest = both(gauntlet_page.HONEST, "not forgotten", None)
+    text = " ".join(Path("docs/cheaper_audits.md").read_text(encoding="utf-8").split())
+    assert f"from {first} to {last} of {total}, for persons' examples from {person_first} to {person_last} of" in text
+    assert f"of {persons}, with" in text
+    assert f"were accused in {never} of {honest} instead of {accused}." in text
+
+
 def test_what_is_said_of_the_verdict_is_in_the_rows_of_the_gauntlet():
     rows = gauntlet_page.read()
     page, readme = (path.read_text(encoding="utf-8") for path in (gauntlet_page.PAGE, gauntlet_page.README))

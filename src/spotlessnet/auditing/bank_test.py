@@ -90,7 +90,7 @@ class BankTest(Rules):
         known, beside = (self.beside(group, [references], weights) for group in (original, candidate))
         beside = self.unless_small(beside, known, candidate)
         share = self.share_beside_controls(beside, known, candidate.has_copies)
-        files = [] if delivered is None else [self._file(delivered, references, known, weights)]
+        files = [] if delivered is None else self._file(delivered, references, known, weights)
         guards = [
             self._guard(name, *(getattr(group, of) for group in (candidate, references, original)))
             for name, of in ((TEST_ERROR, "test_error"), (RETAIN_ERROR, "retain_error"))
@@ -146,10 +146,10 @@ class BankTest(Rules):
 
         return unnoticed(original, candidate, references, seed=self.seed, noticed=noticed)
 
-    def _file(self, delivered: Evidence, references: Evidence, known: Beside, weights: Tensor | None) -> Check:
+    def _file(self, delivered: Evidence, references: Evidence, known: Beside, weights: Tensor | None) -> list[Check]:
         """The very network that is taken away; `known` is what was found of the originals."""
         beside = self.unless_small(self.beside(delivered, [references], weights), known, delivered)
-        return replace(beside.check(), name=FILE)
+        return [replace(beside.check(), name=FILE), *self.damage_of_file(delivered, [references])]
 
     def _oracle(self, references: Evidence) -> Outcome:
         """Whether references stand out beside each other: more than half of them must not."""

@@ -15,7 +15,7 @@ from torch import Tensor
 from spotlessnet.auditing.beside import Beside
 from spotlessnet.auditing.evidence import Evidence, joined
 from spotlessnet.auditing.planted_rows import telling
-from spotlessnet.auditing.rules import Rules
+from spotlessnet.auditing.rules import IN_LOSSES, Rules
 from spotlessnet.auditing.verdict import (
     FILE,
     FORGET_ERROR,
@@ -197,13 +197,15 @@ class EquivalenceTest(Rules):
         # A loss has no unit of its own: points are of what retrained networks have.
         points = self.points * float(theirs.abs().mean()) if in_losses else self.points
         margin = max(points, self.deviations * spread)
-        note = "mean losses, for the loss knows no wrong answers" if in_losses else ""
+        note = IN_LOSSES if in_losses else ""
         return Check(name, self.state_of(inside, surely, margin, worse_only), *inside, margin, note)
 
     def judge_file(
         self, original: Evidence, delivered: Evidence, references: Sequence[Evidence], gates: Gates | None = None
     ) -> Check:
         """One network beside retrained ones: the very file that is taken away."""
+        if self.looks > 1:
+            return self.one_look().judge_file(original, delivered, references, gates)
         weights = gates.weights if gates else _weights(original, references)
         known = gates.known if gates else self.beside(original, references, weights)
         beside = self.unless_small(self.beside(delivered, references, weights), known, delivered)

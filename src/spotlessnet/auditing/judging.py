@@ -30,5 +30,7 @@ def judge_networks(
     recipe = trainings.retrained[0].recipe
     original, candidate, *references = (Evidence.of(group, split, recipe) for group in groups)
     if delivered is not None:
-        extra = [*extra, test.judge_file(original, Evidence.of([delivered], split, recipe), references)]
+        file = Evidence.of([delivered], split, recipe)
+        one = test.one_look()
+        extra = [*extra, one.judge_file(original, file, references), *one.damage_of_file(file, references)]
     return test(original, candidate, *references, extra=extra)

@@ -3,12 +3,17 @@
 from collections.abc import Sequence
 from statistics import fmean
 
+import torch
 from scipy import stats
 
+from spotlessnet.auditing.asking import probed
 from spotlessnet.core.loss import Loss
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.readouts.error import Error
+from spotlessnet.readouts.matched_controls import drawn
+from spotlessnet.readouts.parts import class_labels
+from spotlessnet.readouts.scores import kind_of
 
 CHANCE = 0.005
 """Probability of so few mistakes on rows like those of the test, below which chance is no answer."""
@@ -48,12 +53,12 @@ def known_at_the_start(original: Trained, split: Split) -> str:
     start = original.at(original.init, original.init_buffers if original.statistics_moved else None)
     said = "the network that training is said to have begun at answers"
     remedy = "every network that is trained from it knows them. Give the weights from before they were first seen"
-    known = _far_better([start], split)
-    if known:
-        return (
-            f"{said} the forgotten examples far better than new ones ({known}): it may have been trained on them, and "
-            f"then {remedy}"
-        )
+    for known, how in ((_far_better([start], split), ""), (_known_to_probe(start, split), " through a new last layer")):
+        if known:
+            return (
+                f"{said} the forgotten examples far better than new ones{how} ({known}): it may have been trained on "
+                f"them, and then {remedy}"
+            )
     kept = _stay_known(start, split)
     if not kept:
         return ""
@@ -81,6 +86,26 @@ def _far_better(networks: Sequence[Trained], split: Split) -> str:
     if split.test is None or type(networks[0].loss).mistakes is Loss.mistakes:
         return ""
     forget, test = (fmean(float(Error(part)(one, split)) for one in networks) for part in ("forget", "test"))
+    return _surely_lower(forget, test, split)
+
+
+@torch.no_grad()
+def _known_to_probe(start: Trained, split: Split) -> str:
+    """The same of its last hidden layer, which may know rows that a new head or the last epochs hide."""
+    if split.test is None or kind_of(start, split.forget) != "classes":
+        return ""
+    found = probed([start], split)
+    if found is None:
+        return ""
+    asked = ((found.rows, split.forget), (found.controls, drawn(split.test)))
+    forget, test = (
+        float((said[0].argmax(dim=1) != class_labels(start, data).cpu()).double().mean()) for said, data in asked
+    )
+    return _surely_lower(forget, test, split)
+
+
+def _surely_lower(forget: float, test: float, split: Split) -> str:
+    """Both errors, where forgotten rows have surely fewer mistakes than rows that nobody saw; else nothing."""
     expected = KNEW_WRONG_LABELS if split.request.mislabelled else test
     rows = len(split.forget)
     if stats.binom.cdf(round(forget * rows), rows, expected) >= CHANCE:

@@ -12,7 +12,15 @@ from spotlessnet.auditing.beside import Beside
 from spotlessnet.auditing.evidence import Evidence, joined
 from spotlessnet.auditing.exchanging import StandingOut, exchangeable, standing_out
 from spotlessnet.auditing.planted_rows import unnoticed
-from spotlessnet.auditing.verdict import SHARE, Check, CouldHide, Outcome, State
+from spotlessnet.auditing.verdict import (
+    FILE_RETAIN_ERROR,
+    FILE_TEST_ERROR,
+    SHARE,
+    Check,
+    CouldHide,
+    Outcome,
+    State,
+)
 from spotlessnet.auditing.wording import DIFFERS_AND_COULD_HIDE, HALF_COULD_HIDE
 from spotlessnet.core.errors import SettingError, check_positive
 from spotlessnet.core.intervals import Interval, quotient_interval
@@ -24,6 +32,12 @@ MANY = 1 / 3
 LARGE, LARGE_IN_ONE = 0.5, 0.75
 """Share of the original's move from which on a move is a large one: of all rows in the mean, or of a single one."""
 
+
+IN_LOSSES = "mean losses, for the loss knows no wrong answers"
+"""The note of an error that is no share."""
+
+ERRORS_OF_FILE = {FILE_TEST_ERROR: "test_error", FILE_RETAIN_ERROR: "retain_error"}
+"""Where a single network must not be damaged, and what tells of it."""
 
 AnyRules = TypeVar("AnyRules", bound="Rules")
 
@@ -183,6 +197,31 @@ class Rules:
         if state == "different" and candidate.state != "different" and not enough:
             state = "unclear"  # the rows do not stand out for sure
         return Check(SHARE, state, *inside, self.share, note)
+
+    def damage_of_file(self, delivered: Evidence, references: Sequence[Evidence]) -> list[Check]:
+        """Whether one network answers other rows surely worse than one more of the retrained networks would."""
+        found = []
+        for name, of in ERRORS_OF_FILE.items():
+            ours = getattr(delivered, of)
+            theirs = torch.cat([getattr(group, of) for group in references])
+            if not len(ours) or len(theirs) < 2:
+                continue
+            spread, gap = float(theirs.std()), float(ours.mean() - theirs.mean())
+            error = spread * math.sqrt(1 + 1 / len(theirs))
+            low, high = quotient_interval(gap, error, 1.0, 0.0, 1 - self.false_alarm, len(theirs) - 1)[1:]
+            points = self._points(delivered, theirs, few=name == FILE_TEST_ERROR)
+            margin = max(points, self.deviations * spread)
+            state: State = "different" if low > 0 and gap > margin else "same"
+            note = IN_LOSSES if delivered.errors_are_losses else ""
+            found.append(Check(name, state, gap, low, high, margin, note, guards=True))
+        return found
+
+    def _points(self, candidate: Evidence, theirs: Tensor, *, few: bool) -> float:
+        """How far an error may rise that retrained networks have: of few test rows none is a large share."""
+        if candidate.errors_are_losses:
+            return self.points * float(theirs.abs().mean())
+        least = 2 / candidate.unseen.margins.shape[1] if few and candidate.unseen is not None else 0.0
+        return max(self.points, least)
 
     @staticmethod
     def state_of(inside: Interval, surely: Interval, margin: float, worse_only: bool = False) -> State:

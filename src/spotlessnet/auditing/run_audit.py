@@ -11,6 +11,7 @@ from spotlessnet.auditing.attack_checks import checks_of_attack
 from spotlessnet.auditing.audit_report import AuditReport, Cost, Curves
 from spotlessnet.auditing.bank import Bank
 from spotlessnet.auditing.battery import battery_rows, delivered_rows, readouts_of_one, row_of
+from spotlessnet.auditing.before_work import taken
 from spotlessnet.auditing.curves import curves_of, label_probabilities, watched_training
 from spotlessnet.auditing.equivalence import EquivalenceTest
 from spotlessnet.auditing.judging import judge_networks
@@ -30,7 +31,7 @@ from spotlessnet.core.errors import SettingError
 from spotlessnet.core.progress import Meter, track, working
 from spotlessnet.core.scrub import Scrub, declared_by
 from spotlessnet.core.split import Split, as_split
-from spotlessnet.core.trained import Trained, as_trained, running_norms
+from spotlessnet.core.trained import Trained, running_norms
 from spotlessnet.core.trainer import name_of
 from spotlessnet.readouts.scores import IN_WORDS, kind_of
 from spotlessnet.store.receipts import LIMITS, environment, without_figures
@@ -49,6 +50,14 @@ NOT_SHOWN = (
     "of the network in fewer bits; of hidden layers, the last one was asked by a linear probe.",
     "Copies of the rows are known by equal inputs: near ones (rounded, cropped, noisy) that stay were not looked for.",
     "Optimiser state is not touched: if it was kept, it still carries the rows. Destroy it.",
+)
+OTHER_FILE = (
+    "So the verdict, and what could have been kept unnoticed, are of networks that the method makes; of this one it is "
+    "only known that it does not stand out alone, and one network shows far less"
+)
+FROZEN = (
+    "Some weights are frozen: they are the same in every network that was compared, so what they know of the rows "
+    "cannot be seen here."
 )
 FEW_REFERENCES = (
     "Only {} networks were trained without the rows, beside originals from a bank: what is left in few rows is seen "
@@ -104,7 +113,8 @@ def audit(
       never saw the rows, it is made once more and compared to the bit.
     """
     split = with_copies_counted(as_split(split))
-    original = as_trained(original) if isinstance(original, nn.Module) else original
+    scrubs = {name: scrub, **(others or {})}
+    original, began = taken(original, split, scrubs, seeds=seeds, delivered=delivered, bank=bank)
     if isinstance(original, Trained) and not original.can_retrain:
         return _without_retraining(original, split, scrub, name, title, rerun_command, delivered)
     if bank is not None:
@@ -114,12 +124,11 @@ def audit(
             )
         looked = FromBank(bank, original, split, scrub, delivered=delivered, executor=executor)
         return _from_bank(looked, scrub, name, title, rerun_command, executor, traced=traced)
-    began = original if isinstance(original, Trained) else original(0)
 
     def pairs(first: int, count: int) -> Networks:
         together = began.size <= SMALL
         found = train_pairs(original, split, seeds=count, first=first, together=together, executor=executor)
-        return Networks.of(found, split, {name: scrub, **(others or {})})
+        return Networks.of(found, split, scrubs)
 
     networks = pairs(0, seeds)
     attacks = [u_lira(networks.trainings.original[0], split, scrub, executor=executor)] if shadow_attack else []
@@ -219,10 +228,13 @@ def _in_its_light(
     verdict: Verdict, scrub: Scrub, trainings: Trainings, split: Split, original: Trained, delivered: Trained | None
 ) -> Verdict:
     """The verdict, where what the method can have seen is known too; `delivered` may come from elsewhere."""
-    known_before = known_at_the_start(trainings.original[0], split) if verdict.outcome == "forgotten" else ""
-    if known_before:
+    if verdict.outcome == "forgotten":
         # The audit holds networks beside others that began there too, so it cannot see this.
-        return replace(verdict, reason=f"{verdict.reason}. But {known_before}")
+        known_before = known_at_the_start(trainings.original[0], split)
+        # What could have hidden was tried on the method's networks: of another one less would be noticed.
+        other = "" if delivered is None else not_made_again(scrub, original, split, delivered)
+        unsure = [*([known_before] if known_before else []), *([f"{other}. {OTHER_FILE}"] if other else [])]
+        return replace(verdict, reason=". But ".join([verdict.reason, *unsure]))
     if verdict.outcome != "inconclusive":
         return verdict
     if not never_sees(scrub, trainings.original[0], split):
@@ -271,6 +283,8 @@ def _limits(original: Trained, split: Split, executor: Executor | None = None) -
     known_before = without_figures(known_at_the_start(original, split))  # limits stand in files that outlast a purge
     if known_before:
         said = (f"{known_before[0].upper()}{known_before[1:]}.", *NOT_SHOWN)
+    if any(not weight.requires_grad for weight in original.model.parameters()):
+        said = (*said, FROZEN)
     if running_norms(original.model):
         known = original.statistics_moved or original.may_have_moved_statistics
         said = (*said, STATISTICS[original.statistics_moved] if known else STOOD_STILL)

@@ -21,6 +21,8 @@ ROWS = "margins row by row"
 TEST_ERROR = "error on test rows"
 RETAIN_ERROR = "error on retained rows"
 FILE = "the delivered network"
+FILE_TEST_ERROR = "error on test rows, the delivered network"
+FILE_RETAIN_ERROR = "error on retained rows, the delivered network"
 ATTACK = "attack, area under the curve"
 FOUND = {0.001: "attack, found at 0.1 % false alarms", 0.01: "attack, found at 1 % false alarms"}
 """The checks, as a report addresses them."""

@@ -2,10 +2,13 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from spotlessnet.auditing.verdict import (
     ATTACK,
     FILE,
+    FILE_RETAIN_ERROR,
+    FILE_TEST_ERROR,
     FORGET_ERROR,
     FOUND,
     NEVER_SAW,
@@ -71,7 +74,8 @@ def next_step(outcome: str, states: Mapping[str, str]) -> str:
 
 def utility_decided(outcome: str, states: Mapping[str, str]) -> bool:
     """Whether there is no verdict because the network answers retained or new examples worse than retrained ones."""
-    return outcome == "inconclusive" and "different" in (states.get(RETAIN_ERROR), states.get(TEST_ERROR))
+    guards = (RETAIN_ERROR, TEST_ERROR, FILE_RETAIN_ERROR, FILE_TEST_ERROR)
+    return outcome == "inconclusive" and "different" in [states.get(name) for name in guards]
 
 
 PASSED = ("forgotten", NEVER_SAW)
@@ -209,6 +213,11 @@ def _file(check: Check) -> str:
     return f"the delivered network itself: {_rows(check)}"
 
 
+def _error_of_file(check: Check) -> str:
+    whose = {FILE_RETAIN_ERROR: RETAIN_ERROR, FILE_TEST_ERROR: TEST_ERROR}
+    return f"the delivered network itself: {_error(replace(check, name=whose[check.name]))}"
+
+
 def _attack(check: Check) -> str:
     figures = (
         f"area under the curve {check.value:.2f} ({check.low:.2f} to {check.high:.2f}), where 0.50 is guessing and "
@@ -240,6 +249,8 @@ SENTENCES = {
     RETAIN_ERROR: _error,
     ROWS: _rows,
     FILE: _file,
+    FILE_RETAIN_ERROR: _error_of_file,
+    FILE_TEST_ERROR: _error_of_file,
     ATTACK: _attack,
     **dict.fromkeys(FOUND.values(), _found),
 }

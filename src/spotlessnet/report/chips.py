@@ -7,6 +7,8 @@ from spotlessnet.auditing.summary import RETRAINED, Line
 from spotlessnet.auditing.verdict import (
     ATTACK,
     FILE,
+    FILE_RETAIN_ERROR,
+    FILE_TEST_ERROR,
     FORGET_ERROR,
     FOUND,
     RETAIN_ERROR,
@@ -59,6 +61,8 @@ MEANING = {
     ROWS: "Whether forgotten examples are answered differently than by networks that never saw them, and more so than "
     "other new examples are. The figure is the probability of chance.",
     FILE: "The same of the very network that is taken away.",
+    FILE_RETAIN_ERROR: "Whether the very network that is taken away is broken on retained examples.",
+    FILE_TEST_ERROR: "Whether the very network that is taken away is broken on new examples.",
     RETAIN_ERROR: "How often the answers on retained examples are wrong: unlearning must not break the network.",
     TEST_ERROR: "How often the answers on new examples are wrong: unlearning must not break the network.",
     ATTACK: "How well an attacker tells forgotten examples from examples that were never seen; 0.5 is guessing.",
