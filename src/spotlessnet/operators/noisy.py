@@ -17,6 +17,9 @@ from spotlessnet.core.trained import Trained
 AT_ONCE = 2**22
 """Entries of noise that are drawn for one layer whose positions share it."""
 
+DRAWS = 64
+"""The most draws of such a layer for a batch: more hardly lower what it errs by, and are slow in convolutions."""
+
 
 class NoisyNetwork:
     r"""The network at $w + n$, $n \sim N(0, \mathrm{diag}(\sigma^2))$, differentiable in $\sigma$.
@@ -24,10 +27,9 @@ class NoisyNetwork:
     A `Linear` layer that takes part once, on one vector a sample, answers $N(Wx + b,\; \sigma_W^2 x^2 + \sigma_b^2)$,
     drawn anew for each sample, which has the same distribution for each sample as noise on the weights and a less noisy
     gradient. Where a sample has many positions (`Conv2d`, or `Linear` on tokens) they share their weights and so their
-    noise: there the weights are drawn for each sample in small layers, in large ones for a few of them with signs of
-    its own for each sample, input and output, which is again the distribution for each sample. All other weights
-    (BatchNorm's, tied ones, those of layers called twice or whose input does not begin with the samples) get one draw
-    for each batch.
+    noise: there the weights are drawn for a few groups of samples, with signs of its own for each sample, input and
+    output, which is again the distribution for each sample. All other weights (BatchNorm's, tied ones, those of layers
+    called twice or whose input does not begin with the samples) get one draw for each batch.
 
     **Arguments:**
 
@@ -104,7 +106,7 @@ class NoisyNetwork:
 
 def _draws(samples: int, weights: int) -> int:
     """How often a layer's weights are drawn for so many samples: equal groups share a draw."""
-    most = max(1, min(samples, AT_ONCE // weights))
+    most = max(1, min(samples, DRAWS, AT_ONCE // weights))
     return next(count for count in range(most, 0, -1) if samples % count == 0)
 
 
