@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from spotlessnet.core.buffers import MOST
 from spotlessnet.core.damping import ridge_of
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import NumericsError, SettingError, check_positive
@@ -150,6 +151,11 @@ class WithinBudget(Scrub):
             (curve + tried + confirmed * (ATTEMPTS if tried else 1)) * rows * sizes.answer,
         )
         gap = Work(0, 0)
+        if trained.statistics_moved:
+            # At every draw BatchNorm's statistics are estimated anew, from retained rows and not from those judged.
+            drawn = self.draws * (len(GRID) + (BISECTIONS if tried else 0))
+            anew = min(n, MOST) * sizes.answer
+            errors += Work((drawn + CONFIRMING) * anew, (drawn + CONFIRMING * (ATTEMPTS if tried else 1)) * anew)
         if self.reference is None:
             # One more Newton step where the scrub ends, and another where it began if that is elsewhere.
             usual, most = EXPECTED_ITERATIONS * PRODUCT * n, 2 * 1.1 * MISSED * PRODUCT * n
