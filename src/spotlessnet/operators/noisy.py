@@ -74,7 +74,8 @@ class NoisyNetwork:
 
     def _hook(self, name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]:
         def add_noise(layer: nn.Module, entered: tuple[Tensor, ...], answer: Tensor) -> Tensor:
-            weight, bias = self.deviations[f"{name}weight"], self.deviations.get(f"{name}bias")
+            weight = self.deviations[f"{name}weight"]
+            bias = self.deviations.get(f"{name}bias")
             if entered[0].ndim > 2:
                 return answer + self._shared_by_positions(layer, entered[0], weight, bias)
             variance = _apply(layer, entered[0].square(), weight.square(), None if bias is None else bias.square())

@@ -78,6 +78,9 @@ class WithinBudget(Scrub):
     those that `compare` and an audit read. Without it the noise is shaped at $h(w)$ and the nats are an **estimate**,
     with `nats_range` around it (see `ESTIMATE_RANGE`): what was asked for is then a guess, not a promise.
 
+    The level $\alpha$ itself is fitted to the request, and both sides are given it. Whoever can tell it, from the size
+    of the noise in many weights, learns how far the step ended from $w_{D_r}$: the nats do not count that.
+
     A budget stands around a whole chain, never inside one: `chain` refuses it there.
 
     **Arguments:**
@@ -173,7 +176,7 @@ class WithinBudget(Scrub):
         )
 
     def reference_for(self, scrubbed: Gaussian, retrained: Trained, split: Split) -> Gaussian:
-        """The scrub's own, with the level of noise that was chosen."""
+        """The scrub's own, with the level of noise that was chosen: that one number depends on the forgotten rows."""
         plain = self.scrub.reference_for(scrubbed, retrained, split)
         if plain.is_noiseless:
             return plain
