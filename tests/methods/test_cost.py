@@ -11,12 +11,14 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import spotlessnet as sn
-from spotlessnet.core.scrub import METHODS, Chain, Scrub, Sizes
+from spotlessnet.core.answers import CHECKED
+from spotlessnet.core.scrub import METHODS, Chain, Scrub, Sizes, drawn_network
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.operators.cost import TRIAL, expected_products
 from spotlessnet.operators.solvers import CG, Dual, LowRank
 from spotlessnet.precomputed.precompute import precompute
+from spotlessnet.precomputed.step_cost import writing_cost
 from spotlessnet.requests.planning import Estimate, estimate
 from spotlessnet.training.mixed import fit_users
 
@@ -169,6 +171,69 @@ def test_user_weights():
     assert truth / 3 <= guess.usual <= 3 * truth
     assert truth <= guess.most
     assert sn.MixedLinear().cost(trained, Split(split.whole, split.whole.select([]))).usual == 0
+
+
+@cache
+def normed() -> tuple[Trained, Split]:
+    """A network with BatchNorm whose statistics training moved, and many rows beside few to forget or to judge by."""
+    draw = torch.Generator().manual_seed(0)
+    torch.manual_seed(0)
+    y = torch.arange(1200) % 4
+    x = torch.randn(1200, 12, generator=draw) + 2 * nn.functional.one_hot(y, 12)
+    model = nn.Sequential(nn.Linear(12, 24), nn.BatchNorm1d(24), nn.Tanh(), nn.Linear(24, 4))
+    recipe = sn.Recipe(epochs=3, lr=0.1, batch_size=32, weight_decay=1e-2, freeze_statistics=False)
+    trained = sn.fit(sn.Trained.of(model, init=model), sn.Data.of((x, y)), recipe)
+    return trained, sn.rows([0, 1])(sn.Data.of((x, y)), validation=sn.Data.of((x[:40], y[:40])))
+
+
+def seconds_of(work: float, trained: Trained, split: Split, per_row: float) -> float:
+    """Of so many operations, where a row's gradient takes `per_row`."""
+    return work * per_row / Sizes.of(trained, split).gradient
+
+
+@pytest.mark.parametrize("noisy", [False, True])
+def test_a_plan_counts_running_statistics_that_are_made_anew(noisy, monkeypatch):
+    """They were left out: of a request that reads but two rows, nearly all that is done."""
+    monkeypatch.setattr("spotlessnet.requests.planning.seconds_per_row", lambda *_: 1e-6)
+    trained, split = normed()
+    sums = precompute(trained, split.whole, rank=0, diagonal="exact")
+    scrub = sn.Fisher(statistics=sums) if noisy else sn.GradientAscent(epochs=1, lr=1e-3, descend=False)
+    with FlopCounterMode(display=False) as all_of_it:
+        found = scrub(trained, split)
+        drawn_network(trained, found, found.mean, split.kept)
+    truth = seconds_of(all_of_it.get_total_flops(), trained, split, 1e-6)
+    looked = seconds_of(2 * (min(CHECKED, 1198) + 40) * Sizes.of(trained, split).answer, trained, split, 1e-6)
+    guess = estimate(trained, split, scrub).seconds
+    assert truth / FACTOR <= guess - looked <= FACTOR * truth
+
+
+@pytest.mark.parametrize("limit", [{"max_nats": 1.0}, {"max_error_increase": 0.02}], ids=str)
+def test_a_budget_counts_running_statistics_at_every_draw(limit):
+    trained, split = normed()
+    scrub = sn.WithinBudget(sn.Fisher(), reference=trained.weights + 0.01, **limit)
+    guess, truth = scrub.cost(trained, split), counted(scrub, trained, split)
+    factor = FACTOR if "max_nats" in limit else 6  # as above: how often a level must be confirmed is found on the way
+    assert truth / factor <= guess.usual <= factor * truth, f"guessed {guess.usual:.0f}, counted {truth:.0f}"
+    assert truth <= 1.1 * guess.most
+
+
+@pytest.mark.parametrize(
+    "how",
+    [{"rank": 20}, {"rank": 0}, {"rank": 20, "diagonal": "exact", "kronecker": True}, {"rank": 20, "sample": 60}],
+    ids=str,
+)
+def test_writing_the_next_statistics_is_counted(how, monkeypatch):
+    """It was left out of plans, and is nearly all that a request from statistics takes."""
+    trained, split = problem()
+    with FlopCounterMode(display=False, custom_mapping=DENSE) as all_of_it:
+        written = precompute(trained, split.retain, **how).written
+    guess = writing_cost(written, Sizes.of(trained, split)).usual
+    truth = float(all_of_it.get_total_flops())
+    assert truth / FACTOR <= guess <= FACTOR * truth, f"guessed {guess:.0f}, counted {truth:.0f}"
+    monkeypatch.setattr("spotlessnet.requests.planning.seconds_per_row", lambda *_: 1e-6)
+    scrub = sn.NTK(statistics=statistics())
+    plain, more = (estimate(trained, split, scrub, next_request=one) for one in (None, written))
+    assert more.seconds - plain.seconds > 0.9 * seconds_of(guess, trained, split, 1e-6)
 
 
 def test_no_method_is_counted_by_default():

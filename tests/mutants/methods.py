@@ -76,9 +76,16 @@ PLANTED = (
     Planted(
         "variance from the size of the input, not its square",
         "operators/noisy.py",
-        "_apply(layer, entered[0].square(), weight, bias)",
-        "_apply(layer, entered[0].abs(), weight, bias)",
+        "_apply(layer, entered[0].square(), weight.square(),",
+        "_apply(layer, entered[0].abs(), weight.square(),",
         "methods/test_variational.py::test_local_noise_has_the_distribution_of_noisy_weights",
+    ),
+    Planted(
+        "noise anew at every position of a sample",
+        "operators/noisy.py",
+        "if entered[0].ndim > 2:",
+        "if entered[0].ndim > 9:",
+        "methods/test_variational.py::test_positions_share_the_noise_of_their_weights",
     ),
     Planted(
         "linearised with the sign turned",

@@ -195,7 +195,8 @@ class Scrub(metaclass=AcceptsOldNames):
 
         The one definition for `compare`, `audit`, trade-off curves and budgets. Both the retrained weights and
         `reference_spread` depend on retained data alone, as the information bound asks of its second argument. So do
-        running statistics, which are estimated anew as those of a scrubbed network are.
+        running statistics, which are estimated anew as those of a scrubbed network are. A level that `WithinBudget`
+        fitted to the request is the exception: it is one number, on both sides.
         """
         notes = Notes()
         weights = retrained.weights

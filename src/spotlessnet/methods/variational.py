@@ -69,8 +69,8 @@ class Variational(Scrub):
     $$\min_\Sigma\; \mathbb{E}_{n \sim N(0, \Sigma)} L_{D_r}(w + n) - \lambda \log|\Sigma|$$
 
     by Adam on the log standard deviations. For a quadratic loss with Hessian $B$ the answer is
-    $\Sigma_{ii} = 2\lambda / B_{ii}$. In `Linear` and `Conv2d` layers the noise is drawn on the layer's answer, anew
-    for each sample (see `NoisyNetwork`), on other weights once for each batch.
+    $\Sigma_{ii} = 2\lambda / B_{ii}$. In `Linear` and `Conv2d` layers the noise is drawn anew for each sample, and is
+    the same at all positions of one (see `NoisyNetwork`); on other weights it is drawn once for each batch.
 
     **Arguments:**
 

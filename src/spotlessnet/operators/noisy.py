@@ -1,6 +1,7 @@
 """A network whose weights are noisy, with the noise drawn where it tells most: on each layer's answer.
 
-Kingma, Salimans and Welling (2015), *Variational Dropout and the Local Reparameterization Trick*.
+Kingma, Salimans and Welling (2015), *Variational Dropout and the Local Reparameterization Trick*; Wen et al. (2018),
+*Flipout: Efficient Pseudo-Independent Weight Perturbations on Mini-Batches*.
 """
 
 from collections.abc import Callable
@@ -11,17 +12,24 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from spotlessnet.core.data import Batch, Data
-from spotlessnet.core.source import Inputs
 from spotlessnet.core.trained import Trained
+
+AT_ONCE = 2**22
+"""Entries of noise that are drawn for one layer whose positions share it."""
+
+DRAWS = 64
+"""The most draws of such a layer for a batch: more hardly lower what it errs by, and are slow in convolutions."""
 
 
 class NoisyNetwork:
     r"""The network at $w + n$, $n \sim N(0, \mathrm{diag}(\sigma^2))$, differentiable in $\sigma$.
 
-    A `Linear` or `Conv2d` layer that takes part once answers $N(Wx + b,\; \sigma_W^2 x^2 + \sigma_b^2)$, drawn anew for
-    each sample, which has the same distribution for each sample as noise on the weights and a less noisy gradient. In a
-    convolution the draw is new for each position too: each has its variance, but not what they share. All other weights
-    (BatchNorm's, tied ones, those of layers called twice) get one draw for each batch.
+    A `Linear` layer that takes part once, on one vector a sample, answers $N(Wx + b,\; \sigma_W^2 x^2 + \sigma_b^2)$,
+    drawn anew for each sample, which has the same distribution for each sample as noise on the weights and a less noisy
+    gradient. Where a sample has many positions (`Conv2d`, or `Linear` on tokens) they share their weights and so their
+    noise: there the weights are drawn for a few groups of samples, with signs of its own for each sample, input and
+    output, which is again the distribution for each sample. All other weights (BatchNorm's, tied ones, those of layers
+    called twice or whose input does not begin with the samples) get one draw for each batch.
 
     **Arguments:**
 
@@ -32,7 +40,7 @@ class NoisyNetwork:
     def __init__(self, trained: Trained, data: Data, draw: torch.Generator) -> None:
         self.draw = draw
         self.side = 1.0
-        self.variances = dict[str, Tensor]()
+        self.deviations = dict[str, Tensor]()
         network = trained.module()
         self.trained = replace(trained, model=network)
         local = _local_layers(self.trained, data)
@@ -49,7 +57,7 @@ class NoisyNetwork:
         What is odd in the noise cancels, above all the loss's slope, which at a small deviation outweighs its
         curvature by far.
         """
-        self.variances = self.trained.unflatten(deviation.square())
+        self.deviations = self.trained.unflatten(deviation)
         # The mirror image needs the same draws, layer by layer in the same order: the stream is set back.
         before = self.draw.get_state()
         there = self._one_side(batch, deviation, 1.0)
@@ -66,13 +74,45 @@ class NoisyNetwork:
 
     def _hook(self, name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]:
         def add_noise(layer: nn.Module, entered: tuple[Tensor, ...], answer: Tensor) -> Tensor:
-            weight = self.variances[f"{name}weight"]
-            bias = self.variances.get(f"{name}bias")
-            variance = _apply(layer, entered[0].square(), weight, bias)
+            weight = self.deviations[f"{name}weight"]
+            bias = self.deviations.get(f"{name}bias")
+            if entered[0].ndim > 2:
+                return answer + self._shared_by_positions(layer, entered[0], weight, bias)
+            variance = _apply(layer, entered[0].square(), weight.square(), None if bias is None else bias.square())
             # The root has no slope at zero, where the input and the bias's variance vanish.
             return answer + (variance + torch.finfo(answer.dtype).tiny).sqrt() * self._noise(answer)
 
         return add_noise
+
+    def _shared_by_positions(
+        self, layer: nn.Module, x: Tensor, weight: Float[Tensor, "O ..."], bias: Float[Tensor, " O"] | None
+    ) -> Tensor:
+        """What noise on the weights adds to the layer's answer: the same at every position of a sample."""
+        # Channels come second in a convolution, and last where a linear layer answers position by position.
+        channels = (lambda v: v[:, :, None, None]) if isinstance(layer, nn.Conv2d) else (lambda v: _amid(v, x.ndim))
+        enters = channels(self._signs(x, x.shape[1 if isinstance(layer, nn.Conv2d) else -1]))
+        leaves = channels(self._signs(x, len(weight)))
+        draws = _draws(len(x), weight.numel())
+        noise = weight * self._noise(weight.expand(draws, *weight.shape))
+        groups = (enters * x).unflatten(0, (draws, -1))
+        added = leaves * torch.vmap(lambda some, w: _apply(layer, some, w, None))(groups, noise).flatten(0, 1)
+        if bias is None:
+            return added
+        return added + channels(bias * self._noise(bias.expand(len(x), -1)))
+
+    def _signs(self, x: Tensor, count: int) -> Float[Tensor, "n C"]:
+        """The same on both sides: the mirror image is of the noise, not of its signs."""
+        return torch.randint(0, 2, (len(x), count), generator=self.draw, device=x.device).to(x.dtype) * 2 - 1
+
+
+def _draws(samples: int, weights: int) -> int:
+    """How often a layer's weights are drawn for so many samples: equal groups share a draw."""
+    most = max(1, min(samples, DRAWS, AT_ONCE // weights))
+    return next(count for count in range(most, 0, -1) if samples % count == 0)
+
+
+def _amid(v: Float[Tensor, "n C"], dimensions: int) -> Float[Tensor, "n ... C"]:
+    return v.reshape(len(v), *[1] * (dimensions - 2), v.shape[1])
 
 
 def _apply(layer: nn.Module, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -82,7 +122,7 @@ def _apply(layer: nn.Module, x: Tensor, weight: Tensor, bias: Tensor | None) -> 
 
 
 def _local_layers(trained: Trained, data: Data) -> dict[str, nn.Module]:
-    """Layers whose weights enter the network in one place only: called once, and not tied. Keyed by prefix."""
+    """Layers whose weights enter the network in one place only, sample by sample: called once, not tied. By prefix."""
     network = trained.model
     names = [n for n, _ in network.named_parameters(remove_duplicate=False)]
     own = [id(p) for _, p in network.named_parameters(remove_duplicate=False)]
@@ -95,18 +135,22 @@ def _local_layers(trained: Trained, data: Data) -> dict[str, nn.Module]:
         and f"{name}weight" in set(trained.names) & once
         and (layer.bias is None or f"{name}bias" in once)
     }
-    calls = dict.fromkeys(layers, 0)
+    firsts: dict[str, list[int]] = {name: [] for name in layers}
 
     def counter(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
         def count(layer: nn.Module, entered: tuple[Tensor, ...], answer: Tensor) -> None:
-            calls[name] += 1
+            firsts[name].append(len(entered[0]))
 
         return count
 
     hooks = [layer.register_forward_hook(counter(name)) for name, layer in layers.items()]
-    with torch.no_grad():
-        x: Inputs = next(iter(trained.batches(data, 2))).x
-        trained.outputs(x)
+    counts = []
+    # Twice: what begins with two positions, not with two samples, does not begin with three of them.
+    for most in (2, 3):
+        with torch.no_grad():
+            batch = next(iter(trained.batches(data, most)))
+            trained.outputs(batch.x)
+            counts.append(len(batch.y))
     for hook in hooks:
         hook.remove()
-    return {name: layer for name, layer in layers.items() if calls[name] == 1}
+    return {name: layer for name, layer in layers.items() if firsts[name] == counts}

@@ -10,14 +10,16 @@ import torch
 
 from spotlessnet.auditing.audit_report import AuditReport
 from spotlessnet.auditing.other_recipe import OTHER_RECIPE
-from spotlessnet.core.answers import CHECKED, DOUBT
+from spotlessnet.core.answers import DOUBT
 from spotlessnet.core.errors import ResourceError, count_of, seconds_in_words, size_in_words
 from spotlessnet.core.gaussian import Gaussian
 from spotlessnet.core.progress import GIB, LEFT, available, memory_limit, working
-from spotlessnet.core.scrub import Scrub, Sizes, Work, declared_by
+from spotlessnet.core.scrub import Scrub, Sizes, declared_by
 from spotlessnet.core.split import Request, Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.core.trainer import name_of
+from spotlessnet.precomputed.written import Written
+from spotlessnet.requests.beside_method import work_beside, written_after
 from spotlessnet.requests.case import Case
 from spotlessnet.requests.loading import LoadedRequest, cohort_of, load_network, load_rows, need_inputs
 from spotlessnet.requests.methods import FALLBACK, changed, check_method, default, described, scrub_of
@@ -202,7 +204,7 @@ def _plan_of(case: Case) -> Plan:
     instead = _too_dear(opened, scrub) if _may_be_cheaper(case) else ""
     if instead:
         scrub = scrub_of(case, network.statistics, network.reference, network.fold_models, cheap=True)
-    cost = estimate(opened.trained, opened.split, scrub, case.memory_limit)
+    cost = estimate(opened.trained, opened.split, scrub, case.memory_limit, next_request=written_after(opened))
     cost.check_memory()
     return Plan(opened, scrub, cost, instead)
 
@@ -297,6 +299,7 @@ def estimate(
     scrub: Scrub,
     limit: float | None = None,
     clock: Callable[[], float] = time.perf_counter,
+    next_request: Written | None = None,
 ) -> Estimate:
     """Time a few batches, count what the method will do, and look at the memory that is free.
 
@@ -304,11 +307,12 @@ def estimate(
 
     - `limit`: GiB that may be used, if less than what is free.
     - `clock`: what tells seconds; `time.process_time` for those of the processor, whatever else the machine does.
+    - `next_request`: how statistics will be written for it, where this one is served from such.
     """
     sizes = Sizes.of(trained, split)
     # Seconds of one operation, as a row's gradient takes them on this machine.
     each = seconds_per_row(trained, split, clock) / sizes.gradient
-    work = scrub.foreseen(trained, split) + _looking(split, sizes)
+    work = scrub.foreseen(trained, split) + work_beside(trained, split, scrub, sizes, next_request)
     moved = work.touched * seconds_per_byte(trained.device, clock) if work.touched else 0.0
     epoch = len(split.retain) * sizes.gradient * each if split.kept is not None else math.nan
     free = available(trained.device)
@@ -391,10 +395,3 @@ def _passing(trained: Trained, sizes: Sizes, scrub: Scrub, limit: float | None) 
         batch = ROWS if trained.recipe is None else trained.recipe.batch_size
         return min(batch, rows) * (sizes.row.each() + REORDERED * sizes.row.convolved)
     return min(min(READ, rows) * sizes.row.each(1), sizes.room, _pieces(trained, limit))
-
-
-def _looking(split: Split, sizes: Sizes) -> Work:
-    """Two networks answer a few rows that stay, once each, before anything is written."""
-    held_out = split.validation if split.validation is not None else split.test
-    rows = sum(min(CHECKED, len(data)) for data in (split.kept, held_out) if data is not None)
-    return Work.sure(2 * rows * sizes.answer)

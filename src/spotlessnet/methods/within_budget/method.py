@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from spotlessnet.core.buffers import MOST
 from spotlessnet.core.damping import ridge_of
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import NumericsError, SettingError, check_positive
@@ -76,6 +77,9 @@ class WithinBudget(Scrub):
     Given $w_{D_r}$, the noise is shaped there and by retained rows alone, so that both sides share it and the nats are
     those that `compare` and an audit read. Without it the noise is shaped at $h(w)$ and the nats are an **estimate**,
     with `nats_range` around it (see `ESTIMATE_RANGE`): what was asked for is then a guess, not a promise.
+
+    The level $\alpha$ itself is fitted to the request, and both sides are given it. Whoever can tell it, from the size
+    of the noise in many weights, learns how far the step ended from $w_{D_r}$: the nats do not count that.
 
     A budget stands around a whole chain, never inside one: `chain` refuses it there.
 
@@ -150,6 +154,11 @@ class WithinBudget(Scrub):
             (curve + tried + confirmed * (ATTEMPTS if tried else 1)) * rows * sizes.answer,
         )
         gap = Work(0, 0)
+        if trained.statistics_moved:
+            # At every draw BatchNorm's statistics are estimated anew, from retained rows and not from those judged.
+            drawn = self.draws * (len(GRID) + (BISECTIONS if tried else 0))
+            anew = min(n, MOST) * sizes.answer
+            errors += Work((drawn + CONFIRMING) * anew, (drawn + CONFIRMING * (ATTEMPTS if tried else 1)) * anew)
         if self.reference is None:
             # One more Newton step where the scrub ends, and another where it began if that is elsewhere.
             usual, most = EXPECTED_ITERATIONS * PRODUCT * n, 2 * 1.1 * MISSED * PRODUCT * n
@@ -167,7 +176,7 @@ class WithinBudget(Scrub):
         )
 
     def reference_for(self, scrubbed: Gaussian, retrained: Trained, split: Split) -> Gaussian:
-        """The scrub's own, with the level of noise that was chosen."""
+        """The scrub's own, with the level of noise that was chosen: that one number depends on the forgotten rows."""
         plain = self.scrub.reference_for(scrubbed, retrained, split)
         if plain.is_noiseless:
             return plain
