@@ -26,7 +26,7 @@ import torch
 
 import spotlessnet as sn
 from spotlessnet.auditing.battery import left_out
-from spotlessnet.core.errors import SpotlessError
+from spotlessnet.core.errors import DamageError, SpotlessError
 from spotlessnet.core.registry import markdown_table
 from spotlessnet.core.scrub import METHODS
 from spotlessnet.readouts.scores import IN_WORDS, kind_of
@@ -56,6 +56,8 @@ COLUMNS = (
     "what cannot be had",
 )  # fmt: skip
 BEGIN, END = "# glue", "# end of glue"
+REFUSED = "refused as ruined"
+"""Beside the verdicts: the check of what is lost kept the network back, so there was nothing to audit."""
 
 
 def example(name: str) -> ModuleType:
@@ -129,9 +131,14 @@ def other_seed(seed: int) -> Iterator[None]:
 
 
 def of_seed(name: str, seed: int) -> dict[str, Any]:
-    """The verdict on an example with another seed."""
-    with other_seed(seed):
-        found = measured(name)
+    """The verdict on an example with another seed, or why its network was not given out."""
+    began = time.perf_counter()
+    try:
+        with other_seed(seed):
+            found = measured(name)
+    except DamageError as refusal:
+        found = {"method": rows()[name]["method"], "verdict": REFUSED, "reason": str(refusal)}
+        found["seconds"] = round(time.perf_counter() - began)
     return {"name": name, "seed": seed, **{key: found[key] for key in ("method", "verdict", "reason", "seconds")}}
 
 

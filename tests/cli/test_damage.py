@@ -180,7 +180,7 @@ def test_a_loss_without_wrong_answers_is_counted_in_what_labels_dealt_at_random_
 def test_answers_that_are_no_numbers_are_damage_and_few_rows_are_looked_at():
     trained, _, data = problem(torch.arange(6000) % 3)
     split = sn.rows([0])(data)
-    with pytest.raises(DamageError, match=f"inf% of {CHECKED} retained rows"):
+    with pytest.raises(DamageError, match=f"answers to {CHECKED} retained rows are not finite numbers"):
         sn.check_damage(trained, trained.at(trained.weights.clone().fill_(1e308) * 10), split)
 
 

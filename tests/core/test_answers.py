@@ -8,9 +8,11 @@ import torch
 from torch import float64, nn
 
 import spotlessnet
-from spotlessnet.core.answers import error_rate, margin, mistakes
+from spotlessnet.core.answers import check_damage, error_rate, margin, mistakes
 from spotlessnet.core.data import Data
+from spotlessnet.core.errors import DamageError
 from spotlessnet.core.loss import SquaredError
+from spotlessnet.core.split import rows
 from spotlessnet.core.trained import Trained
 from spotlessnet.readouts import Error
 from spotlessnet.readouts.margin import margins
@@ -71,3 +73,10 @@ def test_the_readout_reads_the_same_rate():
     network, data = world()
     split = spotlessnet.Split(forget=data)
     assert float(Error("forget")(network, split)) == error_rate(network, data)
+
+
+def test_answers_that_are_no_numbers_are_not_told_as_a_share():
+    network, data = world()
+    broken = network.at(network.weights.clone().fill_(torch.nan))
+    with pytest.raises(DamageError, match=r"is ruined: answers to 290 retained rows are not finite numbers; a rise by"):
+        check_damage(network, broken, rows(range(10))(data))

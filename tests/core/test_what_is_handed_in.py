@@ -40,6 +40,11 @@ for name, call in calls.items():
             told[f"{name}: {what}"] = "fine"
         except Exception as e:
             told[f"{name}: {what}"] = f"{type(e).__name__}: {e}"
+for name, value in {"rank": "3", "seed": None, "coreset": 2.0, "sample": True}.items():
+    try:
+        sn.precompute(model, data, **{"rank": 1, name: value})
+    except Exception as e:
+        told[f"precompute: {name}"] = f"{type(e).__name__}: {e}"
 print(json.dumps(told))
 """
 NEEDY = ("train_fold_models", "u_lira", "compare")
@@ -70,3 +75,12 @@ def test_pairs_are_refused_with_what_makes_rows_or_a_request_of_them(told, call)
     found = told[f"{call}: pairs"]
     assert found.startswith("SettingError: ")
     assert "sn.Data.of(" in found
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"), [("rank", "'3'"), ("seed", "None"), ("coreset", "2.0"), ("sample", "True")]
+)
+def test_settings_that_are_no_whole_numbers_are_refused_in_words(told, setting, value):
+    found = told[f"precompute: {setting}"]
+    assert found.startswith(f"SettingError: precompute.{setting} must be a whole number from ")
+    assert found.endswith(f", but got {value}.")

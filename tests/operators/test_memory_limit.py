@@ -1,5 +1,6 @@
 """Pieces are sized from a budget: a small one gives the same sums from smaller pieces."""
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -85,6 +86,43 @@ def test_the_budget_is_what_was_asked_for():
     assert budget(torch.device("cpu")) > 2**20
     with pytest.raises(SettingError), memory_limit(0):
         pass
+
+
+WITHIN = """
+    import sys, torch
+    from pathlib import Path
+    sys.path.insert(0, {here!r})
+    from tests.operators.test_memory_limit import Attending
+    from spotlessnet.core.data import Data
+    from spotlessnet.core.progress import memory_limit
+    from spotlessnet.core.trained import Trained
+    from spotlessnet.operators.fisher import fisher_diagonal
+
+    def peak():
+        return next(int(s.split()[1]) for s in Path("/proc/self/status").read_text().splitlines() if "VmHWM" in s)
+
+    trained = Trained.of(Attending(64, classes=24).eval())
+    data = Data.of((torch.randint(0, 11, (32, 96)), torch.arange(32) % 24))
+    fisher_diagonal(trained, data.select([0, 1]))  # code that is loaded does not count
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    before = peak()
+    with memory_limit({limit}):
+        fisher_diagonal(trained, data)
+    print((peak() - before) * 1024)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the peak is read from /proc")
+def test_what_is_alive_stays_within_the_limit(request):
+    limit = 48 * 2**20
+    program = textwrap.dedent(WITHIN).format(here=str(request.config.rootpath), limit=limit)
+    # Else glibc keeps what was freed, and nobody can tell it from what is in use.
+    freed_at_once = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=300,
+        env={**os.environ, **freed_at_once},
+    )  # fmt: skip
+    assert int(done.stdout.split()[-1]) <= limit
 
 
 PROGRAM = """

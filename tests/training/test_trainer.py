@@ -253,9 +253,14 @@ def test_trainers_that_break_the_contract_are_told_so(made):
         model.head.bias.data.fill_(torch.nan)
         return model
 
+    def spoils_statistics(model, examples, seed):
+        model.norm.running_mean.fill_(torch.nan)
+        return model
+
     told(lambda m, e, s: None, "must return the trained module, but .* returned NoneType.", SettingError, begin())
     told(lambda m, e, s: nn.Linear(2, 2), "missing .* parameters", MismatchError, begin())
-    told(spoils, "must be finite", NumericsError, begin())
+    told(spoils, "Trained weights must be finite", NumericsError, begin())
+    told(spoils_statistics, "Trained BatchNorm statistics must be finite", NumericsError, begin())
     frozen = begin()
     frozen.head.bias.requires_grad_(False)
     told(spoils, "what does not require gradients, but it changed 'head.bias'", MismatchError, frozen)

@@ -129,6 +129,8 @@ class Utility:
         return min(self.rise, most) / self.borne if self.rise == self.rise else self.rise
 
     def __str__(self) -> str:
+        if math.isinf(self.after):
+            return f"answers to {self.rows} {self.on} are not finite numbers"
         if self.kind == "loss":
             return f"the mean loss of {self.rows} {self.on} is {self.after:.3g}, {self.before:.3g} before"
         of = "" if self.kind == "error" else ", every class counting the same,"

@@ -122,7 +122,7 @@ def _add_rows(
             _cast_once(plan.layers, record.entered, returned)
         narrow.add(_add_squares(plan.layers, record.entered, returned, into))
         del returned  # or it would lie beside the next columns
-        _add_rest(trained, plan.rest, one, group, into)
+        _add_rest(trained, plan, one, group, into)
     narrow.spread(into)
 
 
@@ -235,14 +235,20 @@ def _square_and_add(rows: Float[Tensor, "n R *w"], total: Float[Tensor, "*w"]) -
     total.addcmul_(norm, norm)
 
 
-def _add_rest(trained: Trained, rest: list[str], one: Batch, columns: Tensor, into: dict[str, Tensor]) -> None:
+def _add_rest(trained: Trained, plan: Plan, one: Batch, columns: Tensor, into: dict[str, Tensor]) -> None:
     """The same for parameters without a closed form: as many together as one way back may hold."""
     room = AT_ONCE.get(columns.device.type, 2**22) * 4
-    for names in _groups(rest, into, room):
+    free = budget(columns.device)
+    if columns.device.type == "cpu":  # a GPU has counted what is held
+        # Half at least is beside the graph of these rows, which waits for more columns. The other half of that
+        # is for gradients, which are there twice on their way: by name and side by side.
+        free = max(free - len(columns) * plan.graph, free / 2) / 2
+        room = int(min(room, free / 2 / columns.element_size()))
+    for names in _groups(plan.rest, into, room):
         most = max(1, room // sum(into[name].numel() for name in names))  # pairs of a row and a column
         width = min(most, columns.shape[2])
         # These rows pass once more, with a graph of their own.
-        height = min(most // width, footprint(trained, one.x).rows(budget(trained.device), width))
+        height = min(most // width, footprint(trained, one.x).rows(free, width))
         for i, r in itertools.product(range(0, len(columns), height), range(0, columns.shape[2], width)):
             few = slice(i, i + height)
             group = columns[few, :, r : r + width]

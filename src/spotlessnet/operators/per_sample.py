@@ -159,12 +159,13 @@ def pull_back(
         return []
     columns = cotangents.to(record.outputs).unbind(dim=2)
     back = [
-        torch.autograd.grad(record.outputs, record.edges, column, retain_graph=again or r + 1 < len(columns))  # type: ignore[arg-type]  # edges are accepted, the stub lags
+        list(torch.autograd.grad(record.outputs, record.edges, column, retain_graph=again or r + 1 < len(columns)))  # type: ignore[arg-type]  # edges are accepted, the stub lags
         for r, column in enumerate(columns)
     ]
     if len(back) == 1:  # one column needs no copy
         return [at_layer.unsqueeze(1) for at_layer in back[0]]
-    return [torch.stack(at_layer, dim=1) for at_layer in zip(*back, strict=True)]
+    # Each layer's is let go once it is copied: all of them twice would be twice what is planned.
+    return [torch.stack([column.pop() for column in back], dim=1) for _ in record.edges][::-1]
 
 
 def rest_rows(

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, Literal, get_args
 
 from spotlessnet.core.errors import SettingError
@@ -60,8 +61,8 @@ def _check_kinds(told: dict[str, Any]) -> None:
         raise ValueError(f"its {wrong[0]!r} is of another kind than `precompute` takes")
 
 
-def _check_whole(name: str, value: int, least: int, most: int) -> None:
-    if not least <= value <= most:
+def _check_whole(name: str, value: Any, least: int, most: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, Integral) or not least <= int(value) <= most:
         raise SettingError(
-            f"precompute.{name} must be a whole number from {least} to {most}, but got {str(value)[:40]}."
+            f"precompute.{name} must be a whole number from {least} to {most}, but got {repr(value)[:40]}."
         )

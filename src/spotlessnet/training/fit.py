@@ -24,7 +24,7 @@ from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.scrub import Notes
 from spotlessnet.core.source import Inputs
 from spotlessnet.core.split import Split
-from spotlessnet.core.trained import Buffers, Trained, as_trained, buffers_of, unwrapped
+from spotlessnet.core.trained import Buffers, Trained, as_trained, buffers_of, running_norms, unwrapped
 from spotlessnet.core.trainer import Examples, check_read, name_of
 from spotlessnet.training import checkpoint as checkpoints
 from spotlessnet.training.batches import Order, Resident, augmented, mixed, repeatable
@@ -250,8 +250,13 @@ def _by_function(begun: Trained, data: Data, seed: int, epochs: int | None) -> T
     made = unwrapped(made)
     _check_frozen(begun, made)
     weights = begun.vector(made)
-    if not bool(weights.isfinite().all()):
-        raise NumericsError(f"Trained weights must be finite, but those of {name_of(trainer)} are not (seed {seed}).")
+    # Of buffers only these: a mask may well be infinite.
+    statistics = [value for norm in running_norms(made) for value in norm.buffers(recurse=False)]
+    for what, values in (("weights", [weights]), ("BatchNorm statistics", statistics)):
+        if not all(bool(value.isfinite().all()) for value in values):
+            raise NumericsError(
+                f"Trained {what} must be finite, but those of {name_of(trainer)} are not (seed {seed})."
+            )
     check_read(trainer, examples)
     return prepared(begun, None).at(weights, dict(made.named_buffers()))
 
