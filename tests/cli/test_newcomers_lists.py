@@ -138,6 +138,9 @@ def test_lists_of_spreadsheets_that_write_semicolons_or_tabs(here, mark):
     assert "2 rows matched, 0 ids missing" in spotless("scrub", *BASE, *QUICK, "--dry-run").out
     if mark == ";":
         ended = spotless("scrub", *BASE, *QUICK, "--id-column", "person", "--dry-run")
+        assert "semicolons, and none in the first line is 'person': name the column of ids." in ended.err
+        (here / "forget.csv").write_text("name;number\nJane;person-1\n")
+        ended = spotless("scrub", *BASE, *QUICK, "--dry-run")
         assert "Cells stand apart by semicolons: name the column of ids." in ended.err
 
 

@@ -39,3 +39,12 @@ def test_a_hole_would_be_noticed():
     for line in ("linearised training on .", "the norm of , in nats", "a step ( )", r"the sum $\sum x$", "the bound:"):
         assert holes(line), line
     assert holes("Weights where training began, in float64 (see `Trained`).") == []
+
+
+def test_no_setting_is_broken_where_eighty_columns_are_enough(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    told = json.loads(spotless("list", "methods", "--json").out)["methods"]
+    words = spotless("list", "methods").out.split()
+    settings = {f"{name}={value}" for one in told.values() for name, value in one["settings"].items()}
+    assert {"epoch_fraction=0.2", "retain_temperature=None"} <= settings
+    assert settings <= {word.rstrip(",") for word in words}

@@ -26,7 +26,7 @@ PLANTED = (
     ),
     Planted(
         "the sum of a batch's curvature for its mean",
-        "methods/out_of_fold/steady.py",
+        "operators/largest_curvature.py",
         "v = G.multiply(v / v.norm()) / len(data)",
         "v = G.multiply(v / v.norm())",
         "methods/out_of_fold/test_steady.py::test_the_curvature_in_closed_form",

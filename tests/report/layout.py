@@ -39,6 +39,19 @@ function overlaps(doc, ...where) {
 """What a script in a page needs in order to find texts that lie on each other."""
 
 LOOK = """
+function broken(doc) {
+  const found = [];
+  for (const e of doc.querySelectorAll('tbody th, thead th')) {
+    const node = e.firstChild;
+    if (!visible(e) || !node || node.nodeType != Node.TEXT_NODE) continue;
+    for (const word of node.textContent.matchAll(/[^\\s-]+/g)) {
+      const range = doc.createRange();
+      range.setStart(node, word.index); range.setEnd(node, word.index + word[0].length);
+      if (range.getClientRects().length > 1) found.push('broken within a word: ' + word[0]);
+    }
+  }
+  return found;
+}
 function look(doc, width) {
   const found = [], root = doc.documentElement;
   if (root.scrollWidth > width) found.push('the page is ' + root.scrollWidth + ' wide');
@@ -52,7 +65,7 @@ function look(doc, width) {
     }
     if (!inside && e.getBoundingClientRect().right > width + 1) found.push('off the page: ' + name(e));
   }
-  found.push(...overlaps(doc));
+  found.push(...overlaps(doc), ...broken(doc));
   return found.slice(0, 20);
 }
 window.onload = async () => {

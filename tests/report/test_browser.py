@@ -113,11 +113,13 @@ def test_no_table_is_cut_without_a_hint_and_no_text_lies_on_another(tmp_path):
 
 def test_what_is_cut_or_lies_on_another_would_be_noticed(tmp_path):
     long = '<p style="white-space:nowrap">a long line, cut at its right</p>'
+    thin = '<table style="width:4rem;table-layout:fixed;overflow-wrap:anywhere"><tbody><tr>'
     wide = '<table style="width:99rem"><tr><td>wide</td></tr></table>'
     faults = {
         "cut without a hint: div.hidden": f'<div class="hidden" style="overflow:hidden;width:9rem">{long}</div>',
         "cut without a hint: div.silent": f'<div class="silent" style="overflow-x:auto">{wide}</div>',
         "off the page: p.broad": '<p class="broad" style="width:99rem">wider than any window</p>',
+        "broken within a word: remembered": f"{thin}<th>remembered share</th></tr></tbody></table>",
         "overlap: p. upon it | p. below": '<p>below</p><p style="margin-top:-2.6rem">upon it</p>',
     }
     bad = f"<!DOCTYPE html><html><body><main>{''.join(faults.values())}</main></body></html>"

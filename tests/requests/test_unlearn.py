@@ -148,6 +148,10 @@ def test_the_plan_says_what_it_costs_and_which_method_was_taken():
     without = sn.unlearn(model, (x, y), forget=FORGET)
     assert without.plan is not None
     assert without.plan.method == FALLBACK
+    assert "no init and no recipe or trainer is known" in without.plan.lines()[1]
+    without = sn.unlearn(model, (x, y), forget=FORGET, init=start)
+    assert without.plan is not None
+    assert "(none was named, and no recipe or trainer is known" in without.plan.lines()[1]
     assert default(Case(fold_models=Path("f")))[0] == TAUGHT
 
 

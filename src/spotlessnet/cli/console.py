@@ -67,11 +67,31 @@ class Console:
             return
         console = _Tables(file=RESULTS.get() or sys.stdout, highlight=False)
         # What a row is called is typed again, so it stands whole on one line; anything else may go on in the next.
-        heads = [Column(name, overflow="fold", no_wrap=not place) for place, name in enumerate(columns)]
+        widths = _widths([columns, *rows], console.width)
+        heads = [
+            Column(name, overflow="fold", no_wrap=not place, width=width)
+            for place, (name, width) in enumerate(zip(columns, widths, strict=True))
+        ]
         made = Table(*heads, box=None, pad_edge=False)
         for row in rows:
             made.add_row(*(printable(cell).replace("[", "\\[") for cell in row))
         console.print(made)
+
+
+def _widths(rows: Sequence[Sequence[str]], room: int) -> list[int | None]:
+    """Columns in which no word is broken, where the room is enough for that; else rich may choose.
+
+    >>> _widths([["a long name", "some words", "word=1, another=2"]], 38)
+    [11, 7, 13]
+    """
+    columns = list(zip(*rows, strict=True))
+    whole = [max(len(cell) for cell in column) for column in columns]
+    words = [max((len(word) for cell in column for word in cell.split()), default=0) for column in columns]
+    least = [whole[0], *words[1:]]  # the first stands on one line
+    spare, wanted = room - sum(least) - 2 * len(least), sum(whole) - sum(least)
+    if spare < 0 or spare >= wanted:
+        return [None] * len(least)
+    return [low + spare * (high - low) // wanted for low, high in zip(least, whole, strict=True)]
 
 
 class _Tables(RichConsole):

@@ -61,7 +61,8 @@ class Listing:
     def hint(self, missing: str) -> str:
         """Why the first id that no row has may not be one."""
         if ";" in missing:
-            return " Cells stand apart by semicolons: name the column of ids."
+            other = "" if self.column in ("id", "row") else f", and none in the first line is {self.column!r}"
+            return f" Cells stand apart by semicolons{other}: name the column of ids."
         if self.may_have_header and missing == self.ids[0]:
             taken = f"The first line, {missing[:40]!r}, was taken for an id"
             return f" {taken}: if it is the column's name, write {self.column!r} in its place."

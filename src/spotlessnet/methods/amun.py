@@ -66,7 +66,8 @@ class AMUN(Tuning):
         one = split.whole.fetch(split.whole.rows[:1])
         assert isinstance(one.x, Tensor)  # `adversarial` has looked
         data = joined(split.whole, Data.of((x.to(one.x.device), y.to(one.y))))
-        return fit(trained, data, self.recipe(trained, notes), seed=self.seed, label="AMUN").weights
+        recipe = self.recipe(trained, notes, split.retain)
+        return fit(trained, data, recipe, seed=self.seed, label="AMUN").weights
 
     def adversarial(
         self, trained: Trained, x: Inputs, y: Int64[Tensor, " n"]

@@ -57,4 +57,5 @@ class BadTeacher(Tuning):
             ignorant = trained.at(trained.init).predict(split.whole).cpu()
         taught = torch.where(split.forgotten.unsqueeze(1), ignorant, answers)
         pupil = replace(trained, loss=Distillation(self.temperature))
-        return fit(pupil, split.whole.relabel(taught), self.recipe(trained, notes), seed=self.seed).weights
+        recipe = self.recipe(trained, notes, split.retain)
+        return fit(pupil, split.whole.relabel(taught), recipe, seed=self.seed).weights

@@ -49,5 +49,5 @@ class CT(Tuning):
                 for piece, shape, turns in zip(pieces, trained.shapes, square, strict=True)
             ]
         )
-        recipe = self.recipe(trained, notes).but(schedule="cosine")
+        recipe = self.recipe(trained, notes, split.retain).but(schedule="cosine")
         return fit(trained.at(turned), split.retain, recipe, seed=self.seed, label="CT").weights

@@ -31,4 +31,5 @@ class Finetune(Tuning):
         return gradients(trained, split, self.epochs * len(split.retain))
 
     def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
-        return fit(trained, split.retain, self.recipe(trained, notes), seed=self.seed, label="fine-tuning").weights
+        recipe = self.recipe(trained, notes, split.retain)
+        return fit(trained, split.retain, recipe, seed=self.seed, label="fine-tuning").weights

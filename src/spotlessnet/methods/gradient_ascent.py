@@ -39,7 +39,7 @@ class GradientAscent(Tuning):
         return gradients(trained, split, self.epochs * (len(split.forget) + down))
 
     def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
-        recipe = self.recipe(trained, notes).but(epochs=1)
+        recipe = self.recipe(trained, notes, split.retain).but(epochs=1)
         # Said here, for every call of `fit` would else take its own beginning for what the decay pulls to.
         w = replace(trained, init=trained.weights if trained.init is None else trained.init)
         for turn in range(self.epochs):

@@ -48,4 +48,5 @@ class L1Sparse(Tuning):
             # A subgradient of ‖w‖₁. γ falls to zero in a straight line: held to the end it would cost accuracy.
             g.add_(w.sign(), alpha=self.gamma * (1 - done))
 
-        return fit(trained, split.retain, self.recipe(trained, notes), seed=self.seed, adjust=fade).weights
+        recipe = self.recipe(trained, notes, split.retain)
+        return fit(trained, split.retain, recipe, seed=self.seed, adjust=fade).weights

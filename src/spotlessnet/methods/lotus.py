@@ -81,7 +81,7 @@ class LoTUS(Tuning):
         retain = split.retain.select(split.retain.rows.argsort()).select(some.sort().values)
         z_f, z_r = (trained.predict(data).cpu() for data in (forget, retain))
         unseen = self._unseen(trained, split, notes)
-        recipe = self.recipe(trained, notes).but(epochs=1)
+        recipe = self.recipe(trained, notes, split.retain).but(epochs=1)
         start = trained.weights if trained.init is None else trained.init
         student = replace(trained, init=start, loss=Distillation())
         for epoch in range(self.epochs):

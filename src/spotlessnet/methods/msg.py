@@ -72,7 +72,7 @@ class MSG(Tuning):
         def mask(g: Tensor, w: Tensor, done: float) -> None:
             g.mul_(scale)
 
-        recipe = self.recipe(trained, notes).but(schedule="linear", warmup_ratio=0.5)
+        recipe = self.recipe(trained, notes, split.retain).but(schedule="linear", warmup_ratio=0.5)
         begun = trained.at(weights)
         return fit(begun, split.retain, recipe, seed=self.seed, label="MSG", adjust=mask).weights
 

@@ -52,4 +52,5 @@ class NegGradPlus(Tuning):
         up, down = -(1 - self.beta) * N / k, self.beta * N / (N - k)
         weights = torch.where(split.forgotten, up, down)
         data = split.whole.relabel(with_weights(split.whole.labels().cpu(), weights))
-        return fit(replace(trained, loss=Weighted()), data, self.recipe(trained, notes), seed=self.seed).weights
+        recipe = self.recipe(trained, notes, split.retain)
+        return fit(replace(trained, loss=Weighted()), data, recipe, seed=self.seed).weights

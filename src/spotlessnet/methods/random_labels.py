@@ -38,7 +38,8 @@ class RandomLabels(Tuning):
         relabelled = forget.relabel(drawn)
         same = split.retain.source is forget.source
         data = Data(relabelled.source, split.whole.rows) if same else joined(split.retain, relabelled)
-        return fit(trained, data, self.recipe(trained, notes), seed=self.seed, label="random labels").weights
+        recipe = self.recipe(trained, notes, split.retain)
+        return fit(trained, data, recipe, seed=self.seed, label="random labels").weights
 
     def _labels(self, trained: Trained, forget: Data) -> Int64[Tensor, " k"]:
         y = forget.labels()

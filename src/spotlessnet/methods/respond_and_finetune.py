@@ -96,9 +96,9 @@ class RespondAndFinetune(Tuning):
             start = trained.anchor if trained.init is None else trained.init
             # Toward the start, which knew nothing of any row: the fine-tuning then has less to undo.
             w = start + self.rewind * (w - start)
-        recipe = self.recipe(trained, notes)
+        recipe = self.recipe(trained, notes, split.retain, self.lr_scale)
         # Down to zero, so that a few epochs end at rest.
-        recipe = recipe.but(lr=self.lr_scale * recipe.lr, schedule="cosine", epochs=self._epochs(trained))
+        recipe = recipe.but(schedule="cosine", epochs=self._epochs(trained))
         moved = replace(trained.at(w), init=trained.weights if trained.init is None else trained.init)
         return fit(moved, split.retain, recipe, seed=self.seed, label="fine-tuning").weights
 

@@ -62,7 +62,7 @@ class SalUn(Tuning):
         def hold(g: Tensor, w: Tensor, done: float) -> None:
             g.mul_(moves)
 
-        recipe = self.recipe(trained, notes)
+        recipe = self.recipe(trained, notes, split.retain)
         if recipe.optimizer == "adamw":
             recipe = recipe.but(weight_decay=0.0)  # its decay moves weights beside the gradient, held or not
         return fit(trained, data, recipe, seed=self.seed, adjust=hold).weights

@@ -52,7 +52,7 @@ class SCRUB(Tuning):
         return Work.sure(visits * sizes.gradient + len(split.whole) * sizes.answer)
 
     def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
-        recipe = self.recipe(trained, notes).but(epochs=1)
+        recipe = self.recipe(trained, notes, split.retain).but(epochs=1)
         teacher = {part: trained.predict(data).cpu() for part, data in (("f", split.forget), ("r", split.retain))}
         forget = split.forget.relabel(teacher["f"])
         # Answers and label side by side in one target, for the loss compares with both.

@@ -145,7 +145,17 @@ def default(case: Case) -> tuple[str, str]:
     if case.knows_history and case.statistics is None:
         own = case.model.trainer if isinstance(case.model, Trained) else case.train
         return BEST, f"init and {'recipe' if own is None else 'trainer'} are known"
-    return FALLBACK, "statistics are given" if case.statistics is not None else "init or recipe is not known"
+    return FALLBACK, "statistics are given" if case.statistics is not None else _unknown(case)
+
+
+def _unknown(case: Case) -> str:
+    """What is missing for a retraining, by name: whoever gave one of the two need not look for it."""
+    if isinstance(case.model, Trained):
+        known = case.model.init is not None, case.model.recipe is not None or case.model.trainer is not None
+    else:
+        known = case.init is not None, case.train is not None or case.as_recipe() is not None
+    missing = [name for name, is_known in zip(("init", "recipe or trainer"), known, strict=True) if not is_known]
+    return f"no {' and no '.join(missing)} is known"
 
 
 def named(text: str, settings: Mapping[str, Any], *, is_default: bool = False) -> Scrub:

@@ -1,12 +1,18 @@
 """`Tuning`: what scrubs that go on training have in common."""
 
+import math
 from dataclasses import dataclass
 
+from spotlessnet.core.data import Data, evenly
 from spotlessnet.core.deprecated import OldName
 from spotlessnet.core.errors import SettingError, check_not_negative, check_positive
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.scrub import Notes, Scrub
 from spotlessnet.core.trained import Trained
+from spotlessnet.operators.largest_curvature import largest_curvature
+
+PROBED = 256
+"""Retained rows that the curvature is taken from where nobody knows at what rate the network can be trained."""
 
 
 @dataclass(frozen=True)
@@ -16,7 +22,8 @@ class Tuning(Scrub):
     **Arguments:**
 
     - `epochs`: passes over the data; never stops early.
-    - `lr`, `momentum`, `batch_size`: as in training unless given; 0.01, 0.9 and 128 where the recipe is not known.
+    - `lr`, `momentum`, `batch_size`: as in training unless given; 0.01, 0.9 and 128 where the recipe is not known, and
+      a lower rate where steps at that one would diverge: an eighth of the highest stable one at its curvature.
       Where Adam or AdamW trained with a rate that fell, `lr` is a tenth of the highest: their steps are as long as the
       rate, however small the gradient, and undo what the end of training had settled.
     - `seed`: of the order of the rows.
@@ -42,8 +49,8 @@ class Tuning(Scrub):
         if self.momentum is not None and not 0 <= self.momentum < 1:
             raise SettingError(f"`{name}.momentum` must be in [0, 1), but got {self.momentum}.")
 
-    def recipe(self, trained: Trained, notes: Notes) -> Recipe:
-        """The training's own recipe at a constant rate, with what this scrub says changed."""
+    def recipe(self, trained: Trained, notes: Notes, data: Data | None = None, scale: float = 1.0) -> Recipe:
+        """The training's own recipe at a constant rate times `scale`, with what this scrub says changed."""
         if trained.recipe is None:
             notes.assume(
                 "the recipe is not known; rate, momentum and batch have their defaults where none were given",
@@ -59,10 +66,14 @@ class Tuning(Scrub):
                 "the tuning aims at the optimum of another penalty",
             )
         known = trained.recipe or Recipe()
+        lr = scale * (self._rate(known) if self.lr is None else self.lr)
+        momentum = known.momentum if self.momentum is None else self.momentum
+        if trained.recipe is None and self.lr is None and data is not None:
+            lr = min(lr, stable_rate(trained, data, momentum))
         return known.but(
             epochs=self.epochs,
-            lr=self._rate(known) if self.lr is None else self.lr,
-            momentum=known.momentum if self.momentum is None else self.momentum,
+            lr=lr,
+            momentum=momentum,
             batch_size=known.batch_size if self.batch_size is None else self.batch_size,
             # A decay that is no penalty (AdamW's) is known to the recipe alone.
             weight_decay=known.weight_decay if trained.weight_decay is None else trained.weight_decay,
@@ -78,3 +89,15 @@ class Tuning(Scrub):
     def _rate(known: Recipe) -> float:
         settled = known.optimizer in ("adam", "adamw") and known.schedule != "constant"
         return known.lr / 10 if settled else known.lr
+
+
+def stable_rate(trained: Trained, data: Data, momentum: float) -> float:
+    r"""The rate $(1 + m) / 4 \lambda$: an eighth of where gradient descent with momentum $m$ begins to diverge.
+
+    Heavy-ball steps on a curvature $\lambda$ are stable below $2 (1 + m) / \lambda$; single batches are steeper than
+    their mean, and the way is as well. Statistics of BatchNorm stand still while a scrub trains on, and a network that
+    was trained with moving ones may then be a hundred times as steep.
+    """
+    some = data.select(evenly(len(data), min(PROBED, len(data))))
+    top = largest_curvature(trained, some, keep=False)
+    return (1 + momentum) / (4 * top) if 0 < top < math.inf else math.inf

@@ -15,7 +15,8 @@ from spotlessnet.core.targets import Distillation, WeightedDistillation, with_we
 from spotlessnet.core.trained import Trained
 from spotlessnet.methods import OutOfFoldDistillation
 from spotlessnet.methods.out_of_fold import method
-from spotlessnet.methods.out_of_fold.steady import Steady, largest_curvature, steady, unlucky
+from spotlessnet.methods.out_of_fold.steady import Steady, steady, unlucky
+from spotlessnet.operators.largest_curvature import largest_curvature
 from spotlessnet.precomputed.fold_models import FoldModels, train_fold_models
 from spotlessnet.readouts import Error
 from spotlessnet.readouts.margin import margins

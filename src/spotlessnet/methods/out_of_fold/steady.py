@@ -8,14 +8,11 @@ from torch import Tensor
 
 from spotlessnet.core.data import Data, evenly
 from spotlessnet.core.trained import Trained
-from spotlessnet.operators.gauss_newton import GaussNewton
 from spotlessnet.operators.gradient import gradient
+from spotlessnet.operators.largest_curvature import PRODUCTS, largest_curvature
 
 PROBED = 64
 """Rows of the batch that the curvature is taken from."""
-
-PRODUCTS = 4
-"""Products with its curvature: power iteration."""
 
 TWICE = 2.0
 """A gradient may be so many times as long as that of the batch at the beginning before it is shortened."""
@@ -39,19 +36,6 @@ def unlucky(visits: int, heavy: int, batch_size: int) -> tuple[int, int]:
     often = share + 2 * math.sqrt(share * (1 - share) / size)
     many = min(rows, heavy, math.ceil(rows * often - 1e-9))
     return many, min(rows - many, visits - heavy)
-
-
-def largest_curvature(pupil: Trained, data: Data, seed: int = 0) -> float:
-    r"""The largest eigenvalue of $\frac1n \sum_i J_i^\top H_i J_i$, the Gauss-Newton matrix of the mean loss."""
-    G = GaussNewton(pupil, data, keep=True, batch_size=len(data))
-    v = torch.randn(pupil.size, generator=torch.Generator().manual_seed(seed)).to(pupil.weights)
-    size = 0.0
-    for _ in range(PRODUCTS):
-        v = G.multiply(v / v.norm()) / len(data)
-        size = float(v.norm())
-        if not 0 < size < math.inf:
-            return size
-    return size
 
 
 class Steady(NamedTuple):
