@@ -1,6 +1,7 @@
 """What does not belong together is refused in words before an audit trains anything."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -31,7 +32,7 @@ def holed(x: torch.Tensor) -> torch.Tensor:
     return x.clone().index_fill_(0, torch.tensor([7]), torch.nan)
 
 
-WRONG = {
+WRONG: dict[str, tuple[type[Exception], str, dict[str, Any]]] = {
     "no row": (DataError, "An audit needs rows that must go", {"split": split(rows=[])}),
     "no test row": (DataError, "There is no test row, though test data", {"split": split(test=(X[:0], Y[:0]))}),
     "too little stays": (DataError, "Finetune must keep at least 5%", {"split": split(rows=range(58))}),
@@ -61,12 +62,12 @@ def test_what_is_refused(case, monkeypatch):
 
     monkeypatch.setattr(run_audit, "train_pairs", trains)
     error, text, changed = WRONG[case]
-    given = {"original": network(), "split": split(), "scrub": sn.Finetune(), "name": "it"} | changed
+    given: dict[str, Any] = {"original": network(), "split": split(), "scrub": sn.Finetune(), "name": "it"} | changed
     with pytest.raises(error, match=text):
         sn.audit(**given)
 
 
-OF_NO_KIND = {
+OF_NO_KIND: dict[str, tuple[Any, str]] = {
     "original": ("net", "An audit begins at a `Trained`, or at a function of the seed, but got str"),
     "scrubs": ({"it": "finetune"}, r"The method 'it' must be one, such as `sn.Retrain\(\)`, but got finetune"),
     "seeds": (5.5, "`seeds` must be a whole number of at least 2, but got 5.5"),
@@ -77,7 +78,13 @@ OF_NO_KIND = {
 
 @pytest.mark.parametrize("name", OF_NO_KIND)
 def test_what_is_of_no_kind_is_refused(name):
-    fine = {"original": network(), "scrubs": {"it": sn.Finetune()}, "seeds": 8, "delivered": None, "bank": None}
+    fine: dict[str, Any] = {
+        "original": network(),
+        "scrubs": {"it": sn.Finetune()},
+        "seeds": 8,
+        "delivered": None,
+        "bank": None,
+    }
     check_kinds(**fine)
     given, text = OF_NO_KIND[name]
     with pytest.raises(SettingError, match=text):

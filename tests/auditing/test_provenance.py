@@ -174,8 +174,11 @@ def test_forgotten_is_said_of_the_methods_networks_and_not_of_another_file(monke
 def with_new_head(knows: Trained, *, frozen: bool) -> Trained:
     """Hidden layers that know the rows, and a head that knows nothing; perhaps the head alone is trained."""
     module = knows.module()
+    assert isinstance(module, nn.Sequential)
     torch.manual_seed(5)
-    module[-1].reset_parameters()
+    head = module[-1]
+    assert isinstance(head, nn.Linear)
+    head.reset_parameters()
     module[:-1].requires_grad_(not frozen)
     made = Trained.of(module, recipe=RECIPE)
     return replace(made, init=made.weights)

@@ -15,6 +15,7 @@ import benchmarks.requests
 import benchmarks.sequences
 import pytest
 import torch
+from benchmarks.gauntlet_candidates import HONEST
 from benchmarks.methods import PLACE, table
 
 import spotlessnet as sn
@@ -192,7 +193,7 @@ def test_what_is_typed_of_the_gauntlet_is_in_its_rows():
 
     first, last, total = both(("retrained",), "forgotten", False)
     person_first, person_last, persons = both(("retrained",), "forgotten", True)
-    accused, never, honest = both(gauntlet_page.HONEST, "not forgotten", None)
+    accused, never, honest = both(HONEST, "not forgotten", None)
     text = " ".join(Path("docs/cheaper_audits.md").read_text(encoding="utf-8").split())
     assert f"from {first} to {last} of {total}, for persons' examples from {person_first} to {person_last} of" in text
     assert f"of {persons}, with" in text

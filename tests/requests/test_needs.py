@@ -176,7 +176,7 @@ def test_with_no_recipe_no_default_takes_longer_than_training(monkeypatch):
     case = Case.of({"model": sn.Trained.of(model), "data": sn.Data.of((x, y)), "forget": sn.rows([1, 2])})
     usual = plan_of(case)
     assert usual.method == "ntk+finetune", "what takes a moment may take it"
-    monkeypatch.setattr("spotlessnet.requests.planning.SHORT", 0.0)
+    monkeypatch.setattr("spotlessnet.requests.methods.SHORT", 0.0)
     plan = plan_of(case)
     assert plan.method == "respond-and-finetune"
     assert plan.cost.at_most < usual.cost.seconds / 10

@@ -1,13 +1,18 @@
 """Training on where a training ended: at its own rate, or at a tenth where the highest would undo it."""
 
+import json
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 import spotlessnet as sn
 from spotlessnet.core.answers import error_rate
-from spotlessnet.core.scrub import Notes
-from spotlessnet.training.tuning import Tuning
+from spotlessnet.core.scrub import Notes, Sizes
+from spotlessnet.requests.planning import work_beside
+from spotlessnet.training.tuning import Tuning, stable_rate, work_of_rate
 
 ADAMW = sn.Recipe(
     optimizer="adamw", epochs=8, lr=0.02, batch_size=64, weight_decay=0.05, decay_toward="zero", schedule="cosine",
@@ -72,14 +77,25 @@ def stiff() -> tuple[sn.Trained, sn.Split]:
     return sn.Trained.of(model), sn.rows(range(10))(data, data)
 
 
+def inputs(data: sn.Data) -> torch.Tensor:
+    x = data.fetch(data.rows).x
+    assert isinstance(x, torch.Tensor)
+    return x
+
+
 @pytest.mark.parametrize("kind", METHODS_THAT_TRAIN_ON, ids=lambda kind: kind.__name__)
 def test_without_a_recipe_the_rate_is_one_at_which_steps_do_not_diverge(kind, monkeypatch):
     trained, split = stiff()
-    chosen = []
+    chosen: list[sn.Recipe] = []
     given = Tuning.recipe
-    monkeypatch.setattr(Tuning, "recipe", lambda *args: chosen.append(given(*args)) or chosen[-1])
+
+    def recipe(*args: Any) -> sn.Recipe:
+        chosen.append(given(*args))
+        return chosen[-1]
+
+    monkeypatch.setattr(Tuning, "recipe", recipe)
     kind()(trained, split)
-    x = split.retain.fetch(split.retain.rows).x
+    x = inputs(split.retain)
     top = float(torch.linalg.eigvalsh(x.T @ x / len(x))[-1]) / 3
     assert 0.01 * 1.9 / top < chosen[0].lr < 1.9 / top
 
@@ -89,8 +105,31 @@ def test_a_rate_that_is_given_or_known_stays():
     known = sn.Trained.of(trained.module(), recipe=sn.Recipe(epochs=2, lr=0.3))
     assert sn.Finetune().recipe(known, Notes(), split.retain).lr == 0.3
     assert sn.Finetune(lr=0.5).recipe(trained, Notes(), split.retain).lr == 0.5
-    flat = sn.Data.of((split.retain.fetch(split.retain.rows).x / 300, torch.arange(190) % 3))
+    flat = sn.Data.of((inputs(split.retain) / 300, torch.arange(190) % 3))
     assert sn.Finetune().recipe(trained, Notes(), flat).lr == 0.01
+
+
+def test_a_network_without_forward_derivatives_is_trained_on_at_the_default_rate():
+    """It was refused, with the advice to take `finetune`, which it had taken."""
+    torch.manual_seed(0)
+    data = sn.Data.of((torch.randint(0, 20, (60, 5)), torch.arange(60) % 3))
+    model = nn.Sequential(nn.EmbeddingBag(20, 8), nn.Tanh(), nn.Linear(8, 3))
+    notes = Notes()
+    assert sn.Finetune().recipe(sn.Trained.of(model), notes, data).lr == 0.01
+    assert any("curvature that would tell a stable rate could not be computed" in one for one in notes.assumed)
+    result = sn.unlearn(model, data, forget=range(5), method="finetune")
+    assert "stable rate" in json.dumps(result.receipt)
+
+
+def test_a_plan_counts_the_look_for_a_rate():
+    trained, split = stiff()
+    sizes = Sizes.of(trained, split)
+    with FlopCounterMode(display=False) as counted:
+        stable_rate(trained, split.retain, 0.9, Notes())
+    assert 0.5 < work_of_rate(len(split.retain), sizes).usual / counted.get_total_flops() < 2
+    unknown = work_beside(trained, split, sn.Finetune(), sizes, None)
+    told = work_beside(trained, split, sn.Finetune(lr=0.1), sizes, None)
+    assert unknown.usual - told.usual == pytest.approx(work_of_rate(len(split.retain), sizes).usual)
 
 
 def pixels() -> tuple[sn.Trained, sn.Split]:

@@ -11,7 +11,8 @@ from typing import Any
 from spotlessnet.core.deprecated import former_setting, methods_now, setting_now, settings_now
 from spotlessnet.core.errors import NeedError, SettingError, shown
 from spotlessnet.core.registry import assembled, default_of, flat, part_defaults, part_hints, variants
-from spotlessnet.core.scrub import METHODS, Scrub, chain
+from spotlessnet.core.scrub import METHODS, Scrub, Sizes, chain
+from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.methods import Fisher, WithinBudget
 from spotlessnet.precomputed.fold_models import FoldModels
@@ -34,6 +35,13 @@ TAUGHT = "out-of-fold-distillation"
 
 EPOCHS_AFTER_A_STEP = 3
 """Epochs of that fine-tuning."""
+
+
+TRAINED_FOR = 10
+"""Epochs that a training of which nobody knows the recipe is taken to have had, at least."""
+
+SHORT = 1e10
+"""Operations (FLOPs) that a method may take however short the training was: a second or so."""
 
 
 def name_of(kind: type[Scrub]) -> str:
@@ -371,3 +379,20 @@ def changed(scrub: Scrub) -> dict[str, dict[str, Any]]:
         plain = defaults(type(link))
         found[name_of(type(link))] = {k: v for k, v in settings_of(link).items() if k in plain and v != plain[k]}
     return {name: own for name, own in found.items() if own}
+
+
+def may_be_cheaper(case: Case) -> bool:
+    """Whether nobody named a method or a setting of one, and the usual one reads all rows many times."""
+    return case.method is None and not case.settings and default(case)[0] == FALLBACK and case.statistics is None
+
+
+def too_dear(trained: Trained, split: Split, scrub: Scrub) -> str:
+    """Why the usual method would take longer than training did; nothing where it would not.
+
+    By counts, not seconds: the same request must choose the same method on every machine.
+    """
+    work = scrub.cost(trained, split).usual
+    epoch = len(split.retain) * Sizes.of(trained, split).gradient
+    if work <= max(SHORT, TRAINED_FOR * epoch):
+        return ""
+    return f"{described(scrub)[0]} would take as much as {work / epoch:.0f} epochs of training"

@@ -10,23 +10,26 @@ import torch
 
 from spotlessnet.auditing.audit_report import AuditReport
 from spotlessnet.auditing.other_recipe import OTHER_RECIPE
-from spotlessnet.core.answers import DOUBT
+from spotlessnet.core.answers import CHECKED, DOUBT
+from spotlessnet.core.buffers import MOST
 from spotlessnet.core.errors import ResourceError, count_of, seconds_in_words, size_in_words
 from spotlessnet.core.gaussian import Gaussian
 from spotlessnet.core.progress import GIB, LEFT, available, memory_limit, working
-from spotlessnet.core.scrub import Scrub, Sizes, declared_by
+from spotlessnet.core.scrub import Scrub, Sizes, Work, declared_by
 from spotlessnet.core.split import Request, Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.core.trainer import name_of
+from spotlessnet.precomputed.step_cost import writing_cost
 from spotlessnet.precomputed.written import Written
-from spotlessnet.requests.beside_method import work_beside, written_after
 from spotlessnet.requests.case import Case
 from spotlessnet.requests.loading import LoadedRequest, cohort_of, load_network, load_rows, need_inputs
-from spotlessnet.requests.methods import FALLBACK, changed, check_method, default, described, scrub_of
+from spotlessnet.requests.methods import changed, check_method, default, described, may_be_cheaper, scrub_of, too_dear
 from spotlessnet.requests.recorded import limits_of_record
+from spotlessnet.requests.speed_of_memory import seconds_per_byte
 from spotlessnet.store.beside_weights import limits_of_file
 from spotlessnet.store.receipts import ASSUMED
 from spotlessnet.training.kept import KNOW_THE_ROWS
+from spotlessnet.training.tuning import Tuning, work_of_rate
 
 TIMED, AT_MOST = 3, 12
 """Steps that are timed after a first one: so many at least, and more while they take less than `LONG` together."""
@@ -36,12 +39,6 @@ LONG = 0.2
 
 ROWS = 64
 """Rows in each of them where the recipe does not say."""
-
-TRAINED_FOR = 10
-"""Epochs that a training of which nobody knows the recipe is taken to have had, at least."""
-
-SHORT = 1e10
-"""Operations (FLOPs) that a method may take however short the training was: a second or so."""
 
 COPIES = 10
 """Vectors of all weights that a run holds at once: weights, gradient and momentum or a solver's four, sums in float64,
@@ -53,8 +50,6 @@ READ = 256
 REORDERED = 4.0
 """Copies in an order of its own that a convolution makes of what enters and what comes back, in training."""
 
-MOVED = 2**26
-"""Bytes that are moved to see how long that takes: more than allocators keep at hand."""
 
 BESIDE = ", beside Python, torch, the network and the data, and without an audit"
 """What the memory of a plan leaves out."""
@@ -201,30 +196,12 @@ def _plan_of(case: Case) -> Plan:
     opened = load_rows(case, network)
     scrub.check_enough_is_kept(opened.split)
     scrub.check_needs(opened.trained, opened.split)
-    instead = _too_dear(opened, scrub) if _may_be_cheaper(case) else ""
+    instead = too_dear(opened.trained, opened.split, scrub) if may_be_cheaper(case) else ""
     if instead:
         scrub = scrub_of(case, network.statistics, network.reference, network.fold_models, cheap=True)
     cost = estimate(opened.trained, opened.split, scrub, case.memory_limit, next_request=written_after(opened))
     cost.check_memory()
     return Plan(opened, scrub, cost, instead)
-
-
-def _may_be_cheaper(case: Case) -> bool:
-    """Whether nobody named a method or a setting of one, and the usual one reads all rows many times."""
-    return case.method is None and not case.settings and default(case)[0] == FALLBACK and case.statistics is None
-
-
-def _too_dear(opened: LoadedRequest, scrub: Scrub) -> str:
-    """Why the usual method would take longer than training did; nothing where it would not.
-
-    By counts, not seconds: the same request must choose the same method on every machine.
-    """
-    trained, split = opened.trained, opened.split
-    work = scrub.cost(trained, split).usual
-    epoch = len(split.retain) * Sizes.of(trained, split).gradient
-    if work <= max(SHORT, TRAINED_FOR * epoch):
-        return ""
-    return f"{described(scrub)[0]} would take as much as {work / epoch:.0f} epochs of training"
 
 
 def copies_in_words(request: Request) -> str:
@@ -328,6 +305,33 @@ def estimate(
     )
 
 
+def written_after(opened: LoadedRequest) -> Written | None:
+    """How statistics for the next request will be written, where they will be."""
+    return opened.statistics.written if opened.statistics is not None and opened.may_write_statistics else None
+
+
+def work_beside(trained: Trained, split: Split, scrub: Scrub, sizes: Sizes, next_request: Written | None) -> Work:
+    """All of it together."""
+    work = _looking(split, sizes) + _running_statistics(trained, split, scrub, sizes)
+    if isinstance(scrub, Tuning) and scrub.looks_for_rate(trained):
+        work += work_of_rate(sizes.n, sizes)
+    return work if next_request is None else work + writing_cost(next_request, sizes)
+
+
+def _running_statistics(trained: Trained, split: Split, scrub: Scrub, sizes: Sizes) -> Work:
+    """Those of BatchNorm at the scrubbed weights, and once more at those that noise leads to."""
+    if not trained.statistics_moved or split.kept is None:
+        return Work.sure(0.0)
+    return Work.sure((1 + scrub.is_noisy) * min(len(split.kept), MOST) * sizes.answer)
+
+
+def _looking(split: Split, sizes: Sizes) -> Work:
+    """Two networks answer a few rows that stay, once each, before anything is written."""
+    held_out = split.validation if split.validation is not None else split.test
+    rows = sum(min(CHECKED, len(data)) for data in (split.kept, held_out) if data is not None)
+    return Work.sure(2 * rows * sizes.answer)
+
+
 def seconds_per_row(trained: Trained, split: Split, clock: Callable[[], float] = time.perf_counter) -> float:
     """Wall time of one row's part in a step of training, in batches: there and back, and the weights moved.
 
@@ -348,26 +352,6 @@ def seconds_per_row(trained: Trained, split: Split, clock: Callable[[], float] =
             torch.cuda.synchronize(trained.device)
         taken, steps = (taken + clock() - began if steps >= 0 else 0.0), steps + 1
     return taken / (steps * rows)
-
-
-def seconds_per_byte(device: torch.device, clock: Callable[[], float] = time.perf_counter) -> float:
-    """Wall time of one byte that is read and written, where that is all that is done to it.
-
-    It is written to used memory or to new pages, which take three times as long: the middle of both.
-    """
-    block = torch.ones(MOVED // 4, device=device)
-    used = torch.empty_like(block)
-
-    def seconds(move: Callable[[], object]) -> float:
-        move()  # the first one warms up
-        began = clock()
-        for _ in range(TIMED):
-            move()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        return (clock() - began) / (TIMED * MOVED)
-
-    return math.sqrt(seconds(lambda: torch.mul(block, 1.0, out=used)) * seconds(lambda: block * 1.0))
 
 
 def within_memory(opened: LoadedRequest) -> AbstractContextManager[None]:

@@ -2,14 +2,15 @@
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 from spotlessnet.core.data import Data, evenly
 from spotlessnet.core.deprecated import OldName
-from spotlessnet.core.errors import SettingError, check_not_negative, check_positive
+from spotlessnet.core.errors import NeedError, ResourceError, SettingError, check_not_negative, check_positive
 from spotlessnet.core.recipe import Recipe
-from spotlessnet.core.scrub import Notes, Scrub
+from spotlessnet.core.scrub import Notes, Scrub, Sizes, Work
 from spotlessnet.core.trained import Trained
-from spotlessnet.operators.largest_curvature import largest_curvature
+from spotlessnet.operators.largest_curvature import PRODUCTS, largest_curvature
 
 PROBED = 256
 """Retained rows that the curvature is taken from where nobody knows at what rate the network can be trained."""
@@ -35,6 +36,7 @@ class Tuning(Scrub):
     batch_size: int | None = None
     seed: int = 0
 
+    lowers_rate: ClassVar[bool] = True
     rate = OldName("lr")
     batch = OldName("batch_size")
 
@@ -68,8 +70,8 @@ class Tuning(Scrub):
         known = trained.recipe or Recipe()
         lr = scale * (self._rate(known) if self.lr is None else self.lr)
         momentum = known.momentum if self.momentum is None else self.momentum
-        if trained.recipe is None and self.lr is None and data is not None:
-            lr = min(lr, stable_rate(trained, data, momentum))
+        if self.looks_for_rate(trained) and data is not None:
+            lr = min(lr, stable_rate(trained, data, momentum, notes))
         return known.but(
             epochs=self.epochs,
             lr=lr,
@@ -85,13 +87,17 @@ class Tuning(Scrub):
             freeze_statistics=True,
         )
 
+    def looks_for_rate(self, trained: Trained) -> bool:
+        """Whether the network's curvature must tell at what rate it can be trained."""
+        return self.lowers_rate and trained.recipe is None and self.lr is None
+
     @staticmethod
     def _rate(known: Recipe) -> float:
         settled = known.optimizer in ("adam", "adamw") and known.schedule != "constant"
         return known.lr / 10 if settled else known.lr
 
 
-def stable_rate(trained: Trained, data: Data, momentum: float) -> float:
+def stable_rate(trained: Trained, data: Data, momentum: float, notes: Notes) -> float:
     r"""The rate $(1 + m) / 4 \lambda$: an eighth of where gradient descent with momentum $m$ begins to diverge.
 
     Heavy-ball steps on a curvature $\lambda$ are stable below $2 (1 + m) / \lambda$; single batches are steeper than
@@ -99,5 +105,17 @@ def stable_rate(trained: Trained, data: Data, momentum: float) -> float:
     was trained with moving ones may then be a hundred times as steep.
     """
     some = data.select(evenly(len(data), min(PROBED, len(data))))
-    top = largest_curvature(trained, some, keep=False)
+    try:
+        top = largest_curvature(trained, some, keep=False)
+    except (NeedError, ResourceError, RuntimeError):  # no forward derivatives, or no room: training needs neither
+        notes.assume(
+            "the recipe is not known, and the curvature that would tell a stable rate could not be computed",
+            "training on may diverge at the default rate; give `lr`",
+        )
+        return math.inf
     return (1 + momentum) / (4 * top) if 0 < top < math.inf else math.inf
+
+
+def work_of_rate(rows: int, sizes: Sizes) -> Work:
+    """What `stable_rate` costs: each product takes a pass with its derivative, and a gradient."""
+    return Work.sure(PRODUCTS * min(PROBED, rows) * (2 * sizes.answer + sizes.gradient))

@@ -109,6 +109,7 @@ class OutOfFoldDistillation(Tuning):
     max_step_scale: float | None = None
     fold_models: FoldModels | None = field(default=None, repr=False)
 
+    lowers_rate: ClassVar[bool] = False  # its steps are held by other means, see `steady`
     # Not an `OldName`: every method has a function of that name now, so only the keyword keeps its old meaning.
     old_keywords: ClassVar[dict[str, str]] = {"cost": "compute_budget"}
 
@@ -146,8 +147,8 @@ class OutOfFoldDistillation(Tuning):
         if self.max_step_scale is not None and not 1 <= self.max_step_scale < math.inf:
             raise SettingError(f"`{name}.max_step_scale` must be a number from 1 on, but got {self.max_step_scale}.")
 
-    def recipe(self, trained: Trained, notes: Notes) -> Recipe:
-        known = super().recipe(replace(trained, weight_decay=0.0), notes)
+    def recipe(self, trained: Trained, notes: Notes, data: Data | None = None, scale: float = 1.0) -> Recipe:
+        known = super().recipe(replace(trained, weight_decay=0.0), notes, data, scale)
         lr = (self.lr_scale or 1.0) * known.lr if self.lr is None else self.lr
         # Answers are read for rows as they are; an augmented row would be taught another row's answer.
         return known.but(lr=lr, schedule="cosine", augment=None)
