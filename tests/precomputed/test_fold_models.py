@@ -154,6 +154,6 @@ def test_what_it_needs_is_said():
         train_fold_models(network, data, folds=1)
     with pytest.raises(SettingError, match="asked for classes, but the loss 'squared error' has none"):
         train_fold_models(replace(network, loss=SquaredError()), data)
-    with pytest.raises(SettingError, match="`divisions` must be positive, but got 0"):
+    with pytest.raises(SettingError, match="`repeats` must be positive, but got 0"):
         train_fold_models(network, data, repeats=0)
     assert isinstance(train_fold_models(network, data), FoldModels)

@@ -7,7 +7,7 @@ import torch
 from scipy import stats
 
 from spotlessnet.auditing.asking import probed
-from spotlessnet.core.loss import Loss
+from spotlessnet.core.loss import Loss, wrong_class
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.readouts.error import Error
@@ -98,9 +98,7 @@ def _known_to_probe(start: Trained, split: Split) -> str:
     if found is None:
         return ""
     asked = ((found.rows, split.forget), (found.controls, drawn(split.test)))
-    forget, test = (
-        float((said[0].argmax(dim=1) != class_labels(start, data).cpu()).double().mean()) for said, data in asked
-    )
+    forget, test = (float(wrong_class(said[0], class_labels(start, data).cpu()).mean()) for said, data in asked)
     return _surely_lower(forget, test, split)
 
 
