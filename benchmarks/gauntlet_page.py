@@ -57,7 +57,7 @@ def take_over(runs: Sequence[Path], *, keep: bool) -> None:
     fields = ("setting", "used_for", "audit", "candidate", "method", "outcome", "file", "could_hide", "power")
     again = ("outcome", "could_hide", "power", "pairs")
     before = [json.loads(line) for line in ROWS.read_text(encoding="utf-8").splitlines()] if keep else []
-    told = before[0]["about"] if keep else {"commands": [], "machine": ""}
+    told: dict[str, Any] = before[0]["about"] if keep else {"commands": [], "machine": ""}
     # Where rows were written to is of no use elsewhere.
     commands = sorted({*told["commands"], *(re.sub(r"--out \S+", "--out FILE", row["command"]) for row in found)})
     machine = "; ".join(dict.fromkeys(name for name in (told["machine"], found[0]["machine"]) if name))
