@@ -54,6 +54,12 @@ CONFIRMING = (
     "mnist/perceptron/person-12@3", "faces/deep/person-12@2", "cifar/perceptron/person-12@4",
     "banking/deep/person-12@4", "faces/perceptron/person-12@4", "mnist/perceptron/person-12@5",
 )  # fmt: skip
+AFTERWARDS = (
+    "hastie/perceptron/wrong-12", "hastie/deep/some-60", "moons/perceptron/wrong-60", "circles/deep/wrong-12",
+    "moons/deep/class-1", "hastie/perceptron/person-12", "moons/deep/person-12@2", "circles/perceptron/person-12@3",
+)  # fmt: skip
+"""Of data that were added when the test and its figures were settled, and looked at once."""
+
 METHODS_ON = ("mnist/perceptron/wrong-60", "banking/perceptron/wrong-12", "banking/deep/class-3")
 METHODS_OF = 5
 """Audits of each of the package's methods, which look at one network after the other."""
@@ -95,7 +101,8 @@ def rows_of(job: Job, packed: Path | None, done: Collection[Done] = ()) -> Itera
         return
     audits.train(["references", "audited originals", "original", *names, *(["teacher"] if part != "few" else [])])
     judges = Judges(setting, audits)
-    about = {"setting": name, "used_for": "choosing" if name in CHOOSING else "confirming",
+    served = {**dict.fromkeys(CHOOSING, "choosing"), **dict.fromkeys(AFTERWARDS, "afterwards")}
+    about = {"setting": name, "used_for": served.get(name, "confirming"),
              "method": part == "methods", "forgotten_rows": len(setting.rows)}  # fmt: skip
     for candidate in names:
         began = time.perf_counter()

@@ -1,4 +1,4 @@
-"""The data of `audit_gauntlet.py`: nine small sets, from scikit-learn or from files beside the project.
+"""The data of `audit_gauntlet.py`: a dozen small sets, from scikit-learn or from files beside the project.
 
 `pack` writes all of them into one file of a few megabytes, so that nothing else is needed where the gauntlet runs.
 """
@@ -15,7 +15,10 @@ from torch import Tensor
 
 SHARED = Path(__file__).parents[2] / "shared"
 FROM_FILES = ("mnist", "banking", "faces", "cifar")
-NAMES = ("digits", "table", "wine", "blobs", "cancer", *FROM_FILES)
+DRAWN = ("hastie", "moons", "circles")
+"""Two classes each; the last two in a plane, among numbers that tell nothing."""
+
+NAMES = ("digits", "table", "wine", "blobs", "cancer", *DRAWN, *FROM_FILES)
 ROWS = 1100
 """Of each set, where it has so many: for training and for testing."""
 
@@ -67,11 +70,24 @@ def _table(name: str) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         return x.reshape(-1, 1, 8, 8) / 16, y
     if name == "table":
         return datasets.make_classification(1400, 20, n_informative=10, n_classes=5, class_sep=1.2, random_state=3)
-    if name == "blobs":
+    if name in DRAWN:
+        x, y = _drawn(name)
+    elif name == "blobs":
         x, y = datasets.make_blobs(1400, 12, centers=8, cluster_std=4.0, random_state=5)
     else:
         x, y = {"wine": datasets.load_wine, "cancer": datasets.load_breast_cancer}[name](return_X_y=True)
     return StandardScaler().fit_transform(x), y
+
+
+def _drawn(name: str) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    from sklearn import datasets
+
+    if name == "hastie":
+        x, y = datasets.make_hastie_10_2(1400, random_state=7)
+        return x, (y > 0).astype(np.int64)
+    plane = {"moons": datasets.make_moons, "circles": datasets.make_circles}[name]
+    x, y = plane(1400, noise=0.2 if name == "moons" else 0.1, random_state=7)
+    return np.hstack([x, 0.5 * np.random.default_rng(7).standard_normal((len(x), 8))]), y
 
 
 def _images(name: str) -> tuple[NDArray[np.float64], NDArray[np.int64]]:

@@ -2,6 +2,7 @@
 
 `python benchmarks/gauntlet_page.py --rows rows.jsonl` first takes over the rows of a run; `--many` adds those of many
 more audits of a few settings, which have a table of their own: added to the others, they would outweigh them.
+`--afterwards` adds those of data that were looked at when all else was settled.
 """
 
 import json
@@ -35,12 +36,18 @@ COLUMNS = {
     "margins matched": ("margins matched",),
     "other cheats": tuple(name for name in CHEATS if "matched" not in name),
 }
-MANY = "many audits"
+MANY, AFTER = "many audits", "afterwards"
 """What rows serve that are added to those of a confirming run."""
 
 MORE = (
     "Nine settings whose audits take seconds were audited 100 times, each time with networks of its own. Those of "
     "persons are four in which earlier audits had mostly come to a verdict: of harder ones the table above tells."
+)
+
+AFTER_ALL = (
+    "When test, levels and all figures above were settled, three data sets of two classes were added (scikit-learn's "
+    "`make_hastie_10_2`, and moons and circles among eight numbers that tell nothing) and audited once. Table and "
+    "totals are of audits in sequence:"
 )
 
 AIMS = {"retrained": ("forgotten", 0.95, 1), "original": ("not forgotten", 0.99, 1)}
@@ -51,13 +58,13 @@ Row = dict[str, Any]
 Rows = Sequence[Row]
 
 
-def take_over(runs: Sequence[Path], *, keep: bool) -> None:
-    """The rows of one or several runs, without what is the same in all; `keep`: as `MANY`, after those kept before."""
+def take_over(runs: Sequence[Path], used_for: str = "") -> None:
+    """The rows of runs, without what is the same in all; `used_for` something else they join those that there are."""
     found = [json.loads(line) for run in runs for line in run.read_text(encoding="utf-8").splitlines()]
     fields = ("setting", "used_for", "audit", "candidate", "method", "outcome", "file", "could_hide", "power")
     again = ("outcome", "could_hide", "power", "pairs")
-    before = [json.loads(line) for line in ROWS.read_text(encoding="utf-8").splitlines()] if keep else []
-    told: dict[str, Any] = before[0]["about"] if keep else {"commands": [], "machine": ""}
+    before = [json.loads(line) for line in ROWS.read_text(encoding="utf-8").splitlines()] if used_for else []
+    told: dict[str, Any] = before[0]["about"] if used_for else {"commands": [], "machine": ""}
     # Where rows were written to is of no use elsewhere.
     commands = sorted({*told["commands"], *(re.sub(r"--out \S+", "--out FILE", row["command"]) for row in found)})
     machine = "; ".join(dict.fromkeys(name for name in (told["machine"], found[0]["machine"]) if name))
@@ -66,7 +73,9 @@ def take_over(runs: Sequence[Path], *, keep: bool) -> None:
     for row in found:
         if _name_of(row) in known:
             raise SystemExit(f"{_name_of(row)} is there already: begin another run at another `--first`.")
-        kept = {name: row[name] for name in fields if row.get(name) is not None} | ({"used_for": MANY} if keep else {})
+        kept = {name: row[name] for name in fields if row.get(name) is not None} | (
+            {"used_for": used_for} if used_for else {}
+        )
         second = row.get("in_sequence")
         if second is not None:
             kept["in_sequence"] = {name: second[name] for name in again if second.get(name) is not None}
@@ -86,6 +95,23 @@ def read() -> list[Row]:
 def _rows(used_for: str) -> list[Row]:
     rows = [json.loads(line) for line in ROWS.read_text(encoding="utf-8").splitlines()]
     return [row for row in rows if row.get("used_for") == used_for]
+
+
+def afterwards() -> str:
+    """Verdicts in sequence on data that were added afterwards, with totals."""
+    rows = in_sequence(_rows(AFTER))
+    persons, others = ([row for row in rows if ("/person-" in row["setting"]) == one] for one in (True, False))
+    wrong, kept = claims(rows)
+    told = (
+        f"In sequence: retrained networks *forgotten* in {_told(others, ('retrained',), 'forgotten')}, of persons in "
+        f"{_told(persons, ('retrained',), 'forgotten')}; unchanged ones *not forgotten* in "
+        f"{_told(rows, ('original',), 'not forgotten')}; honest ones trained otherwise accused in "
+        f"{_told(rows, HONEST, 'not forgotten')}; *margins matched* passed in "
+        f"{_told(rows, ('margins matched',), 'forgotten')}, *logits matched* in "
+        f"{_told(rows, ('logits matched',), 'forgotten')}; a kept example or tenth passed beside a statement that none "
+        f"could have in {wrong} of {kept} ({_limits(wrong, kept)})."
+    )
+    return told + "\n\n" + by_setting(rows)
 
 
 def many() -> str:
@@ -271,6 +297,7 @@ def made(rows: Rows) -> str:
     """The section of the page."""
     methods = [by_method(rows)] if any(row["method"] for row in rows) else []
     more = [MORE, many()] if _rows(MANY) else []
+    more += [AFTER_ALL, afterwards()] if _rows(AFTER) else []
     return "\n\n".join([short(rows), by_candidate(rows), by_setting(rows), *more, *methods])
 
 
@@ -278,11 +305,14 @@ def main() -> None:
     flags = Flags(__doc__)
     flags.add_argument("--rows", type=Path, nargs="+", help="the rows of runs, which replace those that are kept")
     flags.add_argument("--many", type=Path, nargs="+", help="the rows of many more audits of a few settings")
+    flags.add_argument("--afterwards", type=Path, nargs="+", help="the rows of data that were added afterwards")
     given = flags.parse_args()
     if given.rows is not None:
-        take_over(given.rows, keep=False)
+        take_over(given.rows)
     if given.many is not None:
-        take_over(given.many, keep=True)
+        take_over(given.many, MANY)
+    if given.afterwards is not None:
+        take_over(given.afterwards, AFTER)
     rows = read()
     PLACE.write(PAGE, made(rows))
     SHORT.write(README, short(rows))
