@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, float32, float64, nn
+from torch.func import jacrev
 
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import NeedError, ResourceError
@@ -82,8 +83,35 @@ def test_off_the_optimum_it_is_its_formula_on_dense_matrices(seed):
     slopes = torch.einsum("no,ni->noi", x @ away.weights.view(problem.shape).T - y, x).reshape(N, -1)
     b = slopes[:k].sum(0) - k / N * slopes.sum(0)
     H = torch.kron(torch.eye(problem.shape[0], dtype=float64), x[k:].T @ x[k:])
+    G = torch.kron(torch.eye(problem.shape[0], dtype=float64), x.T @ x)
     back, v = torch.linalg.pinv(H, hermitian=True), away.weights - problem.start
-    torch.testing.assert_close(found, back @ b - (v - back @ (H @ v)), rtol=0, atol=1e-7)
+    seen = torch.linalg.pinv(G, hermitian=True) @ (G @ v)
+    torch.testing.assert_close(found, back @ b - (seen - back @ (H @ v)), rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_training_wrote_where_no_row_looks_stays(seed):
+    """It was taken back to the start, so that a bent network came out further from retraining than it had been."""
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(12, 60), nn.Tanh(), nn.Linear(60, 2)).double()
+    x, y = torch.randn(8, 12, dtype=float64), torch.randn(8, 2, dtype=float64)
+    start = Trained.of(model, SquaredError(), weight_decay=0.0, init=model)
+
+    def fitted(rows: slice) -> Tensor:
+        w = start.weights
+        for _ in range(400):
+            w = w - 0.03 * jacrev(lambda w: 0.5 * (start.outputs(x[rows], w) - y[rows]).square().sum())(w)
+        return w
+
+    trained, retrained = start.at(fitted(slice(None))), fitted(slice(3, None))
+    data = Data.of((x, y))
+    found = NTK()(trained, Split(forget=data.select(range(3)), kept=data.select(range(3, 8)))).mean
+    J = jacrev(lambda w: trained.outputs(x, w).reshape(-1))(trained.weights)
+    step = found - trained.weights
+    assert float((step - torch.linalg.pinv(J) @ (J @ step)).norm()) < 1e-8 * float(step.norm())
+    assert float((found - retrained).norm()) < float((trained.weights - retrained).norm())
+    shown = trained.at(found).outputs(x[3:]) - y[3:]
+    assert float(shown.norm()) < 0.12 * float(y[3:].norm())
 
 
 def test_single_precision_keeps_its_digits():
@@ -102,7 +130,7 @@ def test_a_bent_network_says_how_far_it_departs():
     model = nn.Sequential(nn.Linear(4, 30), nn.Tanh(), nn.Linear(30, 1)).double()
     x, y = torch.randn(8, 4, dtype=float64), torch.randn(8, 1, dtype=float64)
     trained = Trained.of(model, SquaredError(), weight_decay=0.0, init=model)
-    trained = trained.at(trained.weights + 0.5 * torch.randn_like(trained.weights))
+    trained = trained.at(trained.weights + 5 * torch.randn_like(trained.weights))
     data = Data.of((x, y))
     found = NTK()(trained, Split(forget=data.select([0, 1]), kept=data.select(range(2, 8)))).diagnostics
     assert found["ntk"]["drift"] > 0.2

@@ -1,6 +1,7 @@
 """A later request may not take back what an earlier one did: rows that stay stand in for rows that are gone."""
 
 import math
+import pickle
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -17,6 +18,7 @@ from spotlessnet.methods import NTK, Newton
 from spotlessnet.precomputed import step as steps
 from spotlessnet.precomputed.after_request import after_request
 from spotlessnet.precomputed.effect import Effect, as_text, from_text
+from spotlessnet.precomputed.fold_models import FoldModels
 from spotlessnet.precomputed.others import FURTHEST, LEAST_LEFT, QUANTILE, TAKEN, Others, _losses
 from spotlessnet.precomputed.precompute import precompute
 from spotlessnet.training.fit import fit
@@ -193,6 +195,10 @@ def test_what_earlier_requests_did_is_known_but_not_written(tmp_path):
     write_statistics(tmp_path / "s.safetensors", after)
     again = read_statistics(tmp_path / "s.safetensors")
     assert again.effects is None
+    # Whoever keeps the result as a pickle writes a file too.
+    assert pickle.loads(pickle.dumps(after)).effects is None
+    folds = FoldModels(w[None], after.keys, torch.zeros(1, 57, dtype=torch.long), effects=after.effects)
+    assert pickle.loads(pickle.dumps(folds)).effects is None
     # Once it is gone, that of a later request alone is not told as if it were all.
     more = after_request(again, trained.at(moved), data.select([3]), moved, retain=data.select(range(4, 60)))
     assert more.effects is None

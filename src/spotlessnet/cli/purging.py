@@ -21,7 +21,8 @@ def purge(folders: Folders, now: Now = False, json: AsJson = False, quiet: Quiet
     elsewhere are not reached.
     A folder of --keep-trainings is destroyed at once; where a request's audit kept networks, that is said.
     A recorded training (`sn.record`) is destroyed once it has served a request, which wrote the next one; one that a
-    request wrote goes with its `private`, network included.
+    request wrote goes with its `private`, network included. So do statistics and fold models in a folder of
+    `spotless precompute`, or of a request, once another was served from them.
     """
     # Late, so that the list of commands does not wait for it.
     from spotlessnet.requests.purging import purge_request

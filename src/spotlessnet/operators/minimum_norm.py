@@ -40,9 +40,9 @@ class Span:
         outputs = int(trained.predict(data.select([0]))[0].numel())
         if len(data) * outputs > DENSE_LIMIT:
             raise ResourceError(
-                "Without decay, and with more weights than equations, the step needs the kernel of all retained rows, "
-                f"at most {DENSE_LIMIT} rows times outputs, but there are {len(data) * outputs}. Give a decay, or a "
-                "damping that stands in for it."
+                "Without decay, and with more weights than equations, the step needs the kernel of all rows, at most "
+                f"{DENSE_LIMIT} rows times outputs, but there are {len(data) * outputs}. Give a decay, or a damping "
+                "that stands in for it."
             )
         roots = output_roots(trained, data, output, batch_size)
         values, vectors = torch.linalg.eigh(between_roots(kernel(trained, data).double(), roots))
@@ -72,8 +72,9 @@ def nearest(
 ) -> Answer:
     r"""$x = H^+ b - (I - H^+ H)\,v$ with $H = J^\top\Lambda J$ over `data`, the limit of $(H + \rho)^{-1}(b - \rho v)$.
 
-    Without decay nothing but the start decides about directions that no row sees. What training on other rows has
-    written there goes: $v = w - w_{start}$ is taken out of them.
+    Without decay nothing but the start decides about directions that no row sees. What was written there goes:
+    $v = w - w_{start}$ is taken out of them. That over retained rows less that over all, of which training itself saw
+    none of what is left, is what the forgotten rows wrote.
 
     **Arguments:**
 

@@ -4,6 +4,7 @@ Kingma, Salimans and Welling (2015), *Variational Dropout and the Local Reparame
 *Flipout: Efficient Pseudo-Independent Weight Perturbations on Mini-Batches*.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -92,10 +93,14 @@ class NoisyNetwork:
         channels = (lambda v: v[:, :, None, None]) if isinstance(layer, nn.Conv2d) else (lambda v: _amid(v, x.ndim))
         enters = channels(self._signs(x, x.shape[1 if isinstance(layer, nn.Conv2d) else -1]))
         leaves = channels(self._signs(x, len(weight)))
-        draws = _draws(len(x), weight.numel())
+        draws, each = _groups(len(x), weight.numel())
         noise = weight * self._noise(weight.expand(draws, *weight.shape))
-        groups = (enters * x).unflatten(0, (draws, -1))
-        added = leaves * torch.vmap(lambda some, w: _apply(layer, some, w, None))(groups, noise).flatten(0, 1)
+        entering = enters * x
+        if short := draws * each - len(x):
+            entering = torch.cat([entering, x.new_zeros(short, *x.shape[1:])])
+        groups = entering.unflatten(0, (draws, each))
+        added = torch.vmap(lambda some, w: _apply(layer, some, w, None))(groups, noise).flatten(0, 1)
+        added = leaves * added[: len(x)]
         if bias is None:
             return added
         return added + channels(bias * self._noise(bias.expand(len(x), -1)))
@@ -105,10 +110,11 @@ class NoisyNetwork:
         return torch.randint(0, 2, (len(x), count), generator=self.draw, device=x.device).to(x.dtype) * 2 - 1
 
 
-def _draws(samples: int, weights: int) -> int:
-    """How often a layer's weights are drawn for so many samples: equal groups share a draw."""
+def _groups(samples: int, weights: int) -> tuple[int, int]:
+    """How often a layer's weights are drawn for so many samples, and how many share a draw; the last group has less."""
     most = max(1, min(samples, DRAWS, AT_ONCE // weights))
-    return next(count for count in range(most, 0, -1) if samples % count == 0)
+    each = math.ceil(samples / most)
+    return math.ceil(samples / each), each
 
 
 def _amid(v: Float[Tensor, "n C"], dimensions: int) -> Float[Tensor, "n ... C"]:

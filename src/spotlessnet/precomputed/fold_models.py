@@ -4,6 +4,7 @@ import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -60,7 +61,7 @@ class FoldModels:
       (`precomputed/held_out_gap.py`). `None` where there were no held-out rows.
     - `after_requests`: whether the network served a request before, which this one must not take back.
     - `buffers`: of each fold model, stacked, where training moves them (BatchNorm's running statistics).
-    - `effects`: what earlier requests did to their rows, where that is still known. Never written to a file.
+    - `effects`: what earlier requests did to their rows, where that is still known. Never in a file, pickle or copy.
     """
 
     weights: Float[Tensor, "K P"]
@@ -78,6 +79,9 @@ class FoldModels:
     def __repr__(self) -> str:
         models, weights = self.weights.shape
         return f"FoldModels({models} models of {weights} weights, {len(self.keys)} examples)"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "effects": None}
 
     def fold(self, network: Trained, k: int) -> Trained:
         """One fold model, as a network of this kind."""

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from jaxtyping import Float, UInt8
 from torch import Tensor
@@ -42,8 +43,8 @@ class Statistics:
     - `coreset`: keys of retained rows that fine-tuning may read.
     - `trained_on`: how many rows the network was trained on, before any request; 0 for as many as there are keys.
     - `after_requests`: whether the network served a request before, which later ones must not take back.
-    - `effects`: how far each of them raised the loss of its rows, while that is known. Never in the file: it would
-      help to guess labels. Where it is gone, later requests may move others less.
+    - `effects`: how far each of them raised the loss of its rows, while that is known. Never in a file, nor in a pickle
+      or copy: it would help to guess labels. Where it is gone, later requests may move others less.
     - `written`: how it was written.
     """
 
@@ -66,6 +67,9 @@ class Statistics:
     def __repr__(self) -> str:
         rank = 0 if self.values is None else len(self.values)
         return f"Statistics({self.count} examples, {self.weights.numel()} weights, {rank} directions of curvature)"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "effects": None}
 
     @property
     def count(self) -> int:

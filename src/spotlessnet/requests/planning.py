@@ -252,8 +252,9 @@ def limits_of(
     if opened.fold_models is not None:
         limits.append(
             "The file of the fold models holds the network from before this request, and fold models that were trained "
-            "on forgotten rows: destroy it. They serve no other request. For the next one train new ones on retained "
-            "rows alone, with `spotless precompute --folds 2` on the new network."
+            "on forgotten rows: destroy it, and statistics of that network too, such as `spotless precompute` wrote "
+            "beside it: rows can be read back from them. They serve no other request. For the next one train new ones "
+            "on retained rows alone, with `spotless precompute --folds 2` on the new network."
         )
     if opened.case.training is not None:
         limits += limits_of_record(opened.case)

@@ -23,13 +23,18 @@ from spotlessnet.requests.folder import (
 )
 from spotlessnet.requests.lineage import SUFFIX, Lineage
 from spotlessnet.requests.recorded import RECORDS
-from spotlessnet.requests.serving import REFUSAL
+from spotlessnet.requests.serving import FOLD_MODELS, REFUSAL, STATISTICS
 from spotlessnet.store.receipts import loads_once, read_receipt, verify
 from spotlessnet.store.training_record import INIT, RECORD, ROWS, read_record
 from spotlessnet.training.kept import Kept
 
-SUPERSEDED = (ROWS, SCRUBBED, INIT, RECORD, RECORD + SUFFIX)
-"""Beside the receipt of a request that wrote the training record for the next one, until that was served."""
+PRECOMPUTED = {STATISTICS: "statistics", FOLD_MODELS: "fold models"}
+
+SUPERSEDED = (
+    *(ROWS, SCRUBBED, INIT, RECORD, RECORD + SUFFIX),
+    *(name + suffix for name in PRECOMPUTED for suffix in ("", SUFFIX)),
+)
+"""What a request wrote for the next one, until that was served, or `spotless precompute` for the first."""
 
 
 def purged_on(private: Private) -> str:
@@ -127,18 +132,31 @@ def _trainings(private: Private) -> Path | None:
 
 
 def _purge_superseded(private: Private) -> tuple[str, ...]:
-    """Destroy the record that a request wrote once a later one was served from it: it knows what that one forgot.
+    """Destroy what was written for a request once that was served from it: it knows what the request forgot.
 
     Written down first, so that `spotless verify` knows of it whenever this is interrupted.
     """
     folder = private.out
-    if folder.is_symlink() or not (folder / RECORD).is_file() or not Lineage(folder / RECORD, RECORDS).is_used_up:
+    if folder.is_symlink():
         return ()
-    names = _record_names(folder)
-    private.note_purged(names, datetime.now(UTC))
+    is_used = (folder / RECORD).is_file() and Lineage(folder / RECORD, RECORDS).is_used_up
+    names = (_record_names(folder) if is_used else []) + _used_precomputed(folder)
+    if names:
+        private.note_purged(names, datetime.now(UTC))
     for name in names:
         overwrite(folder / name)
     return tuple(names)
+
+
+def _used_precomputed(folder: Path) -> list[str]:
+    """Statistics and fold models, both where one of them served a request: they are of the same network and rows."""
+    found = {name: Lineage(folder / name, what) for name, what in PRECOMPUTED.items() if (folder / name).is_file()}
+    used = {name for name, lineage in found.items() if lineage.is_used_up}
+    if not used:
+        return []
+    # What tells that they were used goes last: a run that was killed before can be done again.
+    names = [*sorted(found, key=used.__contains__), *(found[name].note.name for name in sorted(found))]
+    return [name for name in names if (folder / name).exists()]
 
 
 def _record_names(folder: Path) -> list[str]:

@@ -53,6 +53,7 @@ class Unlearned:
 
     - `receipt`: what was run, on what, with what result; written to disk only where a folder was asked for.
     - `plan`: what was checked before the work, and what it was estimated to cost beside retraining; `None` if `again`.
+      It holds what was read, network and rows from before the request: let go of the result, and of pickles of it.
     - `report`: the audit's, if there was one.
     - `statistics`: for the next request, where this one was served from such; never those given.
     - `folder`: where everything was written, if anywhere.

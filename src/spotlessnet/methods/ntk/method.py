@@ -219,6 +219,9 @@ class NTK(Scrub):
                     )
             else:
                 step = linear.response(split.retain, b)
+            if linear.minimum_norm:
+                # What training wrote where no row looks at all, removing nothing would take out too: it stays.
+                step = step - linear.response(split.whole, torch.zeros_like(b))
         notes.measure(NTKFacts, damping=linear.damping)
         record_solutions(linear, notes)
         if linear.minimum_norm:
