@@ -44,10 +44,13 @@ MORE = (
     "persons are four in which earlier audits had mostly come to a verdict: of harder ones the table above tells."
 )
 
+AFTERWARDS = "The settings with two classes, in sequence:"
+
 AFTER_ALL = (
-    "When test, levels and all figures above were settled, three data sets of two classes were added (scikit-learn's "
-    "`make_hastie_10_2`, and moons and circles among eight numbers that tell nothing) and audited once. Table and "
-    "totals are of audits in sequence:"
+    "**With two classes, networks that were tuned to a retrained one pass.** When test, levels and all figures above "
+    "were settled, three data sets of two classes were added (scikit-learn's `make_hastie_10_2`, and moons and circles "
+    "among eight numbers that tell nothing; eight settings of up to 400 examples, 12 to 24 audits in each) and audited "
+    "once, in sequence."
 )
 
 AIMS = {"retrained": ("forgotten", 0.95, 1), "original": ("not forgotten", 0.99, 1)}
@@ -98,20 +101,24 @@ def _rows(used_for: str) -> list[Row]:
 
 
 def afterwards() -> str:
-    """Verdicts in sequence on data that were added afterwards, with totals."""
+    """Verdicts in sequence on data that were added afterwards, setting by setting."""
+    return by_setting(in_sequence(_rows(AFTER)))
+
+
+def after_all() -> str:
+    """Their totals."""
     rows = in_sequence(_rows(AFTER))
     persons, others = ([row for row in rows if ("/person-" in row["setting"]) == one] for one in (True, False))
     wrong, kept = claims(rows)
-    told = (
-        f"In sequence: retrained networks *forgotten* in {_told(others, ('retrained',), 'forgotten')}, of persons in "
-        f"{_told(persons, ('retrained',), 'forgotten')}; unchanged ones *not forgotten* in "
+    return (
+        f"{AFTER_ALL} Retrained networks were *forgotten* in {_told(others, ('retrained',), 'forgotten')}, of persons "
+        f"in {_told(persons, ('retrained',), 'forgotten')}; unchanged ones *not forgotten* in "
         f"{_told(rows, ('original',), 'not forgotten')}; honest ones trained otherwise accused in "
         f"{_told(rows, HONEST, 'not forgotten')}; *margins matched* passed in "
         f"{_told(rows, ('margins matched',), 'forgotten')}, *logits matched* in "
         f"{_told(rows, ('logits matched',), 'forgotten')}; a kept example or tenth passed beside a statement that none "
         f"could have in {wrong} of {kept} ({_limits(wrong, kept)})."
     )
-    return told + "\n\n" + by_setting(rows)
 
 
 def many() -> str:
@@ -290,14 +297,14 @@ def _slashed(rows: Rows) -> str:
 def short(rows: Rows) -> str:
     """What the front page says: totals of one look, and in sequence."""
     again = [second_look(rows)] if any("in_sequence" in row for row in rows) else []
-    return "\n\n".join([summary(rows), *again])
+    return "\n\n".join([summary(rows), *again, *([after_all()] if _rows(AFTER) else [])])
 
 
 def made(rows: Rows) -> str:
     """The section of the page."""
     methods = [by_method(rows)] if any(row["method"] for row in rows) else []
     more = [MORE, many()] if _rows(MANY) else []
-    more += [AFTER_ALL, afterwards()] if _rows(AFTER) else []
+    more += [AFTERWARDS, afterwards()] if _rows(AFTER) else []
     return "\n\n".join([short(rows), by_candidate(rows), by_setting(rows), *more, *methods])
 
 

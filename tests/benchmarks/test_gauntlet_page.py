@@ -26,7 +26,7 @@ def test_rows_of_many_audits_stand_beside_those_that_there_are(tmp_path, monkeyp
     assert "| a/b/c | 0 of 1 (0.0–97.5 %) | 1 of 1 (2.5–100.0 %) |" in gauntlet_page.many()
     more = run_of(tmp_path / "late", 3, command="python b.py")
     gauntlet_page.take_over([more], gauntlet_page.AFTER)
-    assert "retrained networks *forgotten* in 1 of 1" in gauntlet_page.afterwards()
+    assert "Retrained networks were *forgotten* in 1 of 1" in gauntlet_page.after_all()
     about = json.loads((tmp_path / "rows.jsonl").read_text().splitlines()[0])["about"]
     assert about["commands"] == ["python a.py --out FILE", "python b.py"]
     with pytest.raises(SystemExit, match="is there already"):
