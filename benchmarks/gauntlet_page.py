@@ -49,8 +49,8 @@ AFTERWARDS = "The settings with two classes, in sequence:"
 AFTER_ALL = (
     "**With two classes, networks that were tuned to a retrained one pass.** When test, levels and all figures above "
     "were settled, three data sets of two classes were added (scikit-learn's `make_hastie_10_2`, and moons and circles "
-    "among eight numbers that tell nothing; eight settings of up to 400 examples, 12 to 52 audits of a network in each) and audited "
-    "once, in sequence."
+    "among eight numbers that tell nothing; eight settings of up to 400 examples, 12 to 52 audits of a network in "
+    "each) and audited once, in sequence."
 )
 
 AIMS = {"retrained": ("forgotten", 0.95, 1), "original": ("not forgotten", 0.99, 1)}
