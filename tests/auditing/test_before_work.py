@@ -102,3 +102,13 @@ def test_what_is_taken(fits, monkeypatch):
     monkeypatch.setattr(run_audit, "train_pairs", trains)
     with pytest.raises(BegunError):
         sn.audit(**({"original": network(), "split": split(), "scrub": sn.Finetune(), "name": "it"} | fits))
+
+
+def test_an_audit_of_very_few_kept_rows_does_not_end_after_its_trainings():
+    """Retraining serves three rows of a hundred; the picture of noise refused them when all had been trained."""
+    x = torch.randn(100, 4, generator=torch.Generator().manual_seed(0))
+    data = sn.Data.of((x, torch.arange(100) % 3))
+    few = sn.rows(range(97))(data, sn.Data.of(TEST))
+    report = sn.audit(network(), few, sn.Retrain(), name="retrain", seeds=2)
+    assert report.verdict is not None
+    assert not report.curves.trade_off

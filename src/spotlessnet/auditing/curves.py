@@ -69,6 +69,8 @@ def _noise_curves(
     # Beyond so many outputs, an exact diagonal takes longer than all trainings together.
     outputs = original.predict(split.forget.select([0]))[0].numel()
     noise = Fisher(strength=1e-8, kind="exact" if outputs <= MANY else "monte carlo")
+    if not scrub.is_noisy and len(split.retain) < noise.least_kept * (len(split.retain) + len(split.forget)):
+        return {}, {}  # retraining may serve so few rows; what noise they would bear means nothing
     methods = {name: scrub} if scrub.is_noisy else {f"{name}, then noise": chain(scrub, noise), "noise alone": noise}
     part: Part = "retain" if split.test is None else "test"
     readout = MeanLoss(part) if kind_of(original, split.forget) == "losses" else Error(part)
