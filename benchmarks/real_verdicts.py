@@ -50,7 +50,8 @@ class Seen:
     @staticmethod
     def of(request: str, networks: Mapping[str, Sequence[sn.Trained]], split: sn.Split, seeds: list[int]) -> Seen:
         """Look at each network once, however many verdicts and attacks it takes part in."""
-        return Seen(request, seeds, {name: Evidence.of(group, split) for name, group in networks.items()})
+        recipe = networks[RETRAINED][0].recipe  # of further training: one for all, as an audit does it
+        return Seen(request, seeds, {name: Evidence.of(group, split, recipe) for name, group in networks.items()})
 
     def join(self, others: Seen) -> Seen:
         """The same request at further seeds; methods that not all of them ran are left out."""

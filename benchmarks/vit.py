@@ -9,13 +9,14 @@
 Each part is run once with the default budget and once within `--memory-limit` GiB; a row is written as soon as it is
 known. An epoch is a pass there and back over all images, 64 at a time, with torch alone and its fused attention, of
 images that lie on the device already; all else reads them from the main memory. Peaks are all that is allocated on the
-device, weights included. A product is timed after one of the first 512 rows, as the epoch is after a batch: parts of a
-new size first let the device choose its kernels. Weights and images are random: neither time nor memory depends on what
-they show. The cheap parts come first; a part that would outlast `--limit-seconds`, as told by the same part for fewer
+device, weights included; `begun_gib` is what lay there before. A product and an epoch are timed after one of up to
+1,024 of the rows, as solvers and trainings repeat them: batches of a new size first let the device choose its kernels.
+Weights and images are random: neither time nor memory depends on what they show. The cheap parts come first; a part that would outlast `--limit-seconds`, as told by the same part for fewer
 images, is measured for some of them or left out, and its row says so.
 """
 
 import argparse
+import gc
 import json
 import signal
 import sys
@@ -215,6 +216,8 @@ class Report:
         some = data if share == 1 else data.select(range(int(share * rows)))
         self.warm(what, some, make, limit)
         work, failure, found = make(some)[0], "", None
+        if self.device.type == "cuda":
+            row["begun_gib"] = round(torch.cuda.memory_allocated(self.device) / GIB, 2)
         with memory_limit(limit * GIB) if limit else nullcontext(), Meter(self.device) as meter:
             try:
                 with at_most(left):
@@ -238,10 +241,11 @@ class Report:
         return found
 
     def warm(self, what: str, data: Data, make: Callable[[Data], Part], limit: float | None) -> None:
-        """As the epoch: a first batch lets the device choose its kernels, and take memory, for parts of this size."""
+        """A first time lets the device choose its kernels, and take memory, for parts of these sizes."""
+        gc.collect()  # what an earlier part left in cycles must not count
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
-        if what == PRODUCT:
+        if what in (EPOCH, PRODUCT):
             with memory_limit(limit * GIB) if limit else nullcontext():
                 make(data.select(range(min(WARM, len(data)))))[0]()
 
@@ -287,8 +291,8 @@ NAMES = {
 FEWEST = 0.1
 """The smallest share of the rows from which the rest is extrapolated."""
 
-WARM = 512
-"""Rows of a product before the one that is timed."""
+WARM = 1024
+"""Rows of a product or an epoch before the one that is timed."""
 
 FEW, MANY, FREE, TIGHT = 0, -1, False, True
 ORDER = (

@@ -38,6 +38,7 @@ def gradient(
         piece,
         sample_weights=sample_weights,
         batch_size=batch_size,
+        vectors=1,  # the gradient itself, by name and flat
         taped=True,
         label="gradient",
         zero=zero,
