@@ -11,8 +11,9 @@ known. An epoch is a pass there and back over all images, 64 at a time, with tor
 images that lie on the device already; all else reads them from the main memory. Peaks are all that is allocated on the
 device, weights included; `begun_gib` is what lay there before. A product and an epoch are timed after one of up to
 1,024 of the rows, as solvers and trainings repeat them: batches of a new size first let the device choose its kernels.
-Weights and images are random: neither time nor memory depends on what they show. The cheap parts come first; a part that would outlast `--limit-seconds`, as told by the same part for fewer
-images, is measured for some of them or left out, and its row says so.
+Weights and images are random: neither time nor memory depends on what they show. The cheap parts come first; a part
+that would outlast `--limit-seconds`, as told by the same part for fewer images, is measured for some of them or left
+out, and its row says so.
 """
 
 import argparse
