@@ -1,13 +1,15 @@
 """Pieces are sized from a budget: a small one gives the same sums from smaller pieces."""
 
+import itertools
 import os
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import SettingError
@@ -15,6 +17,8 @@ from spotlessnet.core.progress import budget, memory_limit
 from spotlessnet.core.trained import Trained
 from spotlessnet.operators import fisher
 from spotlessnet.operators.fisher import fisher_diagonal
+from spotlessnet.operators.hessian import Hessian
+from spotlessnet.operators.kernel import kernel
 from spotlessnet.operators.per_sample import Plan, pull_back
 
 
@@ -159,3 +163,46 @@ def test_a_transformer_of_19_million_weights_takes_less_than_3_gib(request):
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=1800)
     unit = 1 if sys.platform == "darwin" else 1024
     assert int(done.stdout.split()[-1]) * unit <= 3 * 2**30
+
+
+def most_alive(work: Callable[[], object]) -> int:
+    """Bytes of all that lives at the same time while something is done, what torch makes inside its kernels too."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as seen:
+        work()
+    assert seen.profiler is not None
+    events = [one for one in seen.profiler.kineto_results.events() if one.name() == "[memory]"]
+    return max(itertools.accumulate(one.nbytes() for one in sorted(events, key=lambda one: one.start_ns())))
+
+
+def convolutions() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(32 * 8 * 8, 10),
+    )  # fmt: skip
+
+
+def wide() -> nn.Module:
+    return nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10))
+
+
+TEXTS, IMAGES, VECTORS = torch.zeros(48, 96, dtype=torch.long), torch.zeros(48, 3, 16, 16), torch.zeros(256, 64)
+HELD: dict[str, tuple[Callable[[], nn.Module], Tensor, int, Callable[[Trained, Data], Tensor]]] = {
+    "Hessian": (lambda: Attending(64), TEXTS, 64, lambda t, d: Hessian(t, d).multiply(torch.ones(t.size))),
+    "Hessian, eight vectors": (
+        lambda: Attending(64), TEXTS, 64, lambda t, d: Hessian(t, d).multiply(torch.ones(8, t.size))
+    ),
+    "kernel of convolutions": (convolutions, IMAGES, 10, kernel),
+    "kernel of linear layers": (wide, VECTORS, 12, kernel),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_all_that_is_alive_lies_within_the_limit_or_is_the_answer(name):
+    torch.manual_seed(0)
+    model, x, limit, work = HELD[name]
+    trained = Trained.of(model().eval())
+    data = Data.of((x, torch.arange(len(x)) % 5))
+    answer = work(trained, data)  # what is found once for each network is found now
+    with memory_limit(limit * 2**20):
+        assert most_alive(lambda: work(trained, data)) <= limit * 2**20 + answer.nbytes
+        torch.testing.assert_close(work(trained, data), answer, rtol=1e-3, atol=1e-4)

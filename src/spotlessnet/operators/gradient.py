@@ -31,7 +31,7 @@ def gradient(
             total = (s * trained.losses(one.x, one.y, w)).sum()
             return torch.autograd.grad(total, w)[0]
 
-    zero = torch.zeros_like(trained.weights)
+    zero = trained.weights.new_zeros(()).expand_as(trained.weights)  # its shape is all that is asked of it
     g = sum_over(
         trained,
         data,

@@ -1,5 +1,6 @@
 """The Hessian of the summed loss over a data set."""
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +13,7 @@ from spotlessnet.core.trained import Trained
 from spotlessnet.operators.jacobian import as_function
 from spotlessnet.operators.matrix import check_vector
 from spotlessnet.operators.room import vectors_at_once
-from spotlessnet.operators.sums import sum_over
+from spotlessnet.operators.sums import Rows, counted, stream, total_by_rows
 
 TOGETHER = 8
 """How many vectors go through the network at once where memory holds them."""
@@ -43,31 +44,43 @@ class Hessian:
         """`H v`, for one vector or rows of vectors, by forward over reverse mode."""
         check_vector("v", v, self.trained)
         rows = v.detach().to(self.trained.dtype).reshape(-1, self.size)
-        w = self.trained.weights
+        # Its shape is all that is asked of a zero.
+        zero = rows.new_zeros(()).expand_as(rows)
+        product = total_by_rows(self.trained, self._products(rows), zero).to(v.dtype).reshape(v.shape)
+        return product + self.ridge * v if self.ridge else product
+
+    def _products(self, rows: Float[Tensor, "K P"]) -> Iterator[Rows]:
+        """Of each batch, a few vectors at a time."""
+        s = torch.ones(len(self.data)) if self.sample_weights is None else self.sample_weights.detach().cpu()
         together = vectors_at_once(self.trained, min(TOGETHER, len(rows)))
-
-        def piece(one: Batch, s: Tensor) -> Tensor:
-            f = as_function(self.trained, one.x)
-            loss = self.trained.loss
-            # Forward over reverse: the graph of the gradient is never kept, so memory is that of one gradient.
-            slope = grad(lambda weights: (s * loss(f(weights), one.y)).sum())
-            if together == 1:
-                return torch.stack([jvp(slope, (w,), (row,))[1] for row in rows])
-            return vmap(lambda row: jvp(slope, (w,), (row,))[1], chunk_size=together)(rows)
-
-        product = sum_over(
+        batches = stream(
             self.trained,
             self.data,
-            piece,
-            sample_weights=self.sample_weights,
+            counted(self.data, self.sample_weights),
             batch_size=self.batch_size,
             # The way back carries a tangent of its own for every vector.
             vectors=2 * together,
+            tangents=together,
             label="Hessian product",
-            zero=torch.zeros_like(rows),
         )
-        product = product.to(v.dtype).reshape(v.shape)
-        return product + self.ridge * v if self.ridge else product
+        for one, where in batches:
+            slope = self._slope(one, s[where].to(self.trained.weights))
+            for i in range(0, len(rows), together):
+                yield i, self._along(slope, rows[i : i + together])
+
+    def _slope(self, one: Batch, s: Float[Tensor, " n"]) -> Callable[[Tensor], Tensor]:
+        """The gradient as a function of the weights."""
+        f, loss = as_function(self.trained, one.x), self.trained.loss
+        return grad(lambda weights: (s * loss(f(weights), one.y)).sum())
+
+    def _along(self, slope: Callable[[Tensor], Tensor], rows: Float[Tensor, "k P"]) -> Float[Tensor, "k P"]:
+        """Forward over reverse: the graph of the gradient is never kept, only that of the answers, with tangents."""
+
+        def product(row: Tensor) -> Tensor:
+            return jvp(slope, (self.trained.weights,), (row,))[1]
+
+        # One by one, without what `vmap` asks of the network.
+        return product(rows[0]).unsqueeze(0) if len(rows) == 1 else vmap(product)(rows)
 
 
 def dense_hessian(

@@ -75,14 +75,15 @@ class Jacobian:
         def parts() -> Iterator[Tensor]:
             everything = torch.arange(len(self.data))
             for one, where in stream(
-                self.trained, self.data, everything, batch_size=self.batch_size, taped=True, label="Jacobian product"
-            ):
+                self.trained, self.data, everything, batch_size=self.batch_size, vectors=1, taped=True,
+                label="Jacobian product",
+            ):  # fmt: skip
                 with torch.enable_grad():
-                    at = w.detach().clone().requires_grad_()
+                    at = w.detach().requires_grad_()
                     outputs = self.trained.outputs(one.x, at)
                 yield torch.autograd.grad(outputs, at, u[where.to(u.device)].to(outputs).reshape(outputs.shape))[0]
 
-        return total_of(self.trained, parts(), torch.zeros_like(w)).to(w.dtype)
+        return total_of(self.trained, parts(), w.new_zeros(()).expand_as(w)).to(w.dtype)
 
 
 def jacobian_rows(trained: Trained, x: Inputs) -> Float[Tensor, "n C P"]:

@@ -16,10 +16,14 @@ from spotlessnet.core.progress import budget, track
 from spotlessnet.core.trained import Trained
 from spotlessnet.operators.layers import Layer, LentLayer, LinearLayer
 from spotlessnet.operators.per_sample import Plan, plan, pull_back, record_pass, rest_rows
+from spotlessnet.operators.room import even_parts
 from spotlessnet.operators.sums import add_up, processes
 
-COLUMNS = 2**15
-"""The most columns of `J` that are written out at a time."""
+COLUMNS, FEWEST = 2**15, 32
+"""The most columns of `J` that are written out at a time, and what is written out however little room there is."""
+
+HELD, PASSING, WRITTEN = 0.7, 0.2, 0.125
+"""Parts of the budget: for rows that passed, for those that pass, and, once none does, for columns written out."""
 
 STRIPES, LEAST = 8, 125
 """Into how many stripes of rows a symmetric block is cut, and their least height, below which products are slow; what
@@ -62,6 +66,8 @@ def kernel(
             )
             target = theta[i * C : (i + block) * C, j * C : (j + block) * C]
             add_products(left, right, target, symmetric=same)
+            del right  # or it would be held beside the next block
+        del left
     add_up(theta)
     return theta if b is not None else _mirrored(theta)
 
@@ -120,9 +126,7 @@ def add_products(left: Held, right: Held, theta: Float[Tensor, "n m"], *, symmet
             if turn % processes_count == rank:
                 _add_outer(entered, returned, entered_b, returned_b, theta)
             continue
-        # The columns written out at a time take no more room than a few copies of `theta`.
-        most = max(256, min(COLUMNS, 2**26 // len(theta)))
-        for part in layer.parts(most):
+        for part in layer.parts(_columns_at_once(returned, theta, symmetric=symmetric)):
             turn += 1
             if turn % processes_count != rank:
                 continue
@@ -133,6 +137,13 @@ def add_products(left: Held, right: Held, theta: Float[Tensor, "n m"], *, symmet
         turn += 1
         if turn % processes_count == rank:
             _add_block(J, K, theta, symmetric)
+
+
+def _columns_at_once(returned: Tensor, theta: Float[Tensor, "n m"], *, symmetric: bool) -> int:
+    """Columns that take no more room than a few copies of `theta`, and no more than their part of the budget."""
+    tall = len(theta) if symmetric else sum(theta.shape)
+    room = WRITTEN * budget(returned.device, more_helps=True) / (tall * returned.element_size())
+    return max(FEWEST, min(max(256, min(COLUMNS, 2**26 // len(theta))), int(room)))
 
 
 def _small_columns(work: Plan, entered: list[Tensor], returned: list[Tensor]) -> list[Float[Tensor, "n C ..."]]:
@@ -168,10 +179,12 @@ def _is_outer(layer: Layer, entered: Tensor) -> bool:
 
 def _add_outer(A: Tensor, G: Tensor, A_b: Tensor, G_b: Tensor, theta: Tensor) -> None:
     """A linear layer on vectors: the gradients are outer products, so their products are products of products."""
-    inputs = A @ A_b.T
-    back = G.flatten(0, 1) @ G_b.flatten(0, 1).T
-    C = G.shape[1]
-    theta.add_(back * inputs.repeat_interleave(C, dim=0).repeat_interleave(C, dim=1))
+    n, C = G.shape[:2]
+    room = WRITTEN * budget(theta.device, more_helps=True) / (C * theta.shape[1] * theta.element_size())
+    for few in even_parts(n, int(room)):
+        back = (G[few].flatten(0, 1) @ G_b.flatten(0, 1).T).unflatten(1, (-1, C)).unflatten(0, (-1, C))
+        back.mul_((A[few] @ A_b.T)[:, None, :, None])
+        theta[few.start * C : few.stop * C].add_(back.flatten(2).flatten(0, 1))
 
 
 def _add_block(J: Tensor, K: Tensor, theta: Tensor, symmetric: bool) -> None:
@@ -197,12 +210,11 @@ def _passing(trained: Trained, work: Plan, data: Data) -> int:
     """How many rows may pass at once: each keeps its graph, and brings back something for every output."""
     outputs = int(trained.predict(data.select([0])).numel())
     each = work.graph + 2 * outputs * work.returned  # as they come, and stacked
-    return max(1, int(budget(trained.device) / 4 / max(1.0, each)))
+    return max(1, int(PASSING * budget(trained.device) / max(1.0, each)))
 
 
 def _rows_that_fit(trained: Trained, probe: Held, memory: float | None) -> int:
     if memory is not None:
         check_positive("memory", memory)
-    # A quarter is for the passes themselves and for the columns that are written out.
-    room = 0.75 * budget(trained.device, more_helps=True) if memory is None else memory * 2**30
+    room = HELD * budget(trained.device, more_helps=True) if memory is None else memory * 2**30
     return max(2, int(room // max(1, probe.bytes)))

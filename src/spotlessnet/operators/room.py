@@ -78,25 +78,27 @@ def kept_for_way_back(trained: Trained) -> Iterator[dict[int, int]]:
 
 
 def in_parts(
-    trained: Trained, one: Batch, vectors: int = 0, *, taped: bool = False, forward: bool = False
+    trained: Trained, one: Batch, vectors: int = 0, *, taped: bool = False, forward: bool = False, tangents: int = 0
 ) -> Iterator[tuple[Batch, slice]]:
-    """A batch as it is, or in parts where all of it would take more than the budget; each with its place in it."""
+    """A batch as it is, or in parts where all of it would take more than the budget; each with its place in it.
+
+    **Arguments:**
+
+    - `vectors`, `taped`, `forward`, `tangents`: as for `sums.stream`.
+    """
     length = len(one.rows)
     whole = budget(trained.device)
     # Row after row would take many times as long as a few at a time, and those take little.
     room = max(whole - ON_THE_WAY * _vector(trained) * vectors, LEAST * whole)
     each = on_the_tape if taped else footprint
-    few = _ahead(each(trained, one.x), forward).rows(room, vectors) if length > 1 else 1
+    kept = 0.0 if forward else 1.0 + tangents  # where nothing leads back, only what is alive at a time counts
+    found = each(trained, one.x)
+    few = found._replace(graph=kept * found.graph).rows(room, vectors) if length > 1 else 1
     if few >= length:
         yield one, slice(0, length)
         return
     for part in even_parts(length, few):
         yield Batch(rows_of(one.x, part), one.y[part], one.rows[part]), part
-
-
-def _ahead(each: Footprint, forward: bool) -> Footprint:
-    """Where nothing leads back, only what is alive at a time counts."""
-    return each._replace(graph=0.0) if forward else each
 
 
 def even_parts(length: int, most: int) -> list[slice]:

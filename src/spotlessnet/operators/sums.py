@@ -72,6 +72,7 @@ def stream(
     vectors: int = 0,
     taped: bool = False,
     forward: bool = False,
+    tangents: int = 0,
     label: str = "reading",
 ) -> Iterator[tuple[Batch, Int64[Tensor, " m"]]]:
     """Batches of the rows at these positions that fall to this process, each with its positions.
@@ -82,12 +83,13 @@ def stream(
     - `vectors`: of all weights that will go through the network together with a batch.
     - `taped`: the way back is by autograd's tape.
     - `forward`: there is none, so that nothing is kept for it.
+    - `tangents`: of how many vectors what is kept for the way back is kept as well.
     """
     check_positive("batch_size", batch_size)
     mine = my_share(positions)
     batches = zip(trained.batches(data.select(mine), batch_size), mine.split(batch_size), strict=False)
     for one, where in track(batches, label, total=-(-len(mine) // batch_size)):
-        for part, place in in_parts(trained, one, vectors, taped=taped, forward=forward):
+        for part, place in in_parts(trained, one, vectors, taped=taped, forward=forward, tangents=tangents):
             yield part, where[place]
 
 
