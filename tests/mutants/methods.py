@@ -97,8 +97,8 @@ PLANTED = (
     Planted(
         "kernel of a linear layer as a sum",
         "operators/kernel.py",
-        "theta.add_(back * inputs",
-        "theta.add_(back + inputs",
+        "back.mul_((A[few]",
+        "back.add_((A[few]",
         "operators/test_kernel.py::test_is_the_dense_kernel_and_symmetric_to_the_bit",
     ),
     Planted(
