@@ -301,7 +301,7 @@ def test_long_rows_are_multiplied_and_combined_piece_by_piece(monkeypatch):
     whole = found(A, 5)
     monkeypatch.setattr(directions, "TALL", 0)
     monkeypatch.setattr(directions, "PIECE", 8)  # fifty is no multiple of it
-    monkeypatch.setattr(directions, "COLUMNS", 7 * 50)
+    monkeypatch.setattr(directions, "COLUMNS", {"cpu": 7 * 50})
     again = found(A, 5)
     torch.testing.assert_close(again.values, whole.values)
     torch.testing.assert_close(again.basis @ again.basis.T, whole.basis @ whole.basis.T)

@@ -17,8 +17,8 @@ from spotlessnet.operators.solve import Product
 TALL = 2**28
 """Entries from which on rows are made orthonormal by their products."""
 
-COLUMNS = 2**26
-"""Entries that are combined at a time."""
+COLUMNS = {"cpu": 2**21, "cuda": 2**26}
+"""Entries that are combined at a time; in the main memory so few that the system need not look for pages each time."""
 
 PIECE = 2**16
 """Entries of a long row that are multiplied at a time."""
@@ -151,7 +151,7 @@ def low_rank(
 
 def _combine(mix: Float[Tensor, "r m"], Q: Float[Tensor, "m P"]) -> None:
     """`Q[:r] = mix @ Q` in place, some columns at a time: both beside each other may be more than there is room for."""
-    step = max(1, COLUMNS // len(Q))
+    step = max(1, COLUMNS.get(Q.device.type, 2**26) // len(Q))
     for i in range(0, Q.shape[1], step):
         Q[: len(mix), i : i + step] = mix @ Q[:, i : i + step]
 
@@ -248,12 +248,14 @@ def _krylov(
         W = multiply(Q[old:have])
         if W.shape != Q[old:have].shape:
             raise MismatchError(f"The product must keep the shape {(have - old, P)}, but gave {tuple(W.shape)}.")
+        if W.untyped_storage().data_ptr() == Q.untyped_storage().data_ptr():
+            W = W.clone()  # what comes back as it was is not to be written over
         check_finite("The product with the matrix", W, "Check the weights and the data for NaN.")
         seen = torch.zeros(have, have - old, dtype=torch.float64, device=Q.device)
         for _again in range(2):  # once leaves rounding of the size of what was taken away
-            h = _inner(Q[:have], W)
-            W = torch.addmm(W, h.T, Q[:have], alpha=-1)
-            seen += h
+            h = _inner(W, Q[:have])  # few rows on the left: half the time of the other way round
+            W = _without(W, h, Q[:have])
+            seen += h.T
         T[:have, old:have], T[old:have, :have] = seen, seen.T
         outside = _inner(W, W).double()
         if have == width:
@@ -273,7 +275,7 @@ def _spanning(
     lengths, Y = squares.clamp(min=0).sqrt().flip(0)[:count], Y.flip(1)[:, :count]
     # Shorter than the rounding of the products is no direction but noise, and dividing by its length would make it one.
     least = max(100 * torch.finfo(W.dtype).eps * scale, torch.finfo(W.dtype).tiny)
-    rows = (Y / lengths.clamp(min=least)).T.to(W) @ W
+    rows = _mixed((Y / lengths.clamp(min=least)).T.to(W), W)
     empty = lengths <= least
     rows[empty] = noise.rows(int(empty.sum()), W.shape[1])
     return rows
@@ -281,8 +283,9 @@ def _spanning(
 
 def _orthonormal_to(Q: Float[Tensor, "m P"], rows: Float[Tensor, "c P"]) -> Float[Tensor, "c P"]:
     """Orthonormal rows of the same span but for what lies in that of `Q`."""
-    for _ in range(2):
-        rows = _orthonormal(torch.addmm(rows, _inner(rows, Q), Q, alpha=-1))
+    # Once leaves rounding where much was taken away; of long rows the caller has taken it before, twice.
+    for _ in range(2 if rows.numel() < TALL else 1):
+        rows = _orthonormal(_without(rows, _inner(rows, Q), Q))
     return rows
 
 
@@ -293,8 +296,23 @@ def _orthonormal(rows: Float[Tensor, "b P"]) -> Float[Tensor, "b P"]:
     # Householder's way goes over all rows once for each of them. Their products alone lose digits, hence twice.
     for _ in range(2):
         L = torch.linalg.cholesky(_inner(rows, rows).double())
-        rows = torch.linalg.solve_triangular(L, torch.eye(len(L)).to(L), upper=False).to(rows) @ rows
+        rows = _mixed(torch.linalg.solve_triangular(L, torch.eye(len(L)).to(L), upper=False).to(rows), rows)
     return rows
+
+
+def _without(rows: Float[Tensor, "b P"], h: Float[Tensor, "b m"], Q: Float[Tensor, "m P"]) -> Float[Tensor, "b P"]:
+    """`rows - h Q`; long ones are written over, for memory beside them would have to be found and cleared first."""
+    if rows.numel() < TALL:
+        return torch.addmm(rows, h, Q, alpha=-1)
+    return rows.addmm_(h, Q, alpha=-1)
+
+
+def _mixed(mix: Float[Tensor, "c b"], rows: Float[Tensor, "b P"]) -> Float[Tensor, "c P"]:
+    """`mix @ rows`; long ones are written over, too."""
+    if rows.numel() < TALL:
+        return mix @ rows
+    _combine(mix, rows)
+    return rows[: len(mix)]
 
 
 def _inner(a: Float[Tensor, "m P"], b: Float[Tensor, "k P"]) -> Float[Tensor, "m k"]:
