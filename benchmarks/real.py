@@ -213,6 +213,7 @@ def flags_of(doc: str | None) -> Flags:
     parser.add_argument("--epochs", type=int, help="of a training, where it shall not be the usual number")
     parser.add_argument("--stop", type=float, default=math.inf, help="seconds after which no seed begins")
     parser.add_argument("--lr", type=float, help="chosen by an earlier run")
+    parser.add_argument("--cases", nargs="+", help="requests by name, all unless said")
     parser.add_argument("--part", action="store_true", help="some of the seeds, beside other processes: judged later")
     parser.add_argument("--judge-later", action="store_true", help="keep what was seen for `real_verdicts.py`")
     parser.add_argument("--tiny", action="store_true", help="few rows and epochs, to see on a CPU that all of it runs")

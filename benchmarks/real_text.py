@@ -136,7 +136,8 @@ def main() -> None:
             "schedule": str(how.lr_scheduler_type), "bf16": how.bf16, "optim": str(how.optim),
         },
     )  # fmt: skip
-    cases = [Case(name, split, methods(options.tiny)) for name, split in splits.items()]
+    asked = options.cases or list(splits)
+    cases = [Case(name, splits[name], methods(options.tiny)) for name in asked]
     rates = RATES[1:3] if options.tiny else RATES
     run(
         start, (options.lr,) if options.lr else rates, cases, Report(options.out, facts, options.stop),

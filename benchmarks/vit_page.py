@@ -39,10 +39,10 @@ def table(found: list[dict[str, Any]], exactness: str) -> str:
 
 
 def in_epochs(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows in epochs of the last one measured: parts that were measured another day too."""
+    """The rows in epochs of their own run, which machine and company made as fast; else of the last one measured."""
     epoch = {(row["exactness"], row["rows"]): row["seconds"] for row in found if row["what"] == EPOCH}
     return [
-        {**row, "epochs": row["seconds"] / epoch[row["exactness"], row["rows"]]} if "seconds" in row else row
+        {"epochs": row["seconds"] / epoch[row["exactness"], row["rows"]], **row} if "seconds" in row else row
         for row in found
     ]
 
@@ -61,9 +61,9 @@ def summary(found: list[dict[str, Any]], exactness: str) -> str:
         if key[0] == PRODUCT
     ]
     slower = [
-        row["seconds"] / done[what, rows, None]["seconds"]
+        row["epochs"] / done[what, rows, None]["epochs"]
         for (what, rows, limit), row in done.items()
-        if limit and (what, rows, None) in done
+        if limit and (what, rows, None) in done and not _is_beside(row)
     ]
     peaks = [max(row["peak_gib"] for key, row in done.items() if bool(key[2]) == tight) for tight in (False, True)]
     said = (
@@ -71,7 +71,22 @@ def summary(found: list[dict[str, Any]], exactness: str) -> str:
         f"{', '.join(products)} epochs. Peaks are at most {peaks[0]:.1f} GiB, and {peaks[1]:.1f} GiB where 8 were "
         f"asked for, which made parts {min(slower):.1f} to {max(slower):.1f} times slower."
     )
+    if any(_is_beside(row) for row in done.values()):
+        said += " \\* Beside other trainings on the same GPU, in epochs taken beside them too."
+    cut = [
+        f"{row['what']} for {row['rows']:,} images ({row['failed'].removeprefix('TimeoutError: ')}, peak so far "
+        f"{row['peak_gib']:.1f} GiB)"
+        for row in found
+        if row["exactness"] == exactness and "failed" in row and "seconds" not in row
+    ]
+    if cut:
+        said += f" Not measured to the end within 8 GiB, beside that work: {', '.join(cut)}."
     return f"{table(found, exactness)}\n\n{said}"
+
+
+def _is_beside(row: dict[str, Any]) -> bool:
+    """Whether what else went on makes its seconds those of nothing else."""
+    return "on the GPU" in row.get("beside", "")
 
 
 def _name(pair: list[dict[str, Any] | None]) -> str:
@@ -85,7 +100,8 @@ def _cells(row: dict[str, Any] | None) -> str:
     if row is None:
         return "– | – | –"
     if "seconds" in row:
-        return f"{row['seconds']:.1f} | {row['epochs']:.1f} | {row['peak_gib']:.1f} GiB"
+        sign = " \\*" if _is_beside(row) else ""
+        return f"{row['seconds']:.1f}{sign} | {row['epochs']:.1f}{sign} | {row['peak_gib']:.1f} GiB"
     share = f"({row['images_measured']:,} images measured)"
     return f"≈ {row['seconds_extrapolated']:.0f} {share} | ≈ {row['epochs']:.1f} | {row['peak_gib']:.1f} GiB"
 

@@ -38,15 +38,27 @@ def documents(count: int, seed: int) -> tuple[Tensor, Tensor]:
     return x, y
 
 
+def secrets(count: int, seed: int) -> Tensor:
+    """Random sequences, which can only be learnt by heart."""
+    return torch.randint(TOKENS, (count, LENGTH), generator=torch.Generator().manual_seed(seed))
+
+
+def unseen() -> tuple[Tensor, Tensor]:
+    """Documents of both kinds that nobody trained on: forgotten ones are compared with those of their own kind."""
+    x, y = documents(60, 2)
+    other = secrets(40, 3)
+    return torch.cat([x, other]), torch.cat([y, other])
+
+
 def main(seeds: int = 8) -> sn.Unlearned:
     """Train, forget, audit."""
     x, y = documents(80, 0)
-    x[:8] = y[:8] = torch.randint(TOKENS, (8, LENGTH), generator=torch.Generator().manual_seed(1))  # secrets
+    x[:8] = y[:8] = secrets(8, 1)
     recipe = sn.Recipe(optimizer="adamw", epochs=30, lr=1e-2, batch_size=16)
     model = sn.fit(sn.Trained.of(build(), "next-token", recipe=recipe), sn.Data.of((x, y))).module()  # what you have
     # glue
     return sn.unlearn(
-        model, (x, y), forget=range(8), loss="next-token", init=build(), recipe=recipe, test=documents(60, 2),
+        model, (x, y), forget=range(8), loss="next-token", init=build(), recipe=recipe, test=unseen(),
         audit=sn.Audit(seeds=seeds),
     )  # fmt: skip
     # end of glue
