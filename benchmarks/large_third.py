@@ -15,7 +15,7 @@ import argparse
 import copy
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -115,13 +115,14 @@ class Bench:
     clock: Clock
     lanes: Lanes
     floors: dict[str, Trained] = field(default_factory=dict)
+    settings: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=lambda: SETTINGS)
 
-    def prepared(self, world: World, seed: int) -> Seed:
-        """Original, fold models and the retrained networks of *some* and *wrong*, side by side."""
+    def prepared(self, world: World, seed: int, cohorts: Sequence[str] | None = None) -> Seed:
+        """Original, fold models and the retrained networks of *some* and *wrong*, or as said, side by side."""
         start = begun(world.options, seed, device_of(self.options))
         drawn, whole = world.folds(seed), world.whole
         jobs = [Training(start, whole, seed)]
-        cohorts = [c for c in ("some", "wrong") if c in self.options.cohorts]
+        cohorts = [c for c in ("some", "wrong") if c in self.options.cohorts] if cohorts is None else cohorts
         jobs += [Training(start, world.splits[c].retain, seed, order_of=whole) for c in cohorts]
         kept = [whole.select((drawn != k).nonzero().squeeze(1)) for k in range(FOLDS)]
         jobs += [Training(start, rows, seed + k) for k, rows in enumerate(kept)]
@@ -157,7 +158,7 @@ class Bench:
             made += masked(name, ready.seed, ready.original, retrained, split)
             made += [Row(name, m, PROBE, ready.seed, probe(n, split)) for m, n in seen.items()]
         append_rows(out, [replace(row, note=about) for row in made])
-        for method, settings in SETTINGS[cohort].items():
+        for method, settings in self.settings[cohort].items():
             asked = ready.folds
             if "not asked" in method:
                 asked = replace(asked, scales=None, gap_ratio=None)
@@ -208,7 +209,7 @@ class Bench:
         yield from (Row(name, method, f, ready.seed, float(facts[f])) for f in FACTS if facts.get(f) is not None)
         if cohort == "class":
             yield Row(name, method, PROBE, ready.seed, probe(network, split))
-        if ready.seed == self.options.choose_seed and method == next(iter(SETTINGS[cohort])):
+        if ready.seed == self.options.choose_seed and method == next(iter(self.settings[cohort])):
             yield counted(work, ready.start, split.whole, name, method, ready.seed)
         known = {row.readout: row.value for row in rows}
         said = ", ".join(f"{k} {known[k]:.3f}" for k in (MARGIN, LOSS, *ERRORS))

@@ -17,6 +17,7 @@ from spotlessnet.core.split import Split
 from spotlessnet.core.targets import WeightedDistillation
 from spotlessnet.core.trained import Trained
 from spotlessnet.methods.out_of_fold.answers import ask_the_start, check_has_held_out_rows, untold
+from spotlessnet.methods.out_of_fold.calibrated import HELD
 from spotlessnet.methods.out_of_fold.class_bias import ASKED, suppress_class_bias
 from spotlessnet.methods.out_of_fold.drift import ASIDE, look_back, set_aside, watch
 from spotlessnet.methods.out_of_fold.facts import DistillationFacts
@@ -342,6 +343,8 @@ class OutOfFoldDistillation(Tuning):
         readings = 1 if asked is None else self._readings(asked, split)
         if asked is not None:
             others = min(WATCHED, len(D_r))
+            if (self.targets or self._usual(split).targets) == "calibrated":
+                others += (len(asked.weights) + 1) * min(HELD, len(split.validation or ()))
             if asked.after_requests:
                 # What was said at first is read again, and stand-ins before and after.
                 others += min(WATCHED, len(D_r)) + 2 * min(ASIDE + STAND_INS, len(D_r))
@@ -355,9 +358,10 @@ class OutOfFoldDistillation(Tuning):
 
     def _readings(self, asked: FoldModels, split: Split) -> int:
         """How many networks read each forgotten row before it is taught."""
-        if (self.targets or self._usual(split).targets) != "out of fold":
+        targets = self.targets or self._usual(split).targets
+        if targets not in ("out of fold", "calibrated"):
             return len(asked.weights) + 1
-        own = split.request.mislabelled and self.self_weight > 0
+        own = split.request.mislabelled and self.self_weight > 0 and targets == "out of fold"
         return int(asked.unseen_or_all(split.forget).sum()) + int(own)
 
     def rounds(self, trained: Trained, split: Split) -> int:

@@ -3,7 +3,7 @@
 import math
 from typing import Literal, NamedTuple
 
-Targets = Literal["out of fold", "in minus out", "in minus out, shrunk"]
+Targets = Literal["out of fold", "calibrated", "in minus out", "in minus out, shrunk"]
 """What forgotten rows are held to, where there are fold models."""
 
 
@@ -55,6 +55,6 @@ def preset_for(*, leaving: bool, mislabelled: bool, fold_models: bool, targets: 
         return WHOLE_CLASS
     if not fold_models:
         return MISLABELLED if mislabelled else ORDINARY
-    if targets == "in minus out":
+    if targets in ("in minus out", "calibrated"):
         return CORRECTED
     return RELABELLED if mislabelled else SHRUNK
