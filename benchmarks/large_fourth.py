@@ -6,7 +6,7 @@
 
 Full CIFAR-10, weight decay 5e-4, 20 epochs, three grouped folds, requests of `benchmarks/large.py`. `choose` retrains
 once without a hundred rows of every class and the wrong labels together, so that one training tells of a thousand rows
-what targets should be, and keeps what all networks say of them (`DIR-of-out/*-answers-*.pt`); then it serves each
+what targets should be, and keeps what all networks say of them (`*-answers-*.pt` beside the rows); then it serves each
 request by every variant. `confirm` retrains for each request by itself and serves it by the settings as shipped, on
 another class and other seeds. With `--model resnet` the network is ResNet-18 of 0.4 times the width.
 """
@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from spotlessnet.core.data import evenly
+from spotlessnet.core.features import hidden
 from spotlessnet.core.progress import quiet
 from spotlessnet.core.split import Split
 from spotlessnet.core.split import rows as by_number
@@ -30,7 +31,6 @@ from spotlessnet.experiments.few import some
 from spotlessnet.operators.precision import matmul
 from spotlessnet.precomputed.fold_models import READ
 from spotlessnet.precomputed.grouped import grouped_folds, groups_of, joined_by_copies
-from spotlessnet.readouts.linear_probe import hidden
 
 # Started as a script, its own folder comes first, not the one that holds it.
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -47,6 +47,7 @@ CALIBRATED: dict[str, Any] = {"targets": "calibrated"}
 SQUARES: dict[str, Any] = {"retain_temperature": inf}
 HALF: dict[str, Any] = {"forget_weight": 0.5}
 SLOW: dict[str, Any] = {"lr_scale": 0.1}
+FAST: dict[str, Any] = {"lr_scale": 1.0, "momentum": 0.9, "forget_weight": 0.3}
 VARIANTS: Settings = {
     "some": {
         "in minus out": BEFORE,
@@ -67,7 +68,13 @@ VARIANTS: Settings = {
         "calibrated, half, slow": CALIBRATED | HALF | SLOW,
         "calibrated, squares, half, slow": CALIBRATED | SQUARES | HALF | SLOW,
     },
-    "class": {"as shipped": {}},
+    "class": {
+        "as shipped": {},
+        "fast": FAST,
+        "three times as fast": FAST | {"lr_scale": 3.0},
+        "fast, bias not lowered": FAST,
+        "fast, features too": FAST | {"features_weight": 0.1},
+    },
 }
 SHIPPED: Settings = {cohort: {"as shipped": {}} for cohort in VARIANTS}
 LOOKED_AT = 2000

@@ -26,6 +26,13 @@ def told_by(held: Data | None, labels: Int64[Tensor, " k"], *, ordinary: bool) -
     return held.select(evenly(len(held), HELD))
 
 
+def read_held_out(fold_models: FoldModels, request: Data, held: Data | None, *, ordinary: bool) -> int:
+    """How many answers about held-out rows `calibrated` takes: the network's, and those of fold models that it asks."""
+    asked = told_by(held, request.labels().cpu().long(), ordinary=ordinary)
+    part = fold_models.part[:, fold_models.keys.find(request)][fold_models.unseen_or_all(request)]
+    return 0 if asked is None else (1 + len(part.unique())) * len(asked)
+
+
 def calibrated(
     fold_models: FoldModels, network: Trained, data: Data, request: Data, held: Data | None, *, ordinary: bool
 ) -> Float[Tensor, "n C"]:

@@ -17,10 +17,11 @@ from spotlessnet.core.split import Split
 from spotlessnet.core.targets import WeightedDistillation
 from spotlessnet.core.trained import Trained
 from spotlessnet.methods.out_of_fold.answers import ask_the_start, check_has_held_out_rows, untold
-from spotlessnet.methods.out_of_fold.calibrated import HELD
+from spotlessnet.methods.out_of_fold.calibrated import read_held_out
 from spotlessnet.methods.out_of_fold.class_bias import ASKED, suppress_class_bias
 from spotlessnet.methods.out_of_fold.drift import ASIDE, look_back, set_aside, watch
 from spotlessnet.methods.out_of_fold.facts import DistillationFacts
+from spotlessnet.methods.out_of_fold.inside import Inside, inside_of
 from spotlessnet.methods.out_of_fold.lesson import NEVER, Lesson, Visits
 from spotlessnet.methods.out_of_fold.presets import CORRECTED, HEAVIEST, HOT, STRETCH, Preset, Targets, preset_for
 from spotlessnet.methods.out_of_fold.price import THERE_AND_BACK, Price
@@ -105,6 +106,7 @@ class OutOfFoldDistillation(Tuning):
     targets: Targets | None = None
     self_weight: float = 0.25
     lr_scale: float | None = None
+    features_weight: float | None = None
     examples_per_epoch: int | None = None
     compute_budget: float | None = None
     max_step_scale: float | None = None
@@ -236,6 +238,7 @@ class OutOfFoldDistillation(Tuning):
             "targets": self.targets,
             "lr_scale": self.lr_scale,
             "momentum": self.momentum,
+            "features_weight": self.features_weight,
         }
         return usual._replace(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]  # each of its own kind
 
@@ -286,7 +289,11 @@ class OutOfFoldDistillation(Tuning):
         notes.measure(DistillationFacts, forgotten_read=read[0], retained_read=read[1], visits=lesson.visits)
         pupil = replace(trained, loss=WeightedDistillation(), weights=begun)
         temperatures = preset.temperature, preset.retain_temperature
-        told = lesson.told(preset.forget_weight, preset.label_boost, temperatures)
+        inside = self._inside(trained, lesson, preset)
+        features = None if inside is None else inside.features
+        told = lesson.told(preset.forget_weight, preset.label_boost, temperatures, features)
+        if inside is not None:
+            pupil = inside.pupil(pupil, lesson.known.shape[1])
         # The rounds are in the visits, so the rate falls to zero over all of them and not in each.
         told_steps = replace(self, lr_scale=preset.lr_scale, momentum=preset.momentum)
         recipe = told_steps.recipe(trained, notes).but(epochs=1)
@@ -302,6 +309,12 @@ class OutOfFoldDistillation(Tuning):
         swept = sweep(pupil, told, recipe, found.clip, lambda w: objective(trained, w, *sides)[0], seed=self.seed)
         notes.measure(DistillationFacts, parts_taken_back=swept.taken_back)
         return swept.weights
+
+    def _inside(self, trained: Trained, lesson: Lesson, preset: Preset) -> Inside | None:
+        """What features are held to; `None` where answers are enough, or are no row of logits."""
+        if not lesson.is_of_a_class or not preset.features_weight:
+            return None
+        return inside_of(trained, lesson, preset.features_weight)
 
     def _extended(
         self,
@@ -344,7 +357,7 @@ class OutOfFoldDistillation(Tuning):
         if asked is not None:
             others = min(WATCHED, len(D_r))
             if (self.targets or self._usual(split).targets) == "calibrated":
-                others += (len(asked.weights) + 1) * min(HELD, len(split.validation or ()))
+                others += read_held_out(asked, D_f, split.validation, ordinary=not wrong)
             if asked.after_requests:
                 # What was said at first is read again, and stand-ins before and after.
                 others += min(WATCHED, len(D_r)) + 2 * min(ASIDE + STAND_INS, len(D_r))
@@ -354,7 +367,11 @@ class OutOfFoldDistillation(Tuning):
         careful = self._is_careful(split)
         lengths = LENGTHS if careful or self._stretch(leaving) > 1 else 0
         others += ROW_READS * min(PROBED, len(D_f) + len(D_r)) * self._is_held(careful)
-        return Price(rounds, len(D_f), len(D_r), readings, others, lengths, LOOKS * self._is_swept(careful))
+        features = self._usual(split).features_weight if self.features_weight is None else self.features_weight
+        inside = leaving and features > 0
+        looks = LOOKS * self._is_swept(careful)
+        # Features are read beside answers, and those of the start.
+        return Price(rounds, len(D_f), len(D_r), readings + inside, others, lengths, looks, 1 + 2 * inside)
 
     def _readings(self, asked: FoldModels, split: Split) -> int:
         """How many networks read each forgotten row before it is taught."""

@@ -17,6 +17,7 @@ class Preset(NamedTuple):
     targets: Targets
     lr_scale: float = 0.3
     momentum: float = 0.8
+    features_weight: float = 0.0
 
 
 SHRUNK = Preset(0.5, temperature=3.0, label_boost=0.0, retain_temperature=3.0, targets="in minus out, shrunk")
