@@ -23,7 +23,7 @@ from spotlessnet.methods.out_of_fold.drift import ASIDE, look_back, set_aside, w
 from spotlessnet.methods.out_of_fold.facts import DistillationFacts
 from spotlessnet.methods.out_of_fold.inside import Inside, inside_of
 from spotlessnet.methods.out_of_fold.lesson import NEVER, Lesson, Visits
-from spotlessnet.methods.out_of_fold.presets import CORRECTED, HEAVIEST, HOT, STRETCH, Preset, Targets, preset_for
+from spotlessnet.methods.out_of_fold.presets import BY_VISITS, HEAVIEST, HOT, STRETCH, Preset, Targets, preset_for
 from spotlessnet.methods.out_of_fold.price import THERE_AND_BACK, Price
 from spotlessnet.methods.out_of_fold.steady import PROBED, ROW_READS, steady
 from spotlessnet.methods.out_of_fold.step_scale import ASKED_BETWEEN, LENGTHS, SHORTEST, Side, objective, step_length
@@ -247,7 +247,20 @@ class OutOfFoldDistillation(Tuning):
         leaving = not bool(torch.isin(split.forget.labels().cpu(), split.retain.labels().cpu()).all())
         has = self.fold_models is not None
         wrong = split.request.mislabelled
-        return preset_for(leaving=leaving, mislabelled=wrong, fold_models=has, targets=self.targets)
+        held_out = split.validation is not None
+        return preset_for(
+            leaving=leaving,
+            mislabelled=wrong,
+            fold_models=has,
+            targets=self.targets,
+            few=self._is_limited,
+            held_out=held_out,
+        )
+
+    @property
+    def _is_limited(self) -> bool:
+        """Whether not every row is visited in each round."""
+        return self.examples_per_epoch is not None or self.compute_budget is not None
 
     def _is_careful(self, split: Split) -> bool:
         """Whether a step may diverge or cost retained rows, so that its size and length are looked after."""
@@ -346,8 +359,7 @@ class OutOfFoldDistillation(Tuning):
             return 1.0
         if self.max_step_scale is not None:
             return self.max_step_scale
-        is_limited = self.examples_per_epoch is not None or self.compute_budget is not None
-        return STRETCH if is_limited else 1.0
+        return STRETCH if self._is_limited else 1.0
 
     def price(self, split: Split, rounds: int) -> Price:
         """What such a request takes, by count."""
@@ -391,7 +403,7 @@ class OutOfFoldDistillation(Tuning):
     def _usual_rows(self, split: Split) -> int | None:
         """Retained rows of a round of which the forgotten rows are the share that they weigh, if a budget pays."""
         usual = self._usual(split)
-        if usual is not CORRECTED or self.compute_budget is None:
+        if usual not in BY_VISITS or self.compute_budget is None:
             return None
         share = self.forget_weight or usual.forget_weight
         return math.ceil(len(split.forget) * max(1.0, (1 - share) / share))
