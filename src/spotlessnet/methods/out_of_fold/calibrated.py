@@ -1,7 +1,7 @@
 """Fold models' answers as the network would give them: what both say of held-out rows tells one from the other."""
 
 import torch
-from jaxtyping import Float, Float64, Int64
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from spotlessnet.core.answers import margin
@@ -40,12 +40,12 @@ def calibrated(
 
     A fold model saw fewer rows, so it is less sure than a retrained network, which misses the request alone. On
     held-out rows, which neither saw, their answers are multiplied by what makes the largest logit lead the second as in
-    the network; then margins of `ordinary` rows of a class are moved and stretched,
+    the network; then margins of `ordinary` rows of a class are moved,
 
-    $$m \mapsto \overline m_{net} + \frac{s_{net}}{s_{fold}}\,(m - \overline m_{fold}),$$
+    $$m \mapsto m + \overline m_{net} - \overline m_{fold},$$
 
-    to have the mean and the spread $s$ of the network's own on held-out rows of that class. So margins of forgotten
-    rows are spread as those of rows that a retrained network has not seen, and none is made surer than its like.
+    by what those of held-out rows of that class differ by in the mean. A row of the request is to a retrained network
+    what a held-out row is to this one, so margins of forgotten rows come out as they would there, in the mean.
     """
     fold_models.check_belong_to(network, data)
     labels = data.labels().cpu().long()
@@ -80,18 +80,11 @@ def as_sure(
     own: Float[Tensor, "m C"],
     known: Int64[Tensor, " m"],
 ) -> Float[Tensor, "n C"]:
-    """Answers whose margins are moved and stretched as on held-out rows of the class, where there are enough."""
+    """Answers whose margins are moved as on held-out rows of the class, where there are enough."""
     said = said.clone()
-    now, before, there = margin(said, labels), margin(theirs, known), margin(own, known)
+    before, there = margin(theirs, known), margin(own, known)
     for c in labels.unique():
         mine, alike = labels == c, known == c
         if int(alike.sum()) >= ENOUGH:
-            said[mine, c] += (matched(now[mine], before[alike], there[alike]) - now[mine]).to(said)
+            said[mine, c] += float(there[alike].mean() - before[alike].mean())
     return said
-
-
-def matched(
-    x: Float64[Tensor, " n"], before: Float64[Tensor, " m"], there: Float64[Tensor, " m"]
-) -> Float64[Tensor, " n"]:
-    """Moved and stretched as takes the one sample's mean and spread to the other's."""
-    return there.mean() + there.std() / before.std().clamp(min=1e-9) * (x - before.mean())
