@@ -3,16 +3,17 @@
 Masking a logit, or lowering its bias, leaves every hidden layer as it was; a probe sees that (arXiv 2604.08271).
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
-from spotlessnet.core.data import evenly
-from spotlessnet.core.errors import DataError, check_positive
-from spotlessnet.core.features import hidden
+from spotlessnet.core.data import Data, evenly
+from spotlessnet.core.errors import DataError, NeedError, check_positive
 from spotlessnet.core.intervals import auc_interval
 from spotlessnet.core.readout import READOUTS, Ideal, Reading, Readout
 from spotlessnet.core.split import Split
@@ -20,6 +21,38 @@ from spotlessnet.core.trained import Trained
 
 MOST = 2000
 """Rows of either kind that are looked at."""
+
+
+@torch.no_grad()
+def hidden(network: Trained, data: Data) -> Float[Tensor, "N d"]:
+    """What enters the last layer that has weights, in float64; over positions of an image or a text, the mean."""
+    found = []
+    for batch in network.batches(data, 256):
+        with _entering(network.model) as entered:
+            network.outputs(batch.x)
+        if not entered:
+            raise NeedError("A linear probe needs a last layer with weights, but the network has none.")
+        found.append(_pooled(entered[-1]))
+    return torch.cat(found).double().cpu()
+
+
+def _pooled(x: Tensor) -> Float[Tensor, "n d"]:
+    if x.ndim == 4:  # an image: channels come first
+        return x.flatten(2).mean(dim=2)
+    return x.flatten(1, -2).mean(dim=1) if x.ndim > 2 else x
+
+
+@contextmanager
+def _entering(model: nn.Module) -> Iterator[list[Tensor]]:
+    """Inputs of layers that multiply by a matrix, in the order in which they are called."""
+    entered: list[Tensor] = []
+    layers = [m for m in model.modules() if isinstance(w := getattr(m, "weight", None), Tensor) and w.ndim > 1]
+    hooks = [layer.register_forward_pre_hook(lambda _, given: entered.append(given[0])) for layer in layers]
+    try:
+        yield entered
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def probe(

@@ -20,7 +20,6 @@ class DistillationFacts(Measured):
     targets: str | None = None
     lr_scale: float | None = None
     momentum: float | None = None
-    features_weight: float | None = None
     forgotten_read: int | None = None
     retained_read: int | None = None
     visits: int | None = None

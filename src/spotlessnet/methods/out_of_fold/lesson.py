@@ -75,13 +75,7 @@ class Lesson:
             known=_as_the_least(self.known) if known else self.known,
         )
 
-    def told(
-        self,
-        beta: float,
-        boost: float,
-        temperatures: tuple[float, float],
-        features: Float[Tensor, "m d"] | None = None,
-    ) -> Data:
+    def told(self, beta: float, boost: float, temperatures: tuple[float, float]) -> Data:
         """All visits in one, with weights that make their mean the objective; forgotten rows first."""
         f, r = self.forget.which, self.retain.which
         # β and 1 − β in the mean, however many visits either kind has.
@@ -92,8 +86,6 @@ class Lesson:
             for pair in (share, temperatures)
         )
         answers = torch.cat([self.taught, self.held(boost)])
-        if features is not None:
-            answers = torch.cat([answers, features], dim=1)
         rows = joined(*both).relabel(with_weights(torch.cat([answers, T.unsqueeze(1)], dim=1), counts))
         return rows.select(torch.cat([f, len(both[0]) + r]))
 

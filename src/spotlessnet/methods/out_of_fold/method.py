@@ -21,9 +21,18 @@ from spotlessnet.methods.out_of_fold.calibrated import read_held_out
 from spotlessnet.methods.out_of_fold.class_bias import ASKED, suppress_class_bias
 from spotlessnet.methods.out_of_fold.drift import ASIDE, look_back, set_aside, watch
 from spotlessnet.methods.out_of_fold.facts import DistillationFacts
-from spotlessnet.methods.out_of_fold.inside import Inside, inside_of
 from spotlessnet.methods.out_of_fold.lesson import NEVER, Lesson, Visits
-from spotlessnet.methods.out_of_fold.presets import BY_VISITS, HEAVIEST, HOT, STRETCH, Preset, Targets, preset_for
+from spotlessnet.methods.out_of_fold.presets import (
+    BY_VISITS,
+    HEAVIEST,
+    HOT,
+    RELEARNT,
+    SMALL,
+    STRETCH,
+    Preset,
+    Targets,
+    preset_for,
+)
 from spotlessnet.methods.out_of_fold.price import THERE_AND_BACK, Price
 from spotlessnet.methods.out_of_fold.steady import PROBED, ROW_READS, steady
 from spotlessnet.methods.out_of_fold.step_scale import ASKED_BETWEEN, LENGTHS, SHORTEST, Side, objective, step_length
@@ -106,7 +115,6 @@ class OutOfFoldDistillation(Tuning):
     targets: Targets | None = None
     self_weight: float = 0.25
     lr_scale: float | None = None
-    features_weight: float | None = None
     examples_per_epoch: int | None = None
     compute_budget: float | None = None
     max_step_scale: float | None = None
@@ -190,13 +198,16 @@ class OutOfFoldDistillation(Tuning):
             return trained.weights
         aside = set_aside(split.retain, self.fold_models)
         lesson = self._lesson(trained, split, aside, notes)
-        preset = self._preset(lesson, split)
-        begun = self._begun(trained, lesson, notes)
+        preset, usual = self._preset(lesson, split), self._usual(split)
+        begun = trained.weights if usual is RELEARNT else self._begun(trained, lesson, notes)
         T = preset.temperature, preset.retain_temperature
         goal = lesson.finite(taught=math.isinf(T[0]), known=math.isinf(T[1]))
         careful = self._is_careful(split)
-        weights = self._distilled(trained, begun, goal, preset, notes, careful=careful)
+        size = SMALL.get(usual) if self.batch_size is None else self.batch_size
+        weights = self._distilled(trained, begun, goal, preset, notes, size=size, careful=careful)
         weights = self._extended(trained, begun, weights, goal, preset, notes, careful=careful)
+        if usual is RELEARNT:
+            weights = self._begun(trained.at(weights), lesson, notes)
         if self.fold_models is not None:
             watch(trained, weights, lesson, preset.label_boost, self.fold_models, notes)
             look_back(trained, weights, split.retain, self.fold_models, notes)
@@ -238,7 +249,6 @@ class OutOfFoldDistillation(Tuning):
             "targets": self.targets,
             "lr_scale": self.lr_scale,
             "momentum": self.momentum,
-            "features_weight": self.features_weight,
         }
         return usual._replace(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]  # each of its own kind
 
@@ -278,7 +288,7 @@ class OutOfFoldDistillation(Tuning):
         return careful and self.fold_models is not None
 
     def _begun(self, trained: Trained, lesson: Lesson, notes: Notes) -> Float[Tensor, " P"]:
-        """Where distilling begins: at the weights, with the bias of classes that leave lowered."""
+        """The weights with the bias of classes that leave lowered: where distilling begins, or what it ends with."""
         if not lesson.is_of_a_class:
             return trained.weights
         ask_the_start(trained, lesson.leaving, lesson.forget.rows, notes)
@@ -294,6 +304,7 @@ class OutOfFoldDistillation(Tuning):
         preset: Preset,
         notes: Notes,
         *,
+        size: int | None,
         careful: bool,
     ) -> Float[Tensor, " P"]:
         """One sweep over all visits."""
@@ -302,18 +313,14 @@ class OutOfFoldDistillation(Tuning):
         notes.measure(DistillationFacts, forgotten_read=read[0], retained_read=read[1], visits=lesson.visits)
         pupil = replace(trained, loss=WeightedDistillation(), weights=begun)
         temperatures = preset.temperature, preset.retain_temperature
-        inside = self._inside(trained, lesson, preset)
-        features = None if inside is None else inside.features
-        told = lesson.told(preset.forget_weight, preset.label_boost, temperatures, features)
-        if inside is not None:
-            pupil = inside.pupil(pupil, lesson.known.shape[1])
+        told = lesson.told(preset.forget_weight, preset.label_boost, temperatures)
         # The rounds are in the visits, so the rate falls to zero over all of them and not in each.
-        told_steps = replace(self, lr_scale=preset.lr_scale, momentum=preset.momentum)
+        told_steps = replace(self, lr_scale=preset.lr_scale, momentum=preset.momentum, batch_size=size)
         recipe = told_steps.recipe(trained, notes).but(epochs=1)
         if not self._is_held(careful) or recipe.optimizer != "sgd":  # Adam divides by the size of its gradients
             return fit(pupil, told, recipe, seed=self.seed, label="distilling").weights
-        lr, momentum, size = recipe.lr, recipe.momentum, recipe.batch_size
-        found = steady(pupil, told, len(lesson.forget), lr=lr, momentum=momentum, batch_size=size)
+        lr, momentum, batch_size = recipe.lr, recipe.momentum, recipe.batch_size
+        found = steady(pupil, told, len(lesson.forget), lr=lr, momentum=momentum, batch_size=batch_size)
         recipe = recipe.but(lr=found.lr)
         notes.measure(DistillationFacts, lr=recipe.lr)
         if not self._is_swept(careful):
@@ -322,12 +329,6 @@ class OutOfFoldDistillation(Tuning):
         swept = sweep(pupil, told, recipe, found.clip, lambda w: objective(trained, w, *sides)[0], seed=self.seed)
         notes.measure(DistillationFacts, parts_taken_back=swept.taken_back)
         return swept.weights
-
-    def _inside(self, trained: Trained, lesson: Lesson, preset: Preset) -> Inside | None:
-        """What features are held to; `None` where answers are enough, or are no row of logits."""
-        if not lesson.is_of_a_class or not preset.features_weight:
-            return None
-        return inside_of(trained, lesson, preset.features_weight)
 
     def _extended(
         self,
@@ -379,11 +380,7 @@ class OutOfFoldDistillation(Tuning):
         careful = self._is_careful(split)
         lengths = LENGTHS if careful or self._stretch(leaving) > 1 else 0
         others += ROW_READS * min(PROBED, len(D_f) + len(D_r)) * self._is_held(careful)
-        features = self._usual(split).features_weight if self.features_weight is None else self.features_weight
-        inside = leaving and features > 0
-        looks = LOOKS * self._is_swept(careful)
-        # Features are read beside answers, and those of the start.
-        return Price(rounds, len(D_f), len(D_r), readings + inside, others, lengths, looks, 1 + 2 * inside)
+        return Price(rounds, len(D_f), len(D_r), readings, others, lengths, LOOKS * self._is_swept(careful))
 
     def _readings(self, asked: FoldModels, split: Split) -> int:
         """How many networks read each forgotten row before it is taught."""

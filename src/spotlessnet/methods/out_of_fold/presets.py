@@ -17,7 +17,6 @@ class Preset(NamedTuple):
     targets: Targets
     lr_scale: float = 0.3
     momentum: float = 0.8
-    features_weight: float = 0.0
 
 
 SHRUNK = Preset(0.5, temperature=3.0, label_boost=0.0, retain_temperature=3.0, targets="in minus out, shrunk")
@@ -27,11 +26,17 @@ CORRECTED = Preset(0.3, math.inf, 0.0, retain_temperature=3.0, targets="in minus
 """Few visits to ordinary rows where no held-out rows are at hand, and for who asks for targets "in minus out": squares,
 which see margins that probabilities do not show, and so many of the visits to forgotten rows."""
 
-CALIBRATED = CORRECTED._replace(targets="calibrated")
+CALIBRATED = CORRECTED._replace(forget_weight=0.5, retain_temperature=math.inf, targets="calibrated")
 """Few visits to ordinary rows."""
 
-UNTAUGHT = CORRECTED._replace(forget_weight=0.5)
-"""Few visits to rows whose labels were wrong: margins lie forty logits away, which takes half of the visits."""
+UNTAUGHT = CORRECTED._replace(forget_weight=0.4, retain_temperature=6.0)
+"""Few visits to rows whose labels were wrong: margins lie forty logits away."""
+
+RELEARNT = Preset(0.3, 1.0, 1.0, 1.0, "out of fold", lr_scale=1.0, momentum=0.9)
+"""Few visits to a class. Its bias is lowered after them, so that what is taught comes from layers below the head."""
+
+SMALL = {CALIBRATED: 32, UNTAUGHT: 64}
+"""Rows of a batch; of a training's usual ones there are so few that margins stop two logits short of their targets."""
 
 BY_VISITS = (CORRECTED, CALIBRATED, UNTAUGHT)
 """Forgotten rows are the share of the visits that they weigh, so that no visit counts more than another."""
@@ -75,7 +80,7 @@ def preset_for(
     - `held_out`: whether there are held-out rows.
     """
     if leaving:
-        return WHOLE_CLASS
+        return RELEARNT if few and fold_models else WHOLE_CLASS
     if not fold_models:
         return MISLABELLED if mislabelled else ORDINARY
     if targets == "calibrated":

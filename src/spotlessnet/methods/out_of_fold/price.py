@@ -17,11 +17,10 @@ class Price:
 
     - `rounds`: of the request.
     - `forgotten`, `retained`: the rows that there are.
-    - `readings`: of every forgotten row that is visited, before it is taught.
+    - `readings`: of every forgotten row that is visited, before it is taught; a retained one is read once.
     - `others`: rows that are read however few are visited.
     - `lengths`: of the step that are tried on some of the rows that were visited.
     - `looks`: at fewer of them while visits go on.
-    - `retained_readings`: of every retained row that is visited.
     """
 
     rounds: int
@@ -31,7 +30,6 @@ class Price:
     others: int
     lengths: int = 0
     looks: int = 0
-    retained_readings: int = 1
 
     def of(self, rows: int) -> int:
         """In rows read, if `rows` of either kind are visited in a round."""
@@ -40,8 +38,7 @@ class Price:
         seen = [min(self.rounds * rows, count) for count in counts]
         tried = self.lengths * (min(ASKED, seen[0]) + min(ASKED_RETAINED, seen[1]))
         tried += self.looks * sum(min(ASKED_BETWEEN, count) for count in seen)
-        read = self.readings * seen[0] + self.retained_readings * seen[1]
-        return THERE_AND_BACK * visits + read + self.others + tried
+        return THERE_AND_BACK * visits + self.readings * seen[0] + seen[1] + self.others + tried
 
     def in_trainings(self, rows: int, epochs: int) -> float:
         """Beside a training of so many epochs on all rows."""
