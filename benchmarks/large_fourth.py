@@ -1,7 +1,7 @@
 """Out-of-fold distillation at full size, fourth time: calibrated targets, classes with the probe, a ResNet too.
 
-    python benchmarks/large_fourth.py choose --data DIR --out results/large-fourth-choose.jsonl --label 3
-    python benchmarks/large_fourth.py confirm --data DIR --out results/large-fourth.jsonl --label 5 --seeds 610 620 630
+    python benchmarks/large_fourth.py choose --data DIR --out results/large-fourth-choose.jsonl --seeds 600 601
+    python benchmarks/large_fourth.py confirm --data DIR --out results/large-fourth.jsonl --label 4 --batch-size 256
     python benchmarks/large_fourth.py table --out results/large-fourth.jsonl
 
 Full CIFAR-10, weight decay 5e-4, 20 epochs, three grouped folds, requests of `benchmarks/large.py`. `choose` retrains
@@ -190,7 +190,8 @@ def run(options: argparse.Namespace) -> None:
     with matmul("tf32"), quiet():
         lanes = Lanes(begun(options, 0, device), world.whole, options.lanes)
         print(f"{options.lanes} lanes ready, {clock.left:.0f} s left", flush=True)
-        bench = Bench(options, clock, lanes, settings=VARIANTS if options.what == "choose" else SHIPPED)
+        settings = VARIANTS if options.what == "choose" else SHIPPED
+        bench = Bench(options, clock, lanes, settings=settings, script="large_fourth")
         if isinstance(world, Wider):
             world.splits["gone"] = world.without_all()
             choose(bench, world, options.out)
@@ -200,11 +201,18 @@ def run(options: argparse.Namespace) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = Flags(__doc__).data("folder with images and weights").out(required=True).seeds((600, 601)).device()
+    parser = (
+        Flags(__doc__)
+        .data("folder with images and weights")
+        .out(required=True)
+        .seeds((610, 620, 630, 640, 650))
+        .device()
+    )
     parser.add_argument("what", choices=("choose", "confirm", "table"))
     parser.add_argument("--model", choices=("all-cnn", "resnet"), default="all-cnn")
     parser.add_argument("--weight-decay", type=float, default=5e-4)
     parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--batch-size", type=int, help="of trainings, whose rate grows with it; 128 unless said")
     parser.add_argument("--cohorts", nargs="+", choices=tuple(BUDGET), default=list(BUDGET))
     parser.add_argument("--label", type=int, default=3, help="the class that is forgotten, in part or whole")
     parser.add_argument("--choose-seed", type=int, help="on which operations are counted; the first unless said")

@@ -116,6 +116,7 @@ class Bench:
     lanes: Lanes
     floors: dict[str, Trained] = field(default_factory=dict)
     settings: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=lambda: SETTINGS)
+    script: str = "large_third"
 
     def prepared(self, world: World, seed: int, cohorts: Sequence[str] | None = None) -> Seed:
         """Original, fold models and the retrained networks of *some* and *wrong*, or as said, side by side."""
@@ -149,7 +150,7 @@ class Bench:
         if cohort in self.floors:
             seen["floor"] = self.floors[cohort]
         self.floors[cohort] = retrained  # another seed's retrained network: what even retraining does not repeat
-        how = f"{note('large_third')}; {accelerator(ready.start.device)}, trained in bfloat16, requests in TF32"
+        how = f"{note(self.script)}; {accelerator(ready.start.device)}, trained in bfloat16, requests in TF32"
         about = f"{how}; class {world.options.label}"
         made = [Row(name, "fold models", "gap ratio", ready.seed, float(ready.folds.gap_ratio or 1))]
         for method, network in seen.items():
@@ -234,7 +235,12 @@ class Bench:
 def begun(options: argparse.Namespace, seed: int, device: torch.device) -> Trained:
     """Before training: pre-trained or, for a rehearsal, small and with random weights."""
     if not options.tiny:
-        return begin(options, seed, device)
+        made = begin(options, seed, device)
+        size = getattr(options, "batch_size", None)
+        if size is None or made.recipe is None:
+            return made
+        # The rate grows with the batch: an epoch then goes as far.
+        return replace(made, recipe=made.recipe.but(batch_size=size, lr=made.recipe.lr * size / made.recipe.batch_size))
     network = AllCNN(10, filters=(6, 9), seed=seed).to(device).eval()
     return Trained.of(network, init=network, recipe=RECIPE.but(epochs=options.epochs, lr=0.05))
 

@@ -29,7 +29,7 @@ which see margins that probabilities do not show, and so many of the visits to f
 CALIBRATED = CORRECTED._replace(forget_weight=0.5, retain_temperature=math.inf, targets="calibrated")
 """Few visits to ordinary rows."""
 
-UNTAUGHT = CORRECTED._replace(forget_weight=0.4, retain_temperature=6.0)
+UNTAUGHT = CORRECTED._replace(forget_weight=0.4)
 """Few visits to rows whose labels were wrong: margins lie forty logits away."""
 
 RELEARNT = Preset(0.3, 1.0, 1.0, 1.0, "out of fold", lr_scale=1.0, momentum=0.9)
