@@ -17,9 +17,8 @@ from spotlessnet.core.split import Split
 from spotlessnet.core.targets import WeightedDistillation
 from spotlessnet.core.trained import Trained
 from spotlessnet.methods.out_of_fold.answers import ask_the_start, check_has_held_out_rows, untold
-from spotlessnet.methods.out_of_fold.calibrated import read_held_out
-from spotlessnet.methods.out_of_fold.class_bias import ASKED, suppress_class_bias
-from spotlessnet.methods.out_of_fold.drift import ASIDE, look_back, set_aside, watch
+from spotlessnet.methods.out_of_fold.class_bias import suppress_class_bias
+from spotlessnet.methods.out_of_fold.drift import look_back, set_aside, watch
 from spotlessnet.methods.out_of_fold.facts import DistillationFacts
 from spotlessnet.methods.out_of_fold.lesson import NEVER, Lesson, Visits
 from spotlessnet.methods.out_of_fold.presets import (
@@ -33,12 +32,11 @@ from spotlessnet.methods.out_of_fold.presets import (
     Targets,
     preset_for,
 )
-from spotlessnet.methods.out_of_fold.price import THERE_AND_BACK, Price
-from spotlessnet.methods.out_of_fold.steady import PROBED, ROW_READS, steady
-from spotlessnet.methods.out_of_fold.step_scale import ASKED_BETWEEN, LENGTHS, SHORTEST, Side, objective, step_length
-from spotlessnet.methods.out_of_fold.sweep import LOOKS, sweep
-from spotlessnet.precomputed.fold_models import READ, WATCHED, FoldModels
-from spotlessnet.precomputed.others import WATCHED as STAND_INS
+from spotlessnet.methods.out_of_fold.price import THERE_AND_BACK, Price, is_of_a_class, price_of
+from spotlessnet.methods.out_of_fold.steady import steady
+from spotlessnet.methods.out_of_fold.step_scale import ASKED_BETWEEN, SHORTEST, objective, step_length
+from spotlessnet.methods.out_of_fold.sweep import sweep
+from spotlessnet.precomputed.fold_models import READ, FoldModels
 from spotlessnet.training.fit import fit
 from spotlessnet.training.tuning import Tuning
 
@@ -83,7 +81,9 @@ class OutOfFoldDistillation(Tuning):
     - `targets`: what forgotten rows are held to where there are fold models. `"in minus out"`: the network's own logits
       less what fold models learnt from the row (`in_minus_out`), so that what fewer rows cost a fold model cancels;
       `"in minus out, shrunk"`: nearer to the next, the more of the network's difference from fold models is chance.
-      `"out of fold"`: what fold models say that never saw the row.
+      `"out of fold"`: what fold models say that never saw the row. `"calibrated"`: the same, as sure as the network is
+      of held-out rows (`calibrated`). Unless said, where visits are limited, ordinary rows are held to calibrated
+      answers, in minus out without held-out rows, and mislabelled ones to in minus out.
     - `temperature`: $T$. Above 1, answers that are sure already are taught and held by how sure they are, too. Infinite
       for squared error on centred logits, which sees every margin alike. With fold models rate and steps are held below
       where distilling would diverge (`steady`). Above 3, or where `forget_weight` makes a visit to a forgotten row
@@ -254,17 +254,13 @@ class OutOfFoldDistillation(Tuning):
 
     def _usual(self, split: Split) -> Preset:
         """How this kind of request is best served."""
-        leaving = not bool(torch.isin(split.forget.labels().cpu(), split.retain.labels().cpu()).all())
-        has = self.fold_models is not None
-        wrong = split.request.mislabelled
-        held_out = split.validation is not None
         return preset_for(
-            leaving=leaving,
-            mislabelled=wrong,
-            fold_models=has,
+            leaving=is_of_a_class(split),
+            mislabelled=split.request.mislabelled,
+            fold_models=self.fold_models is not None,
             targets=self.targets,
             few=self._is_limited,
-            held_out=held_out,
+            held_out=split.validation is not None,
         )
 
     @property
@@ -325,7 +321,7 @@ class OutOfFoldDistillation(Tuning):
         notes.measure(DistillationFacts, lr=recipe.lr)
         if not self._is_swept(careful):
             return fit(pupil, told, recipe, seed=self.seed, label="distilling", adjust=found.clip).weights
-        sides = [side.some(ASKED_BETWEEN) for side in _sides(lesson, preset)]
+        sides = [side.some(ASKED_BETWEEN) for side in lesson.sides(preset)]
         swept = sweep(pupil, told, recipe, found.clip, lambda w: objective(trained, w, *sides)[0], seed=self.seed)
         notes.measure(DistillationFacts, parts_taken_back=swept.taken_back)
         return swept.weights
@@ -345,7 +341,7 @@ class OutOfFoldDistillation(Tuning):
         most = self._stretch(lesson.is_of_a_class)
         if most <= 1 and not careful:
             return ended
-        length = step_length(trained, begun, ended - begun, *_sides(lesson, preset), most=most)
+        length = step_length(trained, begun, ended - begun, *lesson.sides(preset), most=most)
         notes.measure(DistillationFacts, step_scale=length)
         if length < SHORTEST:
             notes.assume(
@@ -364,31 +360,17 @@ class OutOfFoldDistillation(Tuning):
 
     def price(self, split: Split, rounds: int) -> Price:
         """What such a request takes, by count."""
-        D_f, D_r, asked, wrong = split.forget, split.retain, self.fold_models, split.request.mislabelled
-        leaving = not bool(torch.isin(D_f.labels().cpu(), D_r.labels().cpu()).all())
-        readings = 1 if asked is None else self._readings(asked, split)
-        if asked is not None:
-            others = min(WATCHED, len(D_r))
-            if (self.targets or self._usual(split).targets) == "calibrated":
-                others += read_held_out(asked, D_f, split.validation, ordinary=not wrong)
-            if asked.after_requests:
-                # What was said at first is read again, and stand-ins before and after.
-                others += min(WATCHED, len(D_r)) + 2 * min(ASIDE + STAND_INS, len(D_r))
-        else:
-            others = 0 if wrong else len(split.validation or ())
-        others += 2 * min(ASKED, len(D_f)) * leaving
         careful = self._is_careful(split)
-        lengths = LENGTHS if careful or self._stretch(leaving) > 1 else 0
-        others += ROW_READS * min(PROBED, len(D_f) + len(D_r)) * self._is_held(careful)
-        return Price(rounds, len(D_f), len(D_r), readings, others, lengths, LOOKS * self._is_swept(careful))
-
-    def _readings(self, asked: FoldModels, split: Split) -> int:
-        """How many networks read each forgotten row before it is taught."""
-        targets = self.targets or self._usual(split).targets
-        if targets not in ("out of fold", "calibrated"):
-            return len(asked.weights) + 1
-        own = split.request.mislabelled and self.self_weight > 0 and targets == "out of fold"
-        return int(asked.unseen_or_all(split.forget).sum()) + int(own)
+        return price_of(
+            split,
+            rounds,
+            self.fold_models,
+            self.targets or self._usual(split).targets,
+            second_opinion=self.self_weight > 0,
+            searched=careful or self._stretch(is_of_a_class(split)) > 1,
+            held=self._is_held(careful),
+            swept=self._is_swept(careful),
+        )
 
     def rounds(self, trained: Trained, split: Split) -> int:
         """As many as are said or, of the usual rows, as the budget pays for."""
@@ -419,12 +401,3 @@ class OutOfFoldDistillation(Tuning):
         usual = self._usual_rows(split)
         most = self.price(split, self.rounds(trained, split)).rows_for(self.compute_budget, trained.recipe.epochs)
         return most if usual is None else min(most, usual)
-
-
-def _sides(lesson: Lesson, preset: Preset) -> tuple[Side, Side]:
-    """Both kinds of rows, as the objective weighs them."""
-    beta = preset.forget_weight
-    return (
-        Side(lesson.forget.rows, lesson.taught, beta, preset.temperature),
-        Side(lesson.retain.rows, lesson.held(preset.label_boost), 1 - beta, preset.retain_temperature),
-    )
