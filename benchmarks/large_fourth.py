@@ -43,7 +43,9 @@ from benchmarks.large_third import BUDGET, Bench, Seed, World, begun
 Settings = dict[str, dict[str, dict[str, Any]]]
 
 BEFORE: dict[str, Any] = {"targets": "in minus out"}
-CALIBRATED: dict[str, Any] = {"targets": "calibrated"}
+CALIBRATED: dict[str, Any] = {
+    "targets": "calibrated", "forget_weight": 0.3, "retain_temperature": 3.0, "batch_size": 128
+}  # fmt: skip
 SQUARES: dict[str, Any] = {"retain_temperature": inf}
 HALF: dict[str, Any] = {"forget_weight": 0.5}
 SLOW: dict[str, Any] = {"lr_scale": 0.1}

@@ -315,8 +315,9 @@ class OutOfFoldDistillation(Tuning):
         recipe = told_steps.recipe(trained, notes).but(epochs=1)
         if not self._is_held(careful) or recipe.optimizer != "sgd":  # Adam divides by the size of its gradients
             return fit(pupil, told, recipe, seed=self.seed, label="distilling").weights
-        lr, momentum, batch_size = recipe.lr, recipe.momentum, recipe.batch_size
-        found = steady(pupil, told, len(lesson.forget), lr=lr, momentum=momentum, batch_size=batch_size)
+        found = steady(
+            pupil, told, len(lesson.forget), lr=recipe.lr, momentum=recipe.momentum, batch_size=recipe.batch_size
+        )
         recipe = recipe.but(lr=found.lr)
         notes.measure(DistillationFacts, lr=recipe.lr)
         if not self._is_swept(careful):
