@@ -82,8 +82,7 @@ class OutOfFoldDistillation(Tuning):
       less what fold models learnt from the row (`in_minus_out`), so that what fewer rows cost a fold model cancels;
       `"in minus out, shrunk"`: nearer to the next, the more of the network's difference from fold models is chance.
       `"out of fold"`: what fold models say that never saw the row. `"calibrated"`: the same, as sure as the network is
-      of held-out rows (`calibrated`). Unless said, where visits are limited, ordinary rows are held to calibrated
-      answers, in minus out without held-out rows, and mislabelled ones to in minus out.
+      of held-out rows; the usual where visits are limited, and on mislabelled rows `"in minus out"`.
     - `temperature`: $T$. Above 1, answers that are sure already are taught and held by how sure they are, too. Infinite
       for squared error on centred logits, which sees every margin alike. With fold models rate and steps are held below
       where distilling would diverge (`steady`). Above 3, or where `forget_weight` makes a visit to a forgotten row
@@ -200,8 +199,7 @@ class OutOfFoldDistillation(Tuning):
         lesson = self._lesson(trained, split, aside, notes)
         preset, usual = self._preset(lesson, split), self._usual(split)
         begun = trained.weights if usual is RELEARNT else self._begun(trained, lesson, notes)
-        T = preset.temperature, preset.retain_temperature
-        goal = lesson.finite(taught=math.isinf(T[0]), known=math.isinf(T[1]))
+        goal = lesson.finite(taught=math.isinf(preset.temperature), known=math.isinf(preset.retain_temperature))
         careful = self._is_careful(split)
         size = SMALL.get(usual) if self.batch_size is None else self.batch_size
         weights = self._distilled(trained, begun, goal, preset, notes, size=size, careful=careful)
@@ -216,8 +214,7 @@ class OutOfFoldDistillation(Tuning):
     def _lesson(self, trained: Trained, split: Split, aside: Data | None, notes: Notes) -> Lesson:
         """Who is visited, and which answers they are held to."""
         visited = split.retain if aside is None else split.retain.without(aside)
-        rows = self.rows_in_a_round(trained, split)
-        rounds = self.rounds(trained, split)
+        rows, rounds = self.rows_in_a_round(trained, split), self.rounds(trained, split)
         if trained.recipe is not None:
             cost = self.price(split, rounds).in_trainings(rows, trained.recipe.epochs)
             notes.measure(DistillationFacts, rounds=rounds, rows_in_a_round=rows, cost_in_trainings=cost)
@@ -315,9 +312,8 @@ class OutOfFoldDistillation(Tuning):
         recipe = told_steps.recipe(trained, notes).but(epochs=1)
         if not self._is_held(careful) or recipe.optimizer != "sgd":  # Adam divides by the size of its gradients
             return fit(pupil, told, recipe, seed=self.seed, label="distilling").weights
-        found = steady(
-            pupil, told, len(lesson.forget), lr=recipe.lr, momentum=recipe.momentum, batch_size=recipe.batch_size
-        )
+        lr, m, b = recipe.lr, recipe.momentum, recipe.batch_size
+        found = steady(pupil, told, len(lesson.forget), lr=lr, momentum=m, batch_size=b)
         recipe = recipe.but(lr=found.lr)
         notes.measure(DistillationFacts, lr=recipe.lr)
         if not self._is_swept(careful):
