@@ -1,7 +1,6 @@
 """Fold models' answers as sure as the network's: each row, model and division written out, and what it is good for."""
 
 from dataclasses import replace
-from unittest.mock import patch
 
 import pytest
 import torch
@@ -12,10 +11,8 @@ from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.split import Request, Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.methods import OutOfFoldDistillation
-from spotlessnet.methods.out_of_fold import method
 from spotlessnet.methods.out_of_fold.calibrated import ENOUGH, HELD, as_sure, calibrated, read_held_out
-from spotlessnet.methods.out_of_fold.class_bias import suppress_class_bias
-from spotlessnet.methods.out_of_fold.presets import CALIBRATED, CORRECTED, RELEARNT, UNTAUGHT
+from spotlessnet.methods.out_of_fold.presets import CALIBRATED, CORRECTED, UNTAUGHT
 from spotlessnet.precomputed.fold_models import FoldModels, train_fold_models
 from spotlessnet.readouts.margin import margins
 from spotlessnet.training.fit import fit
@@ -158,18 +155,3 @@ def test_the_price_holds_what_is_read():
     assert ours.price(split, 1).readings == 1
     assert other.price(split, 1).readings == 4
     assert ours.price(split, 1).others - other.price(split, 1).others == 2 * 400
-
-
-def test_the_bias_of_a_class_is_lowered_after_few_visits():
-    trained, data, held, folds = problem()
-    gone = (data.labels() == 0).nonzero().squeeze(1)
-    split = Split(data.select(gone), data.without(data.select(gone)), validation=held)
-    scrub = OutOfFoldDistillation(fold_models=folds, compute_budget=0.2)
-    with patch.object(method, "suppress_class_bias", lambda network, *_: network.weights):
-        before = scrub(trained, split).mean
-    leaving = torch.arange(CLASSES) == 0
-    found = scrub(trained, split)
-    expected = suppress_class_bias(trained.at(before), leaving, split.forget)
-    torch.testing.assert_close(found.mean, expected)
-    assert found.diagnostics["bias_lowered_by"] == pytest.approx(float((expected - before).abs().max()))
-    assert found.diagnostics["lr_scale"] == RELEARNT.lr_scale

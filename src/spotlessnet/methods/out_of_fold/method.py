@@ -25,7 +25,6 @@ from spotlessnet.methods.out_of_fold.presets import (
     BY_VISITS,
     HEAVIEST,
     HOT,
-    RELEARNT,
     SMALL,
     STRETCH,
     Preset,
@@ -198,14 +197,12 @@ class OutOfFoldDistillation(Tuning):
         aside = set_aside(split.retain, self.fold_models)
         lesson = self._lesson(trained, split, aside, notes)
         preset, usual = self._preset(lesson, split), self._usual(split)
-        begun = trained.weights if usual is RELEARNT else self._begun(trained, lesson, notes)
+        begun = self._begun(trained, lesson, notes)
         goal = lesson.finite(taught=math.isinf(preset.temperature), known=math.isinf(preset.retain_temperature))
         careful = self._is_careful(split)
         size = SMALL.get(usual) if self.batch_size is None else self.batch_size
         weights = self._distilled(trained, begun, goal, preset, notes, size=size, careful=careful)
         weights = self._extended(trained, begun, weights, goal, preset, notes, careful=careful)
-        if usual is RELEARNT:
-            weights = self._begun(trained.at(weights), lesson, notes)
         if self.fold_models is not None:
             watch(trained, weights, lesson, preset.label_boost, self.fold_models, notes)
             look_back(trained, weights, split.retain, self.fold_models, notes)
@@ -281,7 +278,7 @@ class OutOfFoldDistillation(Tuning):
         return careful and self.fold_models is not None
 
     def _begun(self, trained: Trained, lesson: Lesson, notes: Notes) -> Float[Tensor, " P"]:
-        """The weights with the bias of classes that leave lowered: where distilling begins, or what it ends with."""
+        """Where distilling begins: at the weights, with the bias of classes that leave lowered."""
         if not lesson.is_of_a_class:
             return trained.weights
         ask_the_start(trained, lesson.leaving, lesson.forget.rows, notes)

@@ -32,9 +32,6 @@ CALIBRATED = CORRECTED._replace(forget_weight=0.5, retain_temperature=math.inf, 
 UNTAUGHT = CORRECTED._replace(forget_weight=0.4)
 """Few visits to rows whose labels were wrong: margins lie forty logits away."""
 
-RELEARNT = Preset(0.3, 1.0, 1.0, 1.0, "out of fold", lr_scale=1.0, momentum=0.9)
-"""Few visits to a class. Its bias is lowered after them, so that what is taught comes from layers below the head."""
-
 SMALL = {CALIBRATED: 32, UNTAUGHT: 64}
 """Rows of a batch; of a training's usual ones there are so few that margins stop two logits short of their targets."""
 
@@ -80,7 +77,7 @@ def preset_for(
     - `held_out`: whether there are held-out rows.
     """
     if leaving:
-        return RELEARNT if few and fold_models else WHOLE_CLASS
+        return WHOLE_CLASS
     if not fold_models:
         return MISLABELLED if mislabelled else ORDINARY
     if targets == "calibrated":
