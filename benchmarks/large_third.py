@@ -15,7 +15,7 @@ import argparse
 import copy
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -115,13 +115,15 @@ class Bench:
     clock: Clock
     lanes: Lanes
     floors: dict[str, Trained] = field(default_factory=dict)
+    settings: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=lambda: SETTINGS)
+    script: str = "large_third"
 
-    def prepared(self, world: World, seed: int) -> Seed:
-        """Original, fold models and the retrained networks of *some* and *wrong*, side by side."""
+    def prepared(self, world: World, seed: int, cohorts: Sequence[str] | None = None) -> Seed:
+        """Original, fold models and the retrained networks of *some* and *wrong*, or as said, side by side."""
         start = begun(world.options, seed, device_of(self.options))
         drawn, whole = world.folds(seed), world.whole
         jobs = [Training(start, whole, seed)]
-        cohorts = [c for c in ("some", "wrong") if c in self.options.cohorts]
+        cohorts = [c for c in ("some", "wrong") if c in self.options.cohorts] if cohorts is None else cohorts
         jobs += [Training(start, world.splits[c].retain, seed, order_of=whole) for c in cohorts]
         kept = [whole.select((drawn != k).nonzero().squeeze(1)) for k in range(FOLDS)]
         jobs += [Training(start, rows, seed + k) for k, rows in enumerate(kept)]
@@ -148,7 +150,7 @@ class Bench:
         if cohort in self.floors:
             seen["floor"] = self.floors[cohort]
         self.floors[cohort] = retrained  # another seed's retrained network: what even retraining does not repeat
-        how = f"{note('large_third')}; {accelerator(ready.start.device)}, trained in bfloat16, requests in TF32"
+        how = f"{note(self.script)}; {accelerator(ready.start.device)}, trained in bfloat16, requests in TF32"
         about = f"{how}; class {world.options.label}"
         made = [Row(name, "fold models", "gap ratio", ready.seed, float(ready.folds.gap_ratio or 1))]
         for method, network in seen.items():
@@ -157,7 +159,7 @@ class Bench:
             made += masked(name, ready.seed, ready.original, retrained, split)
             made += [Row(name, m, PROBE, ready.seed, probe(n, split)) for m, n in seen.items()]
         append_rows(out, [replace(row, note=about) for row in made])
-        for method, settings in SETTINGS[cohort].items():
+        for method, settings in self.settings[cohort].items():
             asked = ready.folds
             if "not asked" in method:
                 asked = replace(asked, scales=None, gap_ratio=None)
@@ -208,7 +210,7 @@ class Bench:
         yield from (Row(name, method, f, ready.seed, float(facts[f])) for f in FACTS if facts.get(f) is not None)
         if cohort == "class":
             yield Row(name, method, PROBE, ready.seed, probe(network, split))
-        if ready.seed == self.options.choose_seed and method == next(iter(SETTINGS[cohort])):
+        if ready.seed == self.options.choose_seed and method == next(iter(self.settings[cohort])):
             yield counted(work, ready.start, split.whole, name, method, ready.seed)
         known = {row.readout: row.value for row in rows}
         said = ", ".join(f"{k} {known[k]:.3f}" for k in (MARGIN, LOSS, *ERRORS))
@@ -233,7 +235,12 @@ class Bench:
 def begun(options: argparse.Namespace, seed: int, device: torch.device) -> Trained:
     """Before training: pre-trained or, for a rehearsal, small and with random weights."""
     if not options.tiny:
-        return begin(options, seed, device)
+        made = begin(options, seed, device)
+        size = getattr(options, "batch_size", None)
+        if size is None or made.recipe is None:
+            return made
+        # The rate grows with the batch: an epoch then goes as far.
+        return replace(made, recipe=made.recipe.but(batch_size=size, lr=made.recipe.lr * size / made.recipe.batch_size))
     network = AllCNN(10, filters=(6, 9), seed=seed).to(device).eval()
     return Trained.of(network, init=network, recipe=RECIPE.but(epochs=options.epochs, lr=0.05))
 

@@ -115,4 +115,18 @@ PLANTED = (
         "found.append(_pooled(entered[0]))",
         "readouts/test_linear_probe.py::test_hidden_is_what_enters_the_last_layer",
     ),
+    Planted(
+        "margins moved away from those of held-out rows",
+        "methods/out_of_fold/calibrated.py",
+        "there[alike].mean() - before[alike].mean()",
+        "before[alike].mean() - there[alike].mean()",
+        "methods/out_of_fold/test_calibrated.py::test_every_row_written_out",
+    ),
+    Planted(
+        "wrong labels that make fold models less sure",
+        "methods/out_of_fold/in_minus_out.py",
+        "scales if ordinary else scales.clamp(min=1)",
+        "scales",
+        "methods/out_of_fold/test_in_minus_out.py::test_rows_with_wrong_labels_only_make_fold_models_surer",
+    ),
 )

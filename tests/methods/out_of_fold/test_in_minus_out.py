@@ -111,3 +111,21 @@ def test_ordinary_rows_in_units_of_the_network():
     own = in_minus_out(made, trained, some, some.select([0]))
     assert not torch.allclose(in_minus_out(told, trained, some, some.select([0]), ordinary=True).answers, own.answers)
     torch.testing.assert_close(in_minus_out(told, trained, some, some.select([0])).answers, own.answers)
+
+
+def test_rows_with_wrong_labels_only_make_fold_models_surer():
+    draw = torch.Generator().manual_seed(3)
+    x = torch.randn(90, 4, generator=draw)
+    data = Data.of((x, torch.arange(90) % 3))
+    began = Trained.of(nn.Linear(4, 3), recipe=Recipe(epochs=3, lr=0.1))
+    trained = fit(replace(began, init=began.weights), data)
+    made = train_fold_models(trained, data, folds=3, groups=None)
+    some = data.select(range(8))
+    scales = torch.tensor([0.5, 2.0, 3.0])
+    found = in_minus_out(replace(made, scales=scales, gap_ratio=0.5), trained, some, some.select([0])).answers
+    part = made.part[0, made.keys.find(some)].tolist()
+    for i, k in enumerate(part):
+        said = [max(1.0, float(scales[j])) * made.fold(trained, j).predict(some)[i].double() for j in range(3)]
+        inside = sum(said[j] for j in range(3) if j != k) / 2
+        expected = trained.predict(some)[i].double() - (inside - said[k])
+        torch.testing.assert_close(found[i].double(), expected - expected.mean(), rtol=1e-4, atol=1e-5)

@@ -9,6 +9,7 @@ from spotlessnet.core.errors import NeedError
 from spotlessnet.core.scrub import Notes
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
+from spotlessnet.methods.out_of_fold.calibrated import calibrated
 from spotlessnet.methods.out_of_fold.class_bias import ASKED
 from spotlessnet.methods.out_of_fold.facts import DistillationFacts
 from spotlessnet.methods.out_of_fold.held_out_confidence import match_held_out_confidence
@@ -36,7 +37,10 @@ def untold(
     """
     labels = D_f.labels().cpu().long()
     wrong = split.request.mislabelled
-    if fold_models is not None and targets != "out of fold":
+    if fold_models is not None and targets == "calibrated":
+        held = split.validation
+        answers = calibrated(fold_models, trained, D_f, split.forget, held, ordinary=not wrong)
+    elif fold_models is not None and targets != "out of fold":
         shrunk = targets == "in minus out, shrunk"
         ordinary = not wrong and not shrunk
         found = in_minus_out(fold_models, trained, D_f, split.forget, shrunk=shrunk, ordinary=ordinary)

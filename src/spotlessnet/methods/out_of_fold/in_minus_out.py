@@ -37,16 +37,18 @@ def in_minus_out(
 
     For `ordinary` rows, where held-out rows have told it (`measure_held_out`), every fold model is as sure as the
     network is of rows that neither saw, and what a row taught is what it teaches a network that saw all of them. Rows
-    whose labels were wrong make a network less sure of all others, which is a part of what they taught.
+    whose labels were wrong make a network less sure of all others, which is a part of what they taught: there fold
+    models are only made surer, never less.
     """
     fold_models.check_belong_to(network, data)
     part = fold_models.part[:, fold_models.keys.find(data)]
     K = len(fold_models.weights)
     said = torch.stack([fold_models.fold(network, k).predict(data, READ).cpu() for k in range(K)])
     ratio = 1.0
-    if ordinary and fold_models.scales is not None:
-        said = said * fold_models.scales.to(said)[:, None, None]
-        ratio = 1.0 if fold_models.gap_ratio is None else fold_models.gap_ratio
+    if fold_models.scales is not None and not shrunk:
+        scales = fold_models.scales.to(said)
+        said = said * (scales if ordinary else scales.clamp(min=1))[:, None, None]
+        ratio = fold_models.gap_ratio if ordinary and fold_models.gap_ratio is not None else 1.0
     division = torch.arange(K) // (K // len(part))
     missed = part[division] == torch.arange(K).unsqueeze(1)
     out = missed & fold_models.unseen_or_all(request)[division].unsqueeze(1)

@@ -9,6 +9,8 @@ from torch import Tensor
 from spotlessnet.core.data import Data
 from spotlessnet.core.split import joined
 from spotlessnet.core.targets import with_weights
+from spotlessnet.methods.out_of_fold.presets import Preset
+from spotlessnet.methods.out_of_fold.step_scale import Side
 
 NEVER = -1e4
 """The logit of an answer that is struck out."""
@@ -88,6 +90,14 @@ class Lesson:
         answers = torch.cat([self.taught, self.held(boost)])
         rows = joined(*both).relabel(with_weights(torch.cat([answers, T.unsqueeze(1)], dim=1), counts))
         return rows.select(torch.cat([f, len(both[0]) + r]))
+
+    def sides(self, preset: Preset) -> tuple[Side, Side]:
+        """Both kinds of rows, as the objective weighs them."""
+        beta = preset.forget_weight
+        return (
+            Side(self.forget.rows, self.taught, beta, preset.temperature),
+            Side(self.retain.rows, self.held(preset.label_boost), 1 - beta, preset.retain_temperature),
+        )
 
 
 def _as_the_least(answers: Float[Tensor, "n C"]) -> Float[Tensor, "n C"]:

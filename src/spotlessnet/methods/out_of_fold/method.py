@@ -17,17 +17,25 @@ from spotlessnet.core.split import Split
 from spotlessnet.core.targets import WeightedDistillation
 from spotlessnet.core.trained import Trained
 from spotlessnet.methods.out_of_fold.answers import ask_the_start, check_has_held_out_rows, untold
-from spotlessnet.methods.out_of_fold.class_bias import ASKED, suppress_class_bias
-from spotlessnet.methods.out_of_fold.drift import ASIDE, look_back, set_aside, watch
+from spotlessnet.methods.out_of_fold.class_bias import suppress_class_bias
+from spotlessnet.methods.out_of_fold.drift import look_back, set_aside, watch
 from spotlessnet.methods.out_of_fold.facts import DistillationFacts
 from spotlessnet.methods.out_of_fold.lesson import NEVER, Lesson, Visits
-from spotlessnet.methods.out_of_fold.presets import CORRECTED, HEAVIEST, HOT, STRETCH, Preset, Targets, preset_for
-from spotlessnet.methods.out_of_fold.price import THERE_AND_BACK, Price
-from spotlessnet.methods.out_of_fold.steady import PROBED, ROW_READS, steady
-from spotlessnet.methods.out_of_fold.step_scale import ASKED_BETWEEN, LENGTHS, SHORTEST, Side, objective, step_length
-from spotlessnet.methods.out_of_fold.sweep import LOOKS, sweep
-from spotlessnet.precomputed.fold_models import READ, WATCHED, FoldModels
-from spotlessnet.precomputed.others import WATCHED as STAND_INS
+from spotlessnet.methods.out_of_fold.presets import (
+    BY_VISITS,
+    HEAVIEST,
+    HOT,
+    SMALL,
+    STRETCH,
+    Preset,
+    Targets,
+    preset_for,
+)
+from spotlessnet.methods.out_of_fold.price import THERE_AND_BACK, Price, is_of_a_class, price_of
+from spotlessnet.methods.out_of_fold.steady import steady
+from spotlessnet.methods.out_of_fold.step_scale import ASKED_BETWEEN, SHORTEST, objective, step_length
+from spotlessnet.methods.out_of_fold.sweep import sweep
+from spotlessnet.precomputed.fold_models import READ, FoldModels
 from spotlessnet.training.fit import fit
 from spotlessnet.training.tuning import Tuning
 
@@ -72,7 +80,8 @@ class OutOfFoldDistillation(Tuning):
     - `targets`: what forgotten rows are held to where there are fold models. `"in minus out"`: the network's own logits
       less what fold models learnt from the row (`in_minus_out`), so that what fewer rows cost a fold model cancels;
       `"in minus out, shrunk"`: nearer to the next, the more of the network's difference from fold models is chance.
-      `"out of fold"`: what fold models say that never saw the row.
+      `"out of fold"`: what fold models say that never saw the row. `"calibrated"`: the same, as sure as the network is
+      of held-out rows; the usual where visits are limited, and on mislabelled rows `"in minus out"`.
     - `temperature`: $T$. Above 1, answers that are sure already are taught and held by how sure they are, too. Infinite
       for squared error on centred logits, which sees every margin alike. With fold models rate and steps are held below
       where distilling would diverge (`steady`). Above 3, or where `forget_weight` makes a visit to a forgotten row
@@ -187,12 +196,12 @@ class OutOfFoldDistillation(Tuning):
             return trained.weights
         aside = set_aside(split.retain, self.fold_models)
         lesson = self._lesson(trained, split, aside, notes)
-        preset = self._preset(lesson, split)
+        preset, usual = self._preset(lesson, split), self._usual(split)
         begun = self._begun(trained, lesson, notes)
-        T = preset.temperature, preset.retain_temperature
-        goal = lesson.finite(taught=math.isinf(T[0]), known=math.isinf(T[1]))
+        goal = lesson.finite(taught=math.isinf(preset.temperature), known=math.isinf(preset.retain_temperature))
         careful = self._is_careful(split)
-        weights = self._distilled(trained, begun, goal, preset, notes, careful=careful)
+        size = SMALL.get(usual) if self.batch_size is None else self.batch_size
+        weights = self._distilled(trained, begun, goal, preset, notes, size=size, careful=careful)
         weights = self._extended(trained, begun, weights, goal, preset, notes, careful=careful)
         if self.fold_models is not None:
             watch(trained, weights, lesson, preset.label_boost, self.fold_models, notes)
@@ -202,8 +211,7 @@ class OutOfFoldDistillation(Tuning):
     def _lesson(self, trained: Trained, split: Split, aside: Data | None, notes: Notes) -> Lesson:
         """Who is visited, and which answers they are held to."""
         visited = split.retain if aside is None else split.retain.without(aside)
-        rows = self.rows_in_a_round(trained, split)
-        rounds = self.rounds(trained, split)
+        rows, rounds = self.rows_in_a_round(trained, split), self.rounds(trained, split)
         if trained.recipe is not None:
             cost = self.price(split, rounds).in_trainings(rows, trained.recipe.epochs)
             notes.measure(DistillationFacts, rounds=rounds, rows_in_a_round=rows, cost_in_trainings=cost)
@@ -240,10 +248,19 @@ class OutOfFoldDistillation(Tuning):
 
     def _usual(self, split: Split) -> Preset:
         """How this kind of request is best served."""
-        leaving = not bool(torch.isin(split.forget.labels().cpu(), split.retain.labels().cpu()).all())
-        has = self.fold_models is not None
-        wrong = split.request.mislabelled
-        return preset_for(leaving=leaving, mislabelled=wrong, fold_models=has, targets=self.targets)
+        return preset_for(
+            leaving=is_of_a_class(split),
+            mislabelled=split.request.mislabelled,
+            fold_models=self.fold_models is not None,
+            targets=self.targets,
+            few=self._is_limited,
+            held_out=split.validation is not None,
+        )
+
+    @property
+    def _is_limited(self) -> bool:
+        """Whether not every row is visited in each round."""
+        return self.examples_per_epoch is not None or self.compute_budget is not None
 
     def _is_careful(self, split: Split) -> bool:
         """Whether a step may diverge or cost retained rows, so that its size and length are looked after."""
@@ -277,6 +294,7 @@ class OutOfFoldDistillation(Tuning):
         preset: Preset,
         notes: Notes,
         *,
+        size: int | None,
         careful: bool,
     ) -> Float[Tensor, " P"]:
         """One sweep over all visits."""
@@ -287,17 +305,17 @@ class OutOfFoldDistillation(Tuning):
         temperatures = preset.temperature, preset.retain_temperature
         told = lesson.told(preset.forget_weight, preset.label_boost, temperatures)
         # The rounds are in the visits, so the rate falls to zero over all of them and not in each.
-        told_steps = replace(self, lr_scale=preset.lr_scale, momentum=preset.momentum)
+        told_steps = replace(self, lr_scale=preset.lr_scale, momentum=preset.momentum, batch_size=size)
         recipe = told_steps.recipe(trained, notes).but(epochs=1)
         if not self._is_held(careful) or recipe.optimizer != "sgd":  # Adam divides by the size of its gradients
             return fit(pupil, told, recipe, seed=self.seed, label="distilling").weights
-        lr, momentum, size = recipe.lr, recipe.momentum, recipe.batch_size
-        found = steady(pupil, told, len(lesson.forget), lr=lr, momentum=momentum, batch_size=size)
+        lr, m, b = recipe.lr, recipe.momentum, recipe.batch_size
+        found = steady(pupil, told, len(lesson.forget), lr=lr, momentum=m, batch_size=b)
         recipe = recipe.but(lr=found.lr)
         notes.measure(DistillationFacts, lr=recipe.lr)
         if not self._is_swept(careful):
             return fit(pupil, told, recipe, seed=self.seed, label="distilling", adjust=found.clip).weights
-        sides = [side.some(ASKED_BETWEEN) for side in _sides(lesson, preset)]
+        sides = [side.some(ASKED_BETWEEN) for side in lesson.sides(preset)]
         swept = sweep(pupil, told, recipe, found.clip, lambda w: objective(trained, w, *sides)[0], seed=self.seed)
         notes.measure(DistillationFacts, parts_taken_back=swept.taken_back)
         return swept.weights
@@ -317,7 +335,7 @@ class OutOfFoldDistillation(Tuning):
         most = self._stretch(lesson.is_of_a_class)
         if most <= 1 and not careful:
             return ended
-        length = step_length(trained, begun, ended - begun, *_sides(lesson, preset), most=most)
+        length = step_length(trained, begun, ended - begun, *lesson.sides(preset), most=most)
         notes.measure(DistillationFacts, step_scale=length)
         if length < SHORTEST:
             notes.assume(
@@ -332,33 +350,21 @@ class OutOfFoldDistillation(Tuning):
             return 1.0
         if self.max_step_scale is not None:
             return self.max_step_scale
-        is_limited = self.examples_per_epoch is not None or self.compute_budget is not None
-        return STRETCH if is_limited else 1.0
+        return STRETCH if self._is_limited else 1.0
 
     def price(self, split: Split, rounds: int) -> Price:
         """What such a request takes, by count."""
-        D_f, D_r, asked, wrong = split.forget, split.retain, self.fold_models, split.request.mislabelled
-        leaving = not bool(torch.isin(D_f.labels().cpu(), D_r.labels().cpu()).all())
-        readings = 1 if asked is None else self._readings(asked, split)
-        if asked is not None:
-            others = min(WATCHED, len(D_r))
-            if asked.after_requests:
-                # What was said at first is read again, and stand-ins before and after.
-                others += min(WATCHED, len(D_r)) + 2 * min(ASIDE + STAND_INS, len(D_r))
-        else:
-            others = 0 if wrong else len(split.validation or ())
-        others += 2 * min(ASKED, len(D_f)) * leaving
         careful = self._is_careful(split)
-        lengths = LENGTHS if careful or self._stretch(leaving) > 1 else 0
-        others += ROW_READS * min(PROBED, len(D_f) + len(D_r)) * self._is_held(careful)
-        return Price(rounds, len(D_f), len(D_r), readings, others, lengths, LOOKS * self._is_swept(careful))
-
-    def _readings(self, asked: FoldModels, split: Split) -> int:
-        """How many networks read each forgotten row before it is taught."""
-        if (self.targets or self._usual(split).targets) != "out of fold":
-            return len(asked.weights) + 1
-        own = split.request.mislabelled and self.self_weight > 0
-        return int(asked.unseen_or_all(split.forget).sum()) + int(own)
+        return price_of(
+            split,
+            rounds,
+            self.fold_models,
+            self.targets or self._usual(split).targets,
+            second_opinion=self.self_weight > 0,
+            searched=careful or self._stretch(is_of_a_class(split)) > 1,
+            held=self._is_held(careful),
+            swept=self._is_swept(careful),
+        )
 
     def rounds(self, trained: Trained, split: Split) -> int:
         """As many as are said or, of the usual rows, as the budget pays for."""
@@ -370,7 +376,7 @@ class OutOfFoldDistillation(Tuning):
     def _usual_rows(self, split: Split) -> int | None:
         """Retained rows of a round of which the forgotten rows are the share that they weigh, if a budget pays."""
         usual = self._usual(split)
-        if usual is not CORRECTED or self.compute_budget is None:
+        if usual not in BY_VISITS or self.compute_budget is None:
             return None
         share = self.forget_weight or usual.forget_weight
         return math.ceil(len(split.forget) * max(1.0, (1 - share) / share))
@@ -389,12 +395,3 @@ class OutOfFoldDistillation(Tuning):
         usual = self._usual_rows(split)
         most = self.price(split, self.rounds(trained, split)).rows_for(self.compute_budget, trained.recipe.epochs)
         return most if usual is None else min(most, usual)
-
-
-def _sides(lesson: Lesson, preset: Preset) -> tuple[Side, Side]:
-    """Both kinds of rows, as the objective weighs them."""
-    beta = preset.forget_weight
-    return (
-        Side(lesson.forget.rows, lesson.taught, beta, preset.temperature),
-        Side(lesson.retain.rows, lesson.held(preset.label_boost), 1 - beta, preset.retain_temperature),
-    )

@@ -3,7 +3,7 @@
 import math
 from typing import Literal, NamedTuple
 
-Targets = Literal["out of fold", "in minus out", "in minus out, shrunk"]
+Targets = Literal["out of fold", "calibrated", "in minus out", "in minus out, shrunk"]
 """What forgotten rows are held to, where there are fold models."""
 
 
@@ -23,9 +23,20 @@ SHRUNK = Preset(0.5, temperature=3.0, label_boost=0.0, retain_temperature=3.0, t
 """Ordinary rows by fold models."""
 
 CORRECTED = Preset(0.3, math.inf, 0.0, retain_temperature=3.0, targets="in minus out", lr_scale=0.3, momentum=0.9)
-"""The same for who asks for targets "in minus out": squares, which see margins that probabilities do not show, and of
-the visits that a budget pays for so many to forgotten rows. Not the default: on full CIFAR-10 it came nearer to
-retraining on one seed, on digits it overshot."""
+"""Few visits to ordinary rows where no held-out rows are at hand, and for who asks for targets "in minus out": squares,
+which see margins that probabilities do not show, and so many of the visits to forgotten rows."""
+
+CALIBRATED = CORRECTED._replace(forget_weight=0.5, retain_temperature=math.inf, targets="calibrated")
+"""Few visits to ordinary rows."""
+
+UNTAUGHT = CORRECTED._replace(forget_weight=0.4)
+"""Few visits to rows whose labels were wrong: margins lie forty logits away."""
+
+SMALL = {CALIBRATED: 32, UNTAUGHT: 64}
+"""Rows of a batch; of a training's usual ones there are so few that margins stop two logits short of their targets."""
+
+BY_VISITS = (CORRECTED, CALIBRATED, UNTAUGHT)
+"""Forgotten rows are the share of the visits that they weigh, so that no visit counts more than another."""
 
 RELABELLED = Preset(0.25, math.inf, 0.0, retain_temperature=1.0, targets="out of fold")
 """Rows whose labels were wrong, by fold models. With the steps of `CORRECTED` they diverged on full CIFAR-10."""
@@ -49,12 +60,32 @@ STRETCH = 1.5
 """What the step of a request that may not visit all rows is at most multiplied by in the end."""
 
 
-def preset_for(*, leaving: bool, mislabelled: bool, fold_models: bool, targets: Targets | None = None) -> Preset:
-    """The preset of a kind of request; a class that leaves decides, also where labels were wrong."""
+def preset_for(
+    *,
+    leaving: bool,
+    mislabelled: bool,
+    fold_models: bool,
+    targets: Targets | None = None,
+    few: bool = False,
+    held_out: bool = False,
+) -> Preset:
+    """The preset of a kind of request; a class that leaves decides, also where labels were wrong.
+
+    **Arguments:**
+
+    - `few`: whether visits are limited.
+    - `held_out`: whether there are held-out rows.
+    """
     if leaving:
         return WHOLE_CLASS
     if not fold_models:
         return MISLABELLED if mislabelled else ORDINARY
+    if targets == "calibrated":
+        return CALIBRATED
     if targets == "in minus out":
         return CORRECTED
+    if targets is None and few:
+        if mislabelled:
+            return UNTAUGHT
+        return CALIBRATED if held_out else CORRECTED
     return RELABELLED if mislabelled else SHRUNK

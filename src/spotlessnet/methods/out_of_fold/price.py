@@ -2,8 +2,19 @@
 
 from dataclasses import dataclass, replace
 
+import torch
+
 from spotlessnet.core.errors import SettingError
-from spotlessnet.methods.out_of_fold.step_scale import ASKED, ASKED_BETWEEN, ASKED_RETAINED
+from spotlessnet.core.split import Split
+from spotlessnet.methods.out_of_fold.calibrated import read_held_out
+from spotlessnet.methods.out_of_fold.class_bias import ASKED as BIAS_ASKED
+from spotlessnet.methods.out_of_fold.drift import ASIDE
+from spotlessnet.methods.out_of_fold.presets import Targets
+from spotlessnet.methods.out_of_fold.steady import PROBED, ROW_READS
+from spotlessnet.methods.out_of_fold.step_scale import ASKED, ASKED_BETWEEN, ASKED_RETAINED, LENGTHS
+from spotlessnet.methods.out_of_fold.sweep import LOOKS
+from spotlessnet.precomputed.fold_models import WATCHED, FoldModels
+from spotlessnet.precomputed.others import WATCHED as STAND_INS
 
 THERE_AND_BACK = 3
 """Times that a row which is learnt from costs as much as one that is only read."""
@@ -68,3 +79,53 @@ class Price:
                 f"of {cost:g} trainings does not pay for that: it takes {self.in_trainings(1, epochs):.2g}. Give more."
             )
         return low
+
+
+def is_of_a_class(split: Split) -> bool:
+    """Whether forgotten rows have a label that no retained one has."""
+    return not bool(torch.isin(split.forget.labels().cpu(), split.retain.labels().cpu()).all())
+
+
+def price_of(
+    split: Split,
+    rounds: int,
+    fold_models: FoldModels | None,
+    targets: Targets,
+    *,
+    second_opinion: bool,
+    searched: bool,
+    held: bool,
+    swept: bool,
+) -> Price:
+    """What a request takes.
+
+    **Arguments:**
+
+    - `second_opinion`: whether the network's own answers are blended with those of fold models on mislabelled rows.
+    - `searched`: whether lengths of the step are tried.
+    - `held`: whether the rate is held below where it diverges.
+    - `swept`: whether visits come in parts.
+    """
+    D_f, D_r, wrong = split.forget, split.retain, split.request.mislabelled
+    readings = 1
+    if fold_models is not None:
+        readings = readings_of(fold_models, split, targets, second_opinion=second_opinion and wrong)
+        others = min(WATCHED, len(D_r))
+        if targets == "calibrated":
+            others += read_held_out(fold_models, D_f, split.validation, ordinary=not wrong)
+        if fold_models.after_requests:
+            # What was said at first is read again, and stand-ins before and after.
+            others += min(WATCHED, len(D_r)) + 2 * min(ASIDE + STAND_INS, len(D_r))
+    else:
+        others = 0 if wrong else len(split.validation or ())
+    others += 2 * min(BIAS_ASKED, len(D_f)) * is_of_a_class(split)
+    others += ROW_READS * min(PROBED, len(D_f) + len(D_r)) * held
+    return Price(rounds, len(D_f), len(D_r), readings, others, LENGTHS if searched else 0, LOOKS * swept)
+
+
+def readings_of(fold_models: FoldModels, split: Split, targets: Targets, *, second_opinion: bool) -> int:
+    """How many networks read each forgotten row before it is taught."""
+    if targets not in ("out of fold", "calibrated"):
+        return len(fold_models.weights) + 1
+    own = second_opinion and targets == "out of fold"
+    return int(fold_models.unseen_or_all(split.forget).sum()) + int(own)
