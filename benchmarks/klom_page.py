@@ -1,19 +1,20 @@
 """KLoM, an attacker and prices out of margins kept by `klom.py`, `klom_serve.py` and `klom_digits.py`.
 
-    python benchmarks/klom_page.py trained-*.pt served-*.pt --out results/klom.jsonl         # rows, and the table
+    python benchmarks/klom_page.py results/klom-margins-*.npz served-*.pt --out results/klom.jsonl    # rows, the table
     python benchmarks/klom_page.py --page       # docs/quality_and_cost.md and its figure, from rows under results/
 
 For each forget set the networks that saw it are originals, the others retrained networks. KLoM (`readouts/klom.py`) for
-each row between unlearned and all retrained networks; shown is the 95th percentile over rows. *Chance*: the same for
-as many draws from one Gaussian, what even equal networks read. *Halves*: between two halves of the retrained networks,
-beside the chance of so few. Attacker: for each unlearned network and each retrained one the likelihood ratio of a row's
-margin under Gaussians with the row's means over all other networks of either kind; AUC over rows and networks, 0.5 is
-as retrained, with a 95 % interval over unlearned networks.
+each row between unlearned and all retrained networks; shown is the 95th percentile over rows. Beside it *fit*, the KL
+divergence of Gaussians fitted to the same margins (`readouts/margin_kl.py`), which needs fewer networks. *Chance*:
+either for as many draws from one Gaussian, what even equal networks read. *Halves*: between two halves of the
+retrained networks, beside the chance of so few. Attacker: for each unlearned network and each retrained one the
+likelihood ratio of a row's margin under Gaussians with the row's means over all other networks of either kind; AUC over
+rows and networks, 0.5 is as retrained, with a 95 % interval over unlearned networks.
 """
 
 import statistics
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,18 +27,28 @@ from spotlessnet.auditing.rows import Row, read_rows
 from spotlessnet.core.intervals import t_interval
 from spotlessnet.core.registry import markdown_table
 from spotlessnet.readouts.klom import klom
+from spotlessnet.readouts.margin_kl import margin_kl
 from spotlessnet.report.figures import MARKS, PALETTE
 
 # Started as a script, its own folder comes first, not the one that holds it.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.common import GREY, Flags, Place, grey_style, save
+from benchmarks.klom_margins import joined
 from benchmarks.large_second import table as full_size_table
 from benchmarks.sisa_digits import table as shards_table
+from benchmarks.usual_table_page import table as usual_table
 
 PARTS = ("forget", "retain", "validation")
 ORIGINAL, RETRAINED = "original", "retrained"
 AUC, SHARE, COUNT = "AUC of a row", "share of training FLOPs", "networks"
 CHANCE, HALVES = "chance alone", "retrained against retrained, halves"
+READINGS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"P95": klom, "fit, P95": margin_kl}
+"""What is read of each row's margins, by the name in front of the part."""
+
+LARGE = ("random, large", "coherent, large")
+COUNTS = (24, 32, 40, 48, 64, 80, 100, 200)
+"""Networks a side, for the table of what chance reads."""
+
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
 PICTURE = ROOT / "docs" / "pictures" / "quality_and_cost.svg"
@@ -45,10 +56,19 @@ PAGE = ROOT / "docs" / "quality_and_cost.md"
 
 
 def read(paths: list[Path]) -> dict[str, Any]:
-    """All networks of several processes."""
-    found = [torch.load(path, weights_only=True) for path in paths]
-    joined = {key: [one for each in found for one in each.get(key, [])] for key in ("networks", "unlearned")}
-    return joined | {"about": found[0]["about"]}
+    """All networks of several processes; margins that were kept (`.npz`) stand for the networks they are of."""
+    found = [torch.load(path, weights_only=True) for path in paths if path.suffix != ".npz"]
+    files = [path for path in paths if path.suffix == ".npz"]
+    kinds = ("networks", "unlearned")
+    made: dict[str, Any] = {kind: [one for each in found for one in each.get(kind, [])] for kind in kinds}
+    abouts = [str(each["about"]) for each in found]
+    if files:
+        networks, about = joined(files)
+        others = [each["digest"] for each in found if each.get("digest", about.digest) != about.digest]
+        if others or made["networks"]:
+            raise ValueError("Give kept margins with what was served on the same rows, and without `trained-*.pt`.")
+        made["networks"], abouts = networks, [about.command, *abouts]
+    return made | {"about": " | ".join(dict.fromkeys(abouts))}
 
 
 def stacked(networks: list[dict[str, Any]], name: str) -> dict[str, Tensor]:
@@ -57,11 +77,30 @@ def stacked(networks: list[dict[str, Any]], name: str) -> dict[str, Tensor]:
     return {part: torch.stack([one["margins"][key] for one in networks]).double() for part, key in names.items()}
 
 
-def chance(ours: int, theirs: int, rows: int = 1000) -> float:
-    """The 95th percentile of KLoM between so many and so many draws of one Gaussian."""
+def chance(ours: int, theirs: int, rows: int = 4000, reading: str = "P95") -> float:
+    """The 95th percentile between so many and so many draws of one Gaussian."""
     draw = torch.Generator().manual_seed(0)
     a, b = (torch.randn(n, rows, generator=draw, dtype=torch.float64) for n in (ours, theirs))
-    return float(klom(a, b).quantile(0.95))
+    return float(READINGS[reading](a, b).quantile(0.95))
+
+
+def chance_of(reading: str) -> str:
+    """The name of its row."""
+    return CHANCE if reading == "P95" else f"{reading.removesuffix(', P95')}, {CHANCE}"
+
+
+def chance_table() -> str:
+    """What equal networks read, by how many there are; the last column is what `margin_kl` reads in truth."""
+    shift = 1.0
+    draw = torch.Generator().manual_seed(1)
+    made = []
+    for n in COUNTS:
+        a, b = (torch.randn(n, 4000, generator=draw, dtype=torch.float64) for _ in range(2))
+        moved = [f"{float(read(a + shift, b).mean()):.2f}" for read in READINGS.values()]
+        made.append([str(n), *(f"{chance(n, n, reading=reading):.2f}" for reading in READINGS), *moved])
+    head = ("networks a side", "KLoM, P95 by chance", "fit, P95 by chance", "KLoM, mean, half a nat apart",
+            "fit, mean, half a nat apart")  # fmt: skip
+    return markdown_table(head, made)
 
 
 def attacked(ours: Tensor, theirs: Tensor) -> list[float]:
@@ -98,11 +137,12 @@ def rows_of(found: dict[str, Any], title: str, least: int) -> Iterator[Row]:
                 yield from method_rows(experiment, method, networks, theirs, name, found["about"])
         half = len(unseen) // 2
         if half >= least:
-            for part in PARTS:
-                value = float(klom(theirs[part][:half], theirs[part][half:]).quantile(0.95))
-                yield Row(experiment, HALVES, f"P95 on {part}", 0, value, unit="nats", note=found["about"])
-            value = chance(half, len(unseen) - half)
-            yield Row(experiment, HALVES, CHANCE, 0, value, unit="nats", note=found["about"])
+            for reading, of in READINGS.items():
+                for part in PARTS:
+                    value = float(of(theirs[part][:half], theirs[part][half:]).quantile(0.95))
+                    yield Row(experiment, HALVES, f"{reading} on {part}", 0, value, unit="nats", note=found["about"])
+                value = chance(half, len(unseen) - half, reading=reading)
+                yield Row(experiment, HALVES, chance_of(reading), 0, value, unit="nats", note=found["about"])
             yield Row(experiment, HALVES, COUNT, 0, half, note=found["about"])
 
 
@@ -120,11 +160,12 @@ def method_rows(
     if method == RETRAINED:
         return
     ours = stacked(networks, name)
-    for part in PARTS:
-        each = klom(ours[part], theirs[part])
-        yield row(f"P95 on {part}", float(each.quantile(0.95)), unit="nats")
-        yield row(f"mean on {part}", float(each.mean()), unit="nats")
-    yield row(CHANCE, chance(len(networks), len(theirs["forget"])), unit="nats")
+    for reading, of in READINGS.items():
+        for part in PARTS:
+            each = of(ours[part], theirs[part])
+            yield row(f"{reading} on {part}", float(each.quantile(0.95)), unit="nats")
+            yield row(f"{reading.replace('P95', 'mean')} on {part}", float(each.mean()), unit="nats")
+        yield row(chance_of(reading), chance(len(networks), len(theirs["forget"]), reading=reading), unit="nats")
     yield row(AUC, *t_interval(attacked(ours["forget"], theirs["forget"])), unit="AUC")
     if method != ORIGINAL:
         yield row(SHARE, statistics.mean(one["share"] for one in networks), unit="share")
@@ -152,11 +193,15 @@ def table(rows: list[Row]) -> str:
             auc = known.get((experiment, method, AUC, 0))
             attack = "" if auc is None else f"{auc.value:.2f} [{auc.low:.2f}, {auc.high:.2f}]"
             here = experiment, method
+            cells = []
+            for reading in READINGS:
+                each = [cell(*here, f"{reading} on {part}", ".2f") for part in PARTS]
+                cells += [" / ".join(each) if any(each) else "", cell(*here, chance_of(reading), ".2f")]
             made.append(
-                [*here, cell(*here, COUNT, ".0f"), *(cell(*here, f"P95 on {part}", ".2f") for part in PARTS),
-                 cell(*here, CHANCE, ".2f"), attack, cell(*here, "error on test", ".1%"), cell(*here, SHARE, ".1%")]
+                [*here, cell(*here, COUNT, ".0f"), *cells, attack, cell(*here, "error on test", ".1%"),
+                 cell(*here, SHARE, ".1%")]
             )  # fmt: skip
-    head = ("forget set", "method", "networks", *(f"P95, {part}" for part in PARTS), "P95 by chance", "attacker's AUC",
+    head = ("forget set", "method", "networks", "KLoM, P95", "by chance", "fit, P95", "by chance", "attacker's AUC",
             "test error", "FLOPs")  # fmt: skip
     return markdown_table(head, made)
 
@@ -164,15 +209,18 @@ def table(rows: list[Row]) -> str:
 def write_page(page: Path = PAGE) -> None:
     """All tables of the page from the rows under `results/`, and the figure."""
     digits, cifar = (read_rows(RESULTS / name) for name in ("klom-digits.jsonl", "klom.jsonl"))
+    usual = RESULTS / "usual-table.jsonl"
     made = {
         "digits": table(digits),
         "CIFAR-10": table(cifar),
+        "chance": chance_table(),
         "full size": full_size_table([RESULTS / "large-second.jsonl"]),
         "shards": shards_table(read_rows(RESULTS / "sisa-digits.jsonl")),
+        "usual": usual_table(read_rows(usual)) if usual.exists() else "",
     }
     for name, text in made.items():
         Place(f"<!-- {name}: written by benchmarks/klom_page.py -->", f"<!-- end of {name} -->").write(page, text)
-    draw(digits)
+    draw(digits + [row for row in cifar if row.experiment.endswith(LARGE)])
 
 
 def draw(rows: list[Row], place: Path = PICTURE) -> None:

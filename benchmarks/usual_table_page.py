@@ -94,7 +94,7 @@ def rows_of(found: list[dict[str, Any]], of_class: Tensor) -> Iterator[Row]:
         for each in found:
             for one in each.get("unlearned", []):
                 if one["set"] == name:
-                    paid = {SHARE: one["share"], TIME: one["seconds"] / each["training"]}
+                    paid = {SHARE: one["share"], TIME: one["seconds"] / one["training"]}
                     groups.append((one["method"], one["seed"], one, paid))
         for method, seed, one, paid in groups:
             if seed not in retrained:
