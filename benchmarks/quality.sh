@@ -15,7 +15,7 @@ python=${PYTHON:-python}
 export OMP_NUM_THREADS=1 TORCHINDUCTOR_COMPILE_THREADS=4 PYTHONPATH=$here/src:$here PYTHONUNBUFFERED=1
 cd "${WORK:-$(mktemp -d)}" || exit 1  # the commands that rows tell have names relative to it
 mkdir -p choose klom usual logs
-epochs=10 usual=8 networks=60 seeds=5 many=5 size=(--data "$data")
+epochs=10 usual=8 networks=60 seeds=5 many=6 size=(--data "$data")
 if [ -n "${TINY:-}" ]; then networks=4 seeds=2 many=2 size=(--tiny --device cpu); fi
 ours=()
 while IFS= read -r line; do [ -n "$line" ] && ours+=(--ours "$line"); done <<< "${OURS:-}"
@@ -55,19 +55,19 @@ if [ "$what" != usual ]; then
         --keep choose &
     (go fast 150 fleet_speed --timed --recipes 28:0.4 --seeds 4 --at-once 4 --out speed.jsonl \
         --after choose/trained-9008.pt; touch fast) &
-    (go klom-train 400 klom train --networks $networks --folds 4 --epochs $epochs --at-once 4 --keep klom \
+    (go klom-train 400 klom train --networks $networks --folds 4 --cuts 8 --epochs $epochs --at-once 4 --keep klom \
         --after fast; touch networks) &
     (suffix=jsonl; each begun choose 260 klom_serve choose --draw 1 --epochs $epochs --count 1 \
         --keep choose --after fast "${ours[@]}"
      cat served-choose-*.jsonl > choose.jsonl; touch chosen) &
-    run=("$stop" klom_serve run --epochs $epochs --keep klom --chosen choose.jsonl --parts 1)
-    each fast ours "${run[@]}" --only ours --sets large --after chosen &
+    run=("$stop" klom_serve run --epochs $epochs --keep klom --chosen choose.jsonl --parts 1 --after chosen)
+    each fast ours "${run[@]}" --only ours --sets large &
     each others others "${run[@]}" --only others --sets large --patience 20 &
     each small small "${run[@]}" --only ours --sets small &
 fi
 if [ "$what" != klom ]; then
     chosen=()
-    if [ "$what" = all ]; then chosen=(--chosen choose.jsonl); else touch fast networks; fi
+    if [ "$what" = all ]; then chosen=(--chosen choose.jsonl --after chosen); else touch fast networks; fi
     (until [ -e fast ]; do sleep 0.5; done
      go usual-train $((stop - 60)) usual_table train --networks $seeds --folds 1 --epochs $usual --keep usual \
         --after networks; touch others) &
