@@ -20,6 +20,7 @@ from typing import Any
 
 import matplotlib as mpl
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
@@ -46,6 +47,9 @@ READINGS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"P95": klom, "fit, P9
 """What is read of each row's margins, by the name in front of the part."""
 
 LARGE = ("random, large", "coherent, large")
+MANY = 20
+"""Networks that a method must have served for its divergence to be drawn: fewer read little but chance."""
+
 COUNTS = (24, 32, 40, 48, 64, 80, 100, 200)
 """Networks a side, for the table of what chance reads."""
 
@@ -59,16 +63,19 @@ def read(paths: list[Path]) -> dict[str, Any]:
     """All networks of several processes; margins that were kept (`.npz`) stand for the networks they are of."""
     found = [torch.load(path, weights_only=True) for path in paths if path.suffix != ".npz"]
     files = [path for path in paths if path.suffix == ".npz"]
-    kinds = ("networks", "unlearned")
-    made: dict[str, Any] = {kind: [one for each in found for one in each.get(kind, [])] for kind in kinds}
-    abouts = [str(each["about"]) for each in found]
+    made: dict[str, Any] = {"networks": [one for each in found for one in each.get("networks", [])]}
+    made["unlearned"] = [one | {"about": each["about"]} for each in found for one in each.get("unlearned", [])]
+    made["about"] = found[0]["about"] if found else ""
     if files:
         networks, about = joined(files)
         others = [each["digest"] for each in found if each.get("digest", about.digest) != about.digest]
-        if others or made["networks"]:
-            raise ValueError("Give kept margins with what was served on the same rows, and without `trained-*.pt`.")
-        made["networks"], abouts = networks, [about.command, *abouts]
-    return made | {"about": " | ".join(dict.fromkeys(abouts))}
+        strange = {one["seed"] for one in made["networks"]} - {one["seed"] for one in networks}
+        if others or strange:
+            raise ValueError(
+                "Give kept margins with what was served on the same rows, and with no networks beside them."
+            )
+        made |= {"networks": networks, "about": about.command}
+    return made
 
 
 def stacked(networks: list[dict[str, Any]], name: str) -> dict[str, Tensor]:
@@ -134,7 +141,8 @@ def rows_of(found: dict[str, Any], title: str, least: int) -> Iterator[Row]:
         experiment = f"{title}, {name}"
         for method, networks in groups.items():
             if len(networks) >= least:
-                yield from method_rows(experiment, method, networks, theirs, name, found["about"])
+                about = networks[0].get("about", found["about"])
+                yield from method_rows(experiment, method, networks, theirs, name, about)
         half = len(unseen) // 2
         if half >= least:
             for reading, of in READINGS.items():
@@ -224,38 +232,61 @@ def write_page(page: Path = PAGE) -> None:
 
 
 def draw(rows: list[Row], place: Path = PICTURE) -> None:
-    """KLoM P95 on the forget set, and the attacker's AUC, against the share of training FLOPs, by forget set."""
-    known = {row.key: row for row in rows}
+    """KLoM and the fit on the forget set, and the attacker's AUC, against the share of training FLOPs."""
     experiments = list(dict.fromkeys(row.experiment for row in rows))
-    names = sorted({row.method.rpartition(", ")[0] or row.method for row in rows if row.readout == SHARE})
+    lines = (("P95 on forget", "KLoM, P95, nats"), ("fit, P95 on forget", "fit, P95, nats"), (AUC, "attacker's AUC"))
     with mpl.rc_context(grey_style()):
-        figure = Figure(figsize=(max(9.0, 3.2 * len(experiments)), 7), layout="constrained")
-        for column, experiment in enumerate(experiments):
-            for line, (readout, said) in enumerate((("P95 on forget", "KLoM, P95"), (AUC, "attacker's AUC"))):
-                axes = figure.add_subplot(2, len(experiments), line * len(experiments) + column + 1)
-                for row in (row for row in rows if row.experiment == experiment and row.readout == SHARE):
-                    found = known[experiment, row.method, readout, 0]
-                    j = names.index(row.method.rpartition(", ")[0] or row.method)
-                    colour, mark = PALETTE[(j + j // 7) % 7], MARKS[j % 7]
-                    if found.low == found.low:
-                        axes.plot([row.value] * 2, [found.low, found.high], lw=1, color=colour, alpha=0.6)
-                    axes.plot(row.value, found.value, mark, ms=7, color=colour, label=names[j])
-                first = known.get((experiment, ORIGINAL, readout, 0))
-                if first is not None:
-                    axes.axhline(first.value, lw=1, ls="--", color=GREY)
-                last = known.get((experiment, ORIGINAL, CHANCE, 0)) if line == 0 else None
-                axes.axhline(0.5 if line else last.value if last else 0.0, lw=1, color=PALETTE[2])
-                axes.set(xscale="log", xlabel="share of training FLOPs", title=experiment if line == 0 else "")
-                axes.set_xticks([0.01, 0.03, 0.1, 0.3], ["1 %", "3 %", "10 %", "30 %"])
-                axes.minorticks_off()
-                axes.set_ylim(bottom=0 if line == 0 else 0.45)
-                if column == 0:
-                    axes.set_ylabel(said)
+        figure = Figure(figsize=(max(9.0, 3.2 * len(experiments)), 10), layout="constrained")
+        for line, (readout, said) in enumerate(lines):
+            for column, experiment in enumerate(experiments):
+                axes = figure.add_subplot(len(lines), len(experiments), line * len(experiments) + column + 1)
+                panel(axes, rows, experiment, readout)
+                axes.set_title(experiment if line == 0 else "")
+                axes.set_ylabel(said if column == 0 else "")
         legend: dict[str, Any] = {}
         for axes in figure.axes:
             legend |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
         figure.legend(legend.values(), legend.keys(), loc="outside lower center", ncols=4, fontsize=9)
         figure.savefig(place, metadata={"Date": None})
+
+
+def panel(axes: Axes, rows: list[Row], experiment: str, readout: str) -> None:
+    """One forget set: every method whose reading can be told from chance, the untouched network, and chance."""
+    known = {row.key: row for row in rows}
+    names = sorted({short(row.method) for row in rows if row.readout == SHARE})
+    least = 1 if readout == AUC else MANY
+    for row in (row for row in rows if row.experiment == experiment and row.readout == SHARE):
+        found = known.get((experiment, row.method, readout, 0))
+        if found is None or known[experiment, row.method, COUNT, 0].value < least:
+            continue
+        j = names.index(short(row.method))
+        colour, mark = PALETTE[(j + j // 7) % 7], MARKS[j % 7]
+        if found.low == found.low:
+            axes.plot([row.value] * 2, [found.low, found.high], lw=1, color=colour, alpha=0.6)
+        axes.plot(row.value, found.value, mark, ms=7, color=colour, label=names[j])
+    first = known.get((experiment, ORIGINAL, readout, 0))
+    if first is not None:
+        axes.axhline(first.value, lw=1, ls="--", color=GREY)
+    last = known.get((experiment, ORIGINAL, chance_of(readout.removesuffix(" on forget")), 0))
+    if readout == AUC or last is not None:
+        axes.axhline(0.5 if last is None else last.value, lw=1, color=PALETTE[2])
+    axes.set(xscale="log", xlabel="share of training FLOPs", xlim=(0.01, 0.4))
+    axes.set_xticks([0.01, 0.03, 0.1, 0.3], ["1 %", "3 %", "10 %", "30 %"])
+    axes.minorticks_off()
+    if readout.startswith("fit"):
+        axes.set(yscale="log", ylim=(0.05, 200))
+        axes.set_yticks([0.1, 1, 10, 100], ["0.1", "1", "10", "100"])
+    else:
+        axes.set_ylim(bottom=0.45 if readout == AUC else 0)
+
+
+def short(method: str) -> str:
+    """Its name without a label of settings.
+
+    >>> short("truncated-retrain, 20%"), short("finetune")
+    ('truncated-retrain', 'finetune')
+    """
+    return method.split(",")[0]
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -47,6 +47,7 @@ pack() {  # Under another name first: a file that comes back is whole.
 }
 (while sleep 60; do pack; done) &
 packing=$!
+trap 'kill $packing 2> /dev/null' EXIT
 
 suffix=pt
 touch begun
