@@ -71,12 +71,17 @@ def test_the_digest_sees_rows_labels_and_pictures() -> None:
     same = digest(asked)
     assert digest(_asked()) == same
     data = asked["retain"]
-    rows = data.fetch(data.rows)
-    assert isinstance(rows.x, torch.Tensor)
-    x = rows.x.clone()
-    x[3, 0, 1, 1] += 0.01
-    for other in (data.select(range(9, -1, -1)), Data.of((x, rows.y)), Data.of((rows.x, (rows.y + 1) % 3))):
-        assert digest(asked | {"retain": other}) != same
+    whole = data.source.fetch(torch.arange(60))
+    x, y = whole[0], whole[1]
+    assert isinstance(x, torch.Tensor)
+    moved, renamed = x.clone(), y.clone()
+    moved[43, 0, 1, 1] += 0.01
+    renamed[43] = (renamed[43] + 1) % 3
+    assert digest(asked | {"retain": Data.of((x, y)).select(range(40, 50))}) == same
+    for pair in ((moved, y), (x, renamed)):
+        assert digest(asked | {"retain": Data.of(pair).select(range(40, 50))}) != same
+    alike = Data.of((torch.zeros_like(x), torch.zeros_like(y)))  # only their numbers tell these rows apart
+    assert digest({"retain": alike.select([1, 2])}) != digest({"retain": alike.select([1, 3])})
 
 
 def test_the_fit_is_the_divergence_of_fitted_gaussians_against_retrained_networks(tmp_path: Path) -> None:
