@@ -35,16 +35,21 @@ from spotlessnet.report.figures import MARKS, PALETTE
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.common import GREY, Flags, Place, grey_style, save
 from benchmarks.klom_margins import joined
+from benchmarks.klom_serve import chosen
+from benchmarks.klom_words import AUC, CHANCE, COUNT, HALVES, ORIGINAL, PARTS, RETRAINED, SHARE
 from benchmarks.large_second import table as full_size_table
 from benchmarks.sisa_digits import table as shards_table
 from benchmarks.usual_table_page import table as usual_table
 
-PARTS = ("forget", "retain", "validation")
-ORIGINAL, RETRAINED = "original", "retrained"
-AUC, SHARE, COUNT = "AUC of a row", "share of training FLOPs", "networks"
-CHANCE, HALVES = "chance alone", "retrained against retrained, halves"
+from benchmarks import klom_words
+
 READINGS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"P95": klom, "fit, P95": margin_kl}
 """What is read of each row's margins, by the name in front of the part."""
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "results"
+PICTURE = ROOT / "docs" / "pictures" / "quality_and_cost.svg"
+PAGE = ROOT / "docs" / "quality_and_cost.md"
 
 LARGE = ("random, large", "coherent, large")
 MANY = 20
@@ -52,11 +57,6 @@ MANY = 20
 
 COUNTS = (24, 32, 40, 48, 64, 80, 100, 200)
 """Networks a side, for the table of what chance reads."""
-
-ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "results"
-PICTURE = ROOT / "docs" / "pictures" / "quality_and_cost.svg"
-PAGE = ROOT / "docs" / "quality_and_cost.md"
 
 
 def read(paths: list[Path]) -> dict[str, Any]:
@@ -216,14 +216,20 @@ def table(rows: list[Row]) -> str:
 
 def write_page(page: Path = PAGE) -> None:
     """All tables of the page from the rows under `results/`, and the figure."""
-    digits, cifar = (read_rows(RESULTS / name) for name in ("klom-digits.jsonl", "klom.jsonl"))
+    found = RESULTS / "klom.jsonl"  # rows of the first try, with fewer networks, stay in a file of their own
+    found = found if found.exists() else RESULTS / "klom-first.jsonl"
+    digits, cifar = read_rows(RESULTS / "klom-digits.jsonl"), read_rows(found)
     usual = RESULTS / "usual-table.jsonl"
+    sets = [klom_words.of_set(cifar, each) for each in dict.fromkeys(row.experiment for row in cifar)]
+    settings = klom_words.of_settings(RESULTS / "klom-choose.jsonl", chosen)
     made = {
         "digits": table(digits),
         "CIFAR-10": table(cifar),
         "chance": chance_table(),
         "full size": full_size_table([RESULTS / "large-second.jsonl"]),
         "shards": shards_table(read_rows(RESULTS / "sisa-digits.jsonl")),
+        "CIFAR-10 in words": "\n".join([settings, "", *sets]),
+        "recipe": klom_words.of_recipe(read_rows(RESULTS / "fleet-speed.jsonl")),
         "usual": usual_table(read_rows(usual)) if usual.exists() else "",
     }
     for name, text in made.items():
