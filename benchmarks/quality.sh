@@ -6,7 +6,9 @@
 # DATA holds the images, OUT gets klom.tgz, usual.tgz and logs.tgz. Processes start at once, compile while others train,
 # and wait for files: settings are tried on networks of their own (draw 1), the fast recipe is timed with nothing beside
 # it, then the networks of the design are trained while settings are tried, then ours, the usual table and all others.
-# OURS: settings of ours to try, a line each, NAME=JSON.
+# OURS: settings of ours to try, a line each, NAME=JSON. With CHOOSE=0, or less than 540 s, nothing is tried: all OURS,
+# or the package's own settings, are served, others have their usual ones, and the usual table has three seeds. FAST=0: the
+# recipe is not timed.
 set -u
 mkdir -p "$2"
 data=$(cd "$1" && pwd) out=$(cd "$2" && pwd) stop=${3:-575} what=${4:-all}
@@ -16,6 +18,8 @@ export OMP_NUM_THREADS=1 TORCHINDUCTOR_COMPILE_THREADS=4 PYTHONPATH=$here/src:$h
 cd "${WORK:-$(mktemp -d)}" || exit 1  # the commands that rows tell have names relative to it
 mkdir -p choose klom usual logs
 epochs=10 usual=8 networks=60 seeds=5 many=6 size=(--data "$data")
+choose=${CHOOSE:-$((stop >= 540))} trained=$((stop < 540 ? stop - 110 : 400))
+if [ "$choose" = 0 ]; then seeds=3; fi
 if [ -n "${TINY:-}" ]; then networks=4 seeds=2 many=2 size=(--tiny --device cpu); fi
 ours=()
 while IFS= read -r line; do [ -n "$line" ] && ours+=(--ours "$line"); done <<< "${OURS:-}"
@@ -49,26 +53,33 @@ pack() {  # Under another name first: a file that comes back is whole.
 packing=$!
 trap 'kill $packing 2> /dev/null' EXIT
 
-suffix=pt
+suffix=pt own=()
 touch begun
 if [ "$what" != usual ]; then
-    go choose-train 150 klom train --draw 1 --first 9008 --networks 8 --folds 1 --epochs $epochs --plain --at-once 2 \
-        --keep choose &
-    (go fast 150 fleet_speed --timed --recipes 28:0.4 --seeds 4 --at-once 4 --out speed.jsonl \
-        --after choose/trained-9008.pt; touch fast) &
-    (go klom-train 400 klom train --networks $networks --folds 4 --cuts 8 --epochs $epochs --at-once 4 --keep klom \
-        --after fast; touch networks) &
-    (suffix=jsonl; each begun choose 260 klom_serve choose --draw 1 --epochs $epochs --count 1 \
-        --keep choose --after fast "${ours[@]}"
-     cat served-choose-*.jsonl > choose.jsonl; touch chosen) &
+    if [ "$choose" = 0 ]; then
+        touch choose.jsonl chosen
+        own=("${ours[@]}")
+    else
+        go choose-train 150 klom train --draw 1 --first 9008 --networks 8 --folds 1 --epochs $epochs --plain \
+            --at-once 2 --keep choose &
+        (suffix=jsonl; each begun choose 260 klom_serve choose --draw 1 --epochs $epochs --count 1 --keep choose \
+            --after fast "${ours[@]}"
+         cat served-choose-*.jsonl > choose.jsonl; touch chosen) &
+    fi
+    first=(); if [ "$choose" != 0 ]; then first=(--after choose/trained-9008.pt); fi
+    (if [ "${FAST:-1}" != 0 ]; then
+        go fast 150 fleet_speed --timed --recipes 28:0.4 --seeds 4 --at-once 4 --out speed.jsonl "${first[@]}"
+     fi; touch fast) &
+    (go klom-train "$trained" klom train --networks $networks --folds 4 --cuts 8 --epochs $epochs --at-once 4 \
+        --keep klom --after fast; touch networks) &
     run=("$stop" klom_serve run --epochs $epochs --keep klom --chosen choose.jsonl --parts 1 --after chosen)
-    each fast ours "${run[@]}" --only ours --sets large &
+    each fast ours "${run[@]}" --only ours --sets large "${own[@]}" &
     each others others "${run[@]}" --only others --sets large --patience 20 &
-    each small small "${run[@]}" --only ours --sets small &
+    each small small "${run[@]}" --only ours --sets small "${own[@]}" &
 fi
 if [ "$what" != klom ]; then
-    chosen=()
-    if [ "$what" = all ]; then chosen=(--chosen choose.jsonl --after chosen); else touch fast networks; fi
+    chosen=("${own[@]}")
+    if [ "$what" = all ]; then chosen+=(--chosen choose.jsonl --after chosen); else touch fast networks; fi
     (until [ -e fast ]; do sleep 0.5; done
      go usual-train $((stop - 60)) usual_table train --networks $seeds --folds 1 --epochs $usual --keep usual \
         --after networks; touch others) &
