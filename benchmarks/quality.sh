@@ -72,7 +72,8 @@ if [ "$what" != usual ]; then
      fi; touch fast) &
     (go klom-train "$trained" klom train --networks $networks --folds 4 --cuts 8 --epochs $epochs --at-once 4 \
         --keep klom --after fast; touch networks) &
-    run=("$stop" klom_serve run --epochs $epochs --keep klom --chosen choose.jsonl --parts 1 --after chosen)
+    (until [ -e networks ] && [ -e chosen ]; do sleep 0.5; done; touch ready) &
+    run=("$stop" klom_serve run --epochs $epochs --keep klom --chosen choose.jsonl --parts 0 --after ready)
     each fast ours "${run[@]}" --only ours --sets large "${own[@]}" &
     each others others "${run[@]}" --only others --sets large --patience 20 &
     each small small "${run[@]}" --only ours --sets small "${own[@]}" &
