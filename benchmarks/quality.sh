@@ -13,7 +13,9 @@ set -u
 mkdir -p "$2"
 data=$(cd "$1" && pwd) out=$(cd "$2" && pwd) stop=${3:-575} what=${4:-all}
 here=$(cd "$(dirname "$0")/.." && pwd)
-python=${PYTHON:-python}
+for python in ${PYTHON:-python python3}; do  # the first that has torch
+    "$python" -c 'import importlib.util as u; raise SystemExit(u.find_spec("torch") is None)' 2> /dev/null && break
+done
 export OMP_NUM_THREADS=1 TORCHINDUCTOR_COMPILE_THREADS=4 PYTHONPATH=$here/src:$here PYTHONUNBUFFERED=1
 cd "${WORK:-$(mktemp -d)}" || exit 1  # the commands that rows tell have names relative to it
 mkdir -p choose klom usual logs
