@@ -2,9 +2,12 @@
 
     python benchmarks/fleet_speed.py --data DIR --out results/fleet-speed.jsonl --stop 90
     python benchmarks/fleet_speed.py --data DIR --network resnet-18 --out results/fleet-speed.jsonl
+    python benchmarks/fleet_speed.py --data DIR --out results/fleet-speed.jsonl --timed --recipes 28:0.4 --at-once 4
     python benchmarks/fleet_speed.py --tiny --out speed.jsonl
 
 Floor, by count (ResNet-9, one image there and back): see `counted`; bytes are what BatchNorm and activations move.
+Seconds of a recipe are those of all its networks side by side, divided by how many there are; its error is given for
+each test image as it is, and for the mean of the answers to it and to its mirror image.
 """
 
 import argparse
@@ -60,6 +63,17 @@ def counted(network: Trained, data: Data) -> float:
     return 3.0 * counter.get_total_flops()
 
 
+def errors(network: Trained, test: Data) -> dict[str, float]:
+    """Shares of test images that are answered wrongly, as they are and with their mirror images."""
+    rows = test.fetch(test.rows)
+    assert isinstance(rows.x, torch.Tensor)  # pictures
+    alone = network.predict(test, 2048).softmax(dim=1).cpu()
+    mirrored = network.predict(Data.of((rows.x.flip(3), rows.y)), 2048).softmax(dim=1).cpu()
+    readouts = {"error on test": alone, "error on test, mirror images asked too": alone + mirrored}
+    labels = rows.y.cpu()
+    return {name: float((p.argmax(dim=1) != labels).double().mean()) for name, p in readouts.items()}
+
+
 def tried(options: argparse.Namespace, train: Data, test: Data, device: torch.device) -> Iterator[Row]:
     """Seconds of an epoch, then errors of whole trainings, as long as there is time."""
     end = time.perf_counter() + options.stop
@@ -90,20 +104,21 @@ def tried(options: argparse.Namespace, train: Data, test: Data, device: torch.de
         if time.perf_counter() > end:
             break
         told = recipe.but(epochs=int(epochs), lr=lr)
-        fleet = Fleet(replace(start, recipe=told), train, at_once=2, compiled=not options.tiny)
-        for first in range(SEEDS, SEEDS + options.seeds, 2):
+        fleet = Fleet(replace(start, recipe=told), train, at_once=options.at_once, compiled=not options.tiny)
+        while options.after is not None and not options.after.exists() and time.perf_counter() < end:
+            time.sleep(0.2)
+        for first in range(SEEDS, SEEDS + options.seeds, options.at_once):
             if time.perf_counter() > end:
                 break
-            pair = range(first, min(first + 2, SEEDS + options.seeds))
-            jobs = [Job(begun(options, told, seed, device, int(x.shape[1])), train, seed) for seed in pair]
+            some = range(first, min(first + options.at_once, SEEDS + options.seeds))
+            jobs = [Job(begun(options, told, seed, device, int(x.shape[1])), train, seed) for seed in some]
             began = time.perf_counter()
             made = fleet.fit(jobs)
             took = (time.perf_counter() - began) / len(jobs)
-            for seed, network in zip(pair, made, strict=True):
-                wrong = network.predict(test, 2048).argmax(dim=1).cpu() != test.labels().cpu()
-                name = f"{int(epochs)} epochs, rate {lr:g}"
-                error = float(wrong.double().mean())
-                yield Row(options.network, name, "error on test", seed, error, seconds=took, unit="share", note=about)
+            for seed, network in zip(some, made, strict=True):
+                name = f"{int(epochs)} epochs, rate {lr:g}, {len(jobs)} at once"
+                for readout, error in errors(network, test).items():
+                    yield Row(options.network, name, readout, seed, error, seconds=took, unit="share", note=about)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -114,6 +129,8 @@ def main(arguments: list[str] | None = None) -> None:
                         type=lambda text: tuple(float(v) for v in text.split(":")))  # fmt: skip
     parser.add_argument("--timed", nargs="*", default=TIMED, metavar="plain|compiled:AT_ONCE")
     parser.add_argument("--seeds", type=int, default=4)
+    parser.add_argument("--at-once", type=int, default=2, help="networks side by side, of the recipes")
+    parser.add_argument("--after", type=Path, help="begin with the recipes when this file is there")
     parser.add_argument("--stop", type=float, default=inf)
     options = parser.parse_args(arguments)
     device = device_of(options)

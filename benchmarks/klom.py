@@ -5,7 +5,9 @@
     python benchmarks/klom.py train --data DIR --keep FOLDER --networks 64 --folds 4    # networks, margins, fold models
     python benchmarks/klom.py train --tiny --keep FOLDER                 # digits, a CPU, under a minute
 
-`benchmarks/klom_serve.py` then serves requests, `benchmarks/klom_page.py` reads KLoM out of both.
+`benchmarks/klom_serve.py` then serves requests, `benchmarks/klom_page.py` reads KLoM out of both. Margins are kept in
+`FOLDER/margins-FIRST.npz` too, which is small enough to stay (`results/klom-margins-FIRST.npz`): networks of several
+runs add up, and a later method needs no more than to be served.
 
 Four disjoint forget sets, rebuilt after EasyDUB's description and not its very rows: *random* rows, and *coherent*
 ones, those of a class that lie furthest along its first principal component in the last hidden layer of a network
@@ -50,6 +52,7 @@ from spotlessnet.training.fit import prepared
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.common import Flags, accelerator, cifar10, device_of, note
 from benchmarks.fleet import Fleet, FleetExecutor, Job, ResNet9
+from benchmarks.klom_margins import About, digest, keep, recipe_of
 
 RESULTS = Path(__file__).parents[1] / "results"
 SETS = (RESULTS / "klom-sets.json", RESULTS / "klom-sets-choose.json")
@@ -155,6 +158,11 @@ class World:
         others = {"retain": self.always, "validation": self.test}
         return self.sets | {name: data.select(evenly(len(data), count)) for name, data in others.items()}
 
+    @cached_property
+    def digest(self) -> str:
+        """Of the rows whose margins are kept."""
+        return digest(self.asked)
+
     def start(self, seed: int) -> Trained:
         """A network of its own for every seed."""
         torch.manual_seed(seed)
@@ -258,21 +266,27 @@ class Training:
     def go(self, seeds: list[int], folds: list[int], about: str, cut: dict[float, list[int]] | None = None) -> None:
         """Some networks, fold models, retraining cut short, then the other networks as long as there is time."""
         at_once, took = len(self.fleet.lanes), 0.0
+        size = self.world.size.recipe.epochs
+        said = f"{about}; {accelerator(self.world.device)}, {size} epochs, {at_once} networks at once"
         groups = [seeds[i : i + at_once] for i in range(0, len(seeds), at_once)]
         for i, group in enumerate(groups):
             if self.world.left < 1.2 * took * len(group):
                 print(f"no time for seeds from {group[0]} on", flush=True)
                 break
             took = self.networks(group)
+            self.save(seeds[0], said)
             if i == min(1, len(groups) - 1):
                 for fold in folds:
                     self.fold_models(fold)
                 for fraction, cuts in (cut or {}).items():
                     for k in range(0, len(cuts), at_once):
                         self.truncated(cuts[k : k + at_once], fraction)
-        size = self.world.size.recipe.epochs
-        said = f"{about}; {accelerator(self.world.device)}, {size} epochs, {at_once} networks at once"
         write(self.world.keep / f"trained-{seeds[0]}.pt", self.found | {"about": said})
+
+    def save(self, first: int, said: str) -> None:
+        """Margins in a file that can be kept beside the code; after every group, for whatever comes next may break."""
+        about = About(self.world.digest, recipe_of(self.world.size.recipe), said)
+        keep(self.world.keep / f"margins-{first}.npz", self.found["networks"], self.world.asked, about)
 
 
 def write(path: Path, what: object) -> None:
@@ -281,9 +295,11 @@ def write(path: Path, what: object) -> None:
     path.with_suffix(".part").replace(path)
 
 
-def waited(world: World, parts: int) -> None:
-    """Until all networks are there, or it is too late."""
+def waited(world: World, parts: int = 0, after: Path | None = None) -> None:
+    """Until all networks are there, and what must be ready before them, or it is too late."""
     while len(list(world.keep.glob("trained-*.pt"))) < parts and world.left > 0:
+        time.sleep(0.2)
+    while after is not None and not after.exists() and world.left > 0:
         time.sleep(0.2)
 
 
@@ -298,6 +314,7 @@ def flags(doc: str | None) -> Flags:
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--parts", type=int, default=1, help="processes that train, each with a --first of its own")
     parser.add_argument("--stop", type=float, default=inf, help="seconds after which nothing new begins")
+    parser.add_argument("--after", type=Path, help="begin when this file is there; compile and read meanwhile")
     return parser
 
 
@@ -343,6 +360,7 @@ def main(arguments: list[str] | None = None) -> None:
         compiled = False if options.plain else None
         fleet = Fleet(world.start(options.first), world.train, at_once=options.at_once, compiled=compiled)
         print(f"ready after {time.perf_counter() - world.began:.0f} s", flush=True)
+        waited(world, after=options.after)
         seeds, folds, cuts = (
             [options.first + base + step * i for i in range(count)]
             for base, step, count in ((0, 1, options.networks), (5000, FOLDS, options.folds), (7200, 1, options.cuts))

@@ -1,15 +1,17 @@
 """Requests to the networks of `benchmarks/klom.py`, by every method of the package.
 
     python benchmarks/klom_serve.py run --data DIR --keep FOLDER --out served-0.pt
+    python benchmarks/klom_serve.py run --data DIR --keep FOLDER --out ours.pt --only ours --ours 'NAME={"epochs": 5}'
     python benchmarks/klom_serve.py choose --data DIR --keep FOLDER --draw 1 --out choose.jsonl   # for --chosen
     python benchmarks/klom_page.py FOLDER/trained-*.pt served-*.pt --out results/klom.jsonl
 
 Several processes side by side (`--worker 0 --workers 4` and so on) share the work; each waits until the networks are
 trained. Without `--chosen` a method that goes on training has one epoch at a twentieth of the training's rate, a fifth
 where it spoils the network first; out-of-fold distillation 5 % of a training, as shipped and with two other targets.
-`choose` tries a grid of three rates, and of six settings of ours, on other rows and networks (`--draw 1`); chosen is
-the one whose margins on the forgotten rows come nearest to the mean of retrained networks, among those that keep the
-test error within a point. Costs hold what BatchNorm's statistics take that are estimated anew at the end.
+`--ours` gives settings of ours by name instead. `choose` tries a grid of three rates, and of all settings of ours, on
+other rows and networks (`--draw 1`); chosen is the one whose margins on the forgotten rows come nearest to the mean of
+retrained networks, among those that keep the test error within a point. Costs hold what BatchNorm's statistics take
+that are estimated anew at the end.
 """
 
 import argparse
@@ -64,6 +66,9 @@ TOLERANCE = 0.01
 EVERY = 5
 """Of so many rows one is written down to choose by."""
 
+LAST = ("bad-teacher", "rewind", "respond-and-finetune", "noisy-finetune", "ssd", "short-retrain")
+"""Methods that take longest, or broke before: they are asked when all others have served as many networks as asked."""
+
 LARGE = ("random, large", "coherent, large")
 OWN: dict[str, dict[str, Any]] = {
     "scrub": {"away": 1},
@@ -75,22 +80,35 @@ OWN: dict[str, dict[str, Any]] = {
 """What keeps a method near an epoch, where one epoch alone does not."""
 
 
-def grid(world: World) -> dict[str, list[dict[str, Any]]]:
-    """Settings of every method by name."""
-    found: dict[str, list[dict[str, Any]]] = {}
+def own_settings(world: World, given: list[str] | None = None) -> dict[str, dict[str, Any]]:
+    """Settings of ours by what is added to its name: as given, or as shipped and with other targets."""
     recipe = world.size.recipe
     # Statistics of BatchNorm are estimated anew afterwards, which is paid from the same budget.
     rest = min(MOST, len(world.train)) / (3 * recipe.epochs * len(world.train))
     budget = {"compute_budget": world.size.times * BUDGET - rest}
+    if given:
+        pairs = [text.split("=", 1) for text in given]
+        return {name: budget | from_json(told) for name, told in pairs}
+    corrected = {"targets": "in minus out"}
+    return {
+        "": budget,
+        "in minus out": budget | corrected,
+        "in minus out, half of the visits": budget | corrected | {"forget_weight": 0.5},
+        "squares": budget | corrected | {"temperature": inf, "retain_temperature": 1.0, "forget_weight": 0.5},
+    }
+
+
+def grid(world: World, given: list[str] | None = None) -> dict[str, list[dict[str, Any]]]:
+    """Settings of every method by name."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    recipe = world.size.recipe
     for entry in METHODS.entries():
         name, kind = entry.name, entry.thing
         if name in LEFT_OUT:
             continue
         own = {f.name for f in fields(kind)}  # type: ignore[arg-type]  # every method is a dataclass
         if kind is OutOfFoldDistillation:
-            squares = {"targets": "in minus out", "temperature": inf, "retain_temperature": 1.0}
-            hot = {"targets": "in minus out", "temperature": 3.0}
-            found[name] = [budget | {"epochs": e} | more for e in (5, 15) for more in ({}, hot, squares)]
+            found[name] = list(own_settings(world, given).values())
         elif issubclass(kind, Tuning) and "lr_scale" not in own:
             found[name] = [{"epochs": 1, "lr": r * recipe.lr} | OWN.get(name, {}) for r in RATES]
         else:
@@ -111,7 +129,12 @@ class Unit:
 
     @property
     def told(self) -> dict[str, Any]:
-        return {key: float(v) if v == "inf" else v for key, v in json.loads(self.settings).items()}
+        return from_json(self.settings)
+
+
+def from_json(text: str) -> dict[str, Any]:
+    """Settings as `spelt` wrote them."""
+    return {key: float(v) if v == "inf" else v for key, v in json.loads(text).items()}
 
 
 def spelt(settings: dict[str, Any]) -> str:
@@ -186,48 +209,55 @@ def originals(world: World, seeds: list[int], name: str) -> list[int]:
     return [seed for seed in seeds if name not in world.missed(seed)]
 
 
-def to_choose(world: World, seeds: list[int], count: int) -> Iterator[Unit]:
-    """Every setting on a few originals of the large sets."""
-    # A method with one setting is tried once, to see that it runs, and last, for some take long.
-    found = sorted(grid(world).items(), key=lambda item: len(item[1]) == 1)
+def to_choose(world: World, seeds: list[int], count: int, given: list[str] | None = None) -> Iterator[Unit]:
+    """Every setting on a few originals of the large sets, ours first, where there are several to choose from."""
+    found = sorted(grid(world, given).items(), key=lambda item: (item[0] != OURS, item[0] in LAST))
     for k in range(count):
         for method, every in found:
-            alone = len(every) == 1
-            for settings in every:
-                for name in LARGE[: 1 if alone else None]:
-                    if not (alone and k):
-                        yield Unit(method, spelt(settings), name, originals(world, seeds, name)[k])
+            for settings in every if len(every) > 1 and method not in LAST else ():
+                for name in LARGE:
+                    yield Unit(method, spelt(settings), name, originals(world, seeds, name)[k])
 
 
-def listed(world: World) -> list[tuple[str, str, dict[str, Any]]]:
-    """Where nothing was chosen: method, label and settings; ours first, as shipped and with other targets."""
+def listed(world: World, given: list[str] | None = None) -> list[tuple[str, str, dict[str, Any]]]:
+    """Where nothing was chosen: method, label and settings; ours first, and methods last that take long."""
     found: list[tuple[str, str, dict[str, Any]]] = []
-    for method, every in grid(world).items():
+    for method, every in sorted(grid(world).items(), key=lambda item: item[0] in LAST):
         if method == OURS:
-            labels = ("", ", in minus out", ", squares")
-            found = [(method, label, settings) for label, settings in zip(labels, every[:3], strict=True)] + found
+            own = own_settings(world, given).items()
+            found = [(method, f", {name}" if name else "", settings) for name, settings in own] + found
         else:
             rate = FAST if method in ("msg", "ct") else USUAL
             found.append((method, "", every[RATES.index(rate) if len(every) > 1 else 0]))
     return found
 
 
-def to_run(world: World, seeds: list[int], found: list[tuple[str, str, dict[str, Any]]]) -> Iterator[Unit]:
-    """What matters most comes first: all methods on some originals of the large sets, then ours on all of every set."""
-    ours = [one for one in found if one[0] == OURS]
-    others = [one for one in found if one[0] != OURS]
-    some, every, small = slice(0, 12), slice(12, None), [n for n in world.sets if n not in LARGE]
-    waves = [
-        (found, LARGE, some), (ours[:1], small, some), (ours[:1], LARGE, every), (others, LARGE, every),
-        (ours[:1], small, every), (others, small, slice(None)),
-    ]  # fmt: skip
-    for methods, sets, part in waves:
+Listed = list[tuple[str, str, dict[str, dict[str, Any]]]]
+"""Method, label, and settings by forget set."""
+
+
+def to_run(world: World, seeds: list[int], found: Listed, few: int = 6) -> Iterator[Unit]:
+    """Large sets before small ones, network by network; methods that take long when the others served a few."""
+    last = [one for one in found if one[0] in LAST]
+    others = [one for one in found if one[0] not in LAST]
+    small = tuple(name for name in world.sets if name not in LARGE)
+    first, rest = slice(0, few), slice(few, None)
+    for methods, sets, part in ((others, LARGE, first), (last, LARGE, slice(0, 3)), (others, LARGE, rest),
+                                (others, small, slice(None)), (last, LARGE, slice(3, None))):  # fmt: skip
         mine = {name: originals(world, seeds, name)[part] for name in sets}
         for i in range(max((len(each) for each in mine.values()), default=0)):
             for method, label, settings in methods:
                 for name in sets:
                     if i < len(mine[name]):
-                        yield Unit(method, spelt(settings), name, mine[name][i], label)
+                        yield Unit(method, spelt(settings[name]), name, mine[name][i], label)
+
+
+def of_worker(units: list[Unit], options: argparse.Namespace) -> list[Unit]:
+    """One process's share. All requests to a network go to one where fold models are asked about it once for all."""
+    worker, workers = options.worker, options.workers
+    if options.only == "ours":
+        return [unit for unit in units if unit.seed // 2 % workers == worker]
+    return units[worker::workers]
 
 
 def choose(server: Server, seeds: list[int], options: argparse.Namespace) -> None:
@@ -235,7 +265,7 @@ def choose(server: Server, seeds: list[int], options: argparse.Namespace) -> Non
     world = server.world
     paths = world.keep.glob("trained-*.pt")
     trained = [one for path in paths for one in torch.load(path, weights_only=True)["networks"]]
-    units = list(to_choose(world, seeds, options.count))
+    units = list(to_choose(world, seeds, options.count, options.ours))
     with options.out.open("a", encoding="utf-8") as file:
         for unit in units[options.worker :: options.workers]:
             if world.left < 2 or server.broken.get(unit.method, 0) > 1:
@@ -264,9 +294,17 @@ def choose(server: Server, seeds: list[int], options: argparse.Namespace) -> Non
 def chosen(path: Path) -> dict[tuple[str, str], dict[str, Any]]:
     """Settings by method and set: nearest to retraining in the mean over networks, errors kept where any does that."""
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    seeds: dict[tuple[str, str], dict[str, set[int]]] = {}
+    for one in lines:
+        seeds.setdefault((one["method"], one["set"]), {}).setdefault(one["settings"], set()).add(one["seed"])
+    # Whoever served two networks has a smaller chance in his mean than who served one.
+    shared = {key: set.intersection(*each.values()) for key, each in seeds.items()}
     found: dict[tuple[str, str], list[tuple[bool, float, str]]] = {}
     for method, name, settings in dict.fromkeys((one["method"], one["set"], one["settings"]) for one in lines):
         mine = [one for one in lines if (one["method"], one["set"], one["settings"]) == (method, name, settings)]
+        mine = [one for one in mine if one["seed"] in shared[method, name]]
+        if not mine:
+            continue
         # The mean over networks, for one network's own chance is not the method's fault.
         off = float(torch.tensor([one["gap"] for one in mine]).mean(dim=0).square().mean().sqrt())
         worse = sum(one["worse"] for one in mine) / len(mine)
@@ -275,30 +313,57 @@ def chosen(path: Path) -> dict[tuple[str, str], dict[str, Any]]:
     return {key: Unit("", min(each)[2], "", 0).told for key, each in found.items()}
 
 
+def picked(world: World, options: argparse.Namespace) -> Listed:
+    """Which methods with which settings for which forget set; small sets have what was chosen for large ones."""
+    best = {} if options.chosen is None else chosen(options.chosen)
+    made: Listed = []
+    for method, label, told in listed(world, options.ours):
+        if options.only is not None and (method == OURS) != (options.only == "ours"):
+            continue
+        if method == OURS and options.chosen is not None and not options.ours:
+            if label:
+                continue  # one setting of ours, like of any other method
+        elif method == OURS:
+            made.append((method, label, dict.fromkeys(world.sets, told)))
+            continue
+        each = {name: best.get((method, large_of(name)), told) for name in world.sets}
+        made.append((method, label, each))
+    return made
+
+
+def large_of(name: str) -> str:
+    """The large set of a kind.
+
+    >>> large_of("random, small")
+    'random, large'
+    """
+    return f"{name.split(',')[0]}, large"
+
+
 def run(server: Server, seeds: list[int], options: argparse.Namespace) -> None:
     """Chosen settings on other rows and networks."""
     world = server.world
     about = f"{note('klom_serve')}; {accelerator(world.device)}, {world.size.recipe.epochs} epochs"
-    found: dict[str, Any] = {"unlearned": [], "about": about}
-    picked = listed(world)
-    if options.chosen is not None:
-        best = chosen(options.chosen)
-        picked = [(method, "", best.get((method, LARGE[0]), told)) for method, label, told in picked if not label]
-    units = list(to_run(world, seeds, picked))
+    found: dict[str, Any] = {"unlearned": [], "about": about, "digest": world.digest}
+    every = to_run(world, seeds, picked(world, options))
+    units = of_worker([unit for unit in every if options.sets in unit.name], options)
     saved, slow = time.perf_counter(), set[str]()
-    for i, unit in enumerate(units[options.worker :: options.workers]):
+    for unit in units:
         if world.left < 3:
-            print(f"no time from unit {i * options.workers} of {len(units)} on: {unit}", flush=True)
+            print(f"no time from {unit} on", flush=True)
             break
         if server.broken.get(unit.method, 0) > 1 or unit.method in slow:
             continue
         began = time.perf_counter()
         made = server.served(unit)
-        if time.perf_counter() - began > options.patience:
+        took = time.perf_counter() - began
+        if took > options.patience:
             slow.add(unit.method)
-            print(f"{unit} took {time.perf_counter() - began:.0f} s and is asked no more", flush=True)
+            print(f"{unit} took {took:.0f} s and is asked no more", flush=True)
         if made is not None:
             found["unlearned"].append(made)
+            said = f"{unit.method}{unit.label}, {unit.name}, {unit.seed}: {took:.1f} s"
+            print(f"{said}, test error {made['error']:.2%}, {world.left:.0f} s left", flush=True)
         if time.perf_counter() - saved > 5:
             write(options.out, found)
             saved = time.perf_counter()
@@ -310,13 +375,16 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("what", choices=("choose", "run"))
     parser.add_argument("--worker", type=int, default=0)
     parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--only", choices=("ours", "others"), help="these methods alone")
+    parser.add_argument("--sets", default="", help="forget sets whose name holds this text, such as large")
+    parser.add_argument("--ours", action="append", metavar="NAME=JSON", help="settings of ours; may be given again")
     parser.add_argument("--chosen", type=Path, help="what `choose` wrote; the usual settings unless given")
     parser.add_argument("--patience", type=float, default=inf, help="methods that take longer are asked no more")
     parser.add_argument("--count", type=int, default=2, help="originals of each set to choose on")
     options = parser.parse_args(arguments)
     with quiet(), matmul("tf32"):
         world = opened(options)
-        waited(world, options.parts)
+        waited(world, options.parts, options.after)
         seeds = sorted(int(path.stem.split("-")[1]) for path in world.keep.glob("network-*.pt"))
         folds = sorted(int(path.stem.split("-")[1]) for path in world.keep.glob("folds-*.pt"))
         (choose if options.what == "choose" else run)(Server(world, folds), seeds, options)

@@ -1,13 +1,14 @@
 """The field's usual table: CIFAR-10, ResNet-18, a tenth of the rows at random or one class, every method.
 
     python benchmarks/usual_table.py train --data DIR --keep FOLDER --networks 3 --epochs 16
-    python benchmarks/usual_table.py serve --data DIR --keep FOLDER --networks 3 --epochs 16 --out FILE
+    python benchmarks/usual_table.py serve --data DIR --keep FOLDER --networks 3 --epochs 16 --out FILE --chosen LINES
     python benchmarks/usual_table_page.py FOLDER/trained-0.pt served-*.pt --data DIR --out results/usual-table.jsonl
 
 For each seed an original, one network retrained for each request, from the same initial weights, and one set of three
-fold models for all seeds. Settings are the usual ones of `benchmarks/klom_serve.py`, not tuned. A request's time is
-compared with that of a training by the package's own loop, which is measured by an epoch, in the same process and
-beside the same others.
+fold models for all seeds. Settings are the usual ones of `benchmarks/klom_serve.py` or, with `--chosen`, those that
+its `choose` found for another network and other rows: nothing is tuned here. A request's time is compared with that of
+a training by the package's own loop, of which a fifth of an epoch is measured in the same process beside the same
+others, at the start and again after every tenth request.
 """
 
 import argparse
@@ -37,7 +38,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.common import accelerator, cifar10, device_of, note
 from benchmarks.fleet import Fleet, moved
 from benchmarks.klom import Size, Training, World, flags, full, tiny, waited, write
-from benchmarks.klom_serve import OURS, Server, Unit, listed, spelt
+from benchmarks.klom_serve import LARGE, LAST, OURS, Server, Unit, chosen, listed, spelt
 
 RANDOM, CLASS = "random", "class"
 LABEL = 4
@@ -105,57 +106,77 @@ class Table(World):
         return {"log_p": log_p, "right": right, "retained": share, "error": error}
 
 
-FIRST = ("finetune", "gradient-ascent", "random-labels", "l1-sparse", "salun", OURS, "scrub", "ssd", "amun", "lotus")
+FIRST = (
+    OURS, "finetune", "l1-sparse", "salun", "random-labels", "amun", "lotus", "gradient-ascent", "scrub", "msg", "ct",
+)  # fmt: skip
 """Methods that most tables have; if the time ends early, those after them are missing."""
+
+LIKE = {RANDOM: LARGE[0], CLASS: LARGE[1]}
+"""Whose chosen settings a request has, where some are given."""
+
+TIMED = 10
+"""After so many requests an epoch is timed anew."""
 
 
 def to_serve(world: Table, options: argparse.Namespace) -> Iterator[Unit]:
     """Every method for every request and seed, the methods that most tables have first."""
-    asked: list[tuple[str, str, dict[str, Any]]] = []
-    for method, label, settings in listed(world):
-        if label == ", squares":
-            continue
-        if label:
-            settings = {k: v for k, v in settings.items() if k in ("compute_budget", "targets")}
-        asked.append((method, label, settings))
-    asked.sort(key=lambda one: FIRST.index(one[0]) if one[0] in FIRST else len(FIRST))
-    for method, label, settings in asked:
+    order = (*FIRST, *(entry for entry, _, _ in listed(world) if entry not in (*FIRST, *LAST)), *LAST)
+    best = {} if options.chosen is None else chosen(options.chosen)
+    asked = [one for one in listed(world, options.ours) if one[0] != OURS or not one[1] or options.ours]
+    for method, label, told in sorted(asked, key=lambda one: order.index(one[0])):
         for seed in range(options.networks):
             for name in world.sets:
+                settings = told if method == OURS and options.ours else best.get((method, LIKE[name]), told)
                 # A class is another kind of request, which the package serves by a preset of its own.
-                if not (name == CLASS and label):
-                    yield Unit(method, spelt(settings), name, seed, label)
+                if method == OURS and name == CLASS:
+                    settings = {"compute_budget": told["compute_budget"]}
+                yield Unit(method, spelt(settings), name, seed, label)
+
+
+def timed(world: Table, network: Trained) -> float:
+    """Seconds of a training by the package's own loop, from a fifth of an epoch."""
+    some = world.train.select(range(max(1, len(world.train) // 5)))
+    with Meter(world.device) as meter:
+        fit(network, some, world.size.recipe.but(epochs=1, schedule="constant"))
+    return meter.seconds * len(world.train) / len(some) * world.size.recipe.epochs
 
 
 def serve(world: Table, options: argparse.Namespace) -> None:
-    """Requests, and an epoch by the package's own loop."""
+    """Requests, and now and then a part of an epoch by the package's own loop."""
     about = f"{note('usual_table')}; {accelerator(world.device)}, {world.size.recipe.epochs} epochs"
     found: dict[str, Any] = {"unlearned": [], "about": about}
     folds = sorted(int(path.stem.split("-")[1]) for path in world.keep.glob("folds-*.pt"))
     server = Server(world, folds)
-    original, one = server.network(0), world.size.recipe.but(epochs=1, schedule="constant")
-    fit(original, world.train.select(range(min(2048, len(world.train)))), one)  # kernels are loaded on first use
-    with Meter(world.device) as meter:
-        fit(original, world.train, one)
-    found["training"] = meter.seconds * world.size.recipe.epochs
-    print(f"an epoch: {meter.seconds:.2f} s", flush=True)
+    original = server.network(0)
+    few = world.train.select(range(min(2048, len(world.train))))
+    fit(original, few, world.size.recipe.but(epochs=1))  # kernels are loaded on first use
     slow: set[str] = set()
-    for unit in list(to_serve(world, options))[options.worker :: options.workers]:
-        if world.left < 3:
+    for i, unit in enumerate(list(to_serve(world, options))[options.worker :: options.workers]):
+        if world.left < 4:
             print(f"no time from {unit} on", flush=True)
             break
         if server.broken.get(unit.method, 0) or unit.method in slow:
             continue
+        if i % TIMED == 0:
+            training = timed(world, original)
+            print(f"a training would take {training:.1f} s", flush=True)
         began = time.perf_counter()
         made = server.served(unit)
         if time.perf_counter() - began > options.patience:
             slow.add(unit.method)
         if made is not None:
-            found["unlearned"].append(made)
+            found["unlearned"].append(made | {"training": training})
             said = f"{unit.method}, {unit.name}, {unit.seed}: {made['seconds']:.2f} s, {made['share']:.1%} of FLOPs"
             print(f"{said}, test error {made['error']:.2%}, {world.left:.0f} s left", flush=True)
         write(options.out, found)
     write(options.out, found)
+
+
+class Answers(Training):
+    """Answers stay in `trained-*.pt`: nothing is added up over runs."""
+
+    def save(self, first: int, said: str) -> None:
+        pass
 
 
 def opened(options: argparse.Namespace) -> Table:
@@ -182,6 +203,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--worker", type=int, default=0)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--patience", type=float, default=inf, help="methods that take longer are asked no more")
+    parser.add_argument("--chosen", type=Path, help="what `klom_serve.py choose` wrote; usual settings unless given")
+    parser.add_argument("--ours", action="append", metavar="NAME=JSON", help="settings of ours; may be given again")
     parser.add_argument("--at-once", type=int, default=1)
     parser.add_argument("--plain", action="store_true", help="do not compile the network")
     options = parser.parse_args(arguments)
@@ -193,9 +216,10 @@ def main(arguments: list[str] | None = None) -> None:
             print(f"ready after {time.perf_counter() - world.began:.0f} s", flush=True)
             seeds = [APART * kind + seed for seed in range(options.networks) for kind in range(3)]
             folds = [3 * APART + 3 * i for i in range(options.folds)]
-            Training(world, fleet).go(seeds, folds, note("usual_table"))
+            waited(world, after=options.after)
+            Answers(world, fleet).go(seeds, folds, note("usual_table"))
             return
-        waited(world, 1)
+        waited(world, 1, options.after)
         serve(world, options)
 
 

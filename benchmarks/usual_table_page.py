@@ -22,6 +22,7 @@ from torch import Tensor
 from spotlessnet.auditing.rows import Row, read_rows
 from spotlessnet.core.intervals import t_interval
 from spotlessnet.core.registry import markdown_table
+from spotlessnet.datasets import load
 from spotlessnet.readouts.rmia import log_mean_probability, rmia_scores
 
 # Started as a script, its own folder comes first, not the one that holds it.
@@ -94,7 +95,7 @@ def rows_of(found: list[dict[str, Any]], of_class: Tensor) -> Iterator[Row]:
         for each in found:
             for one in each.get("unlearned", []):
                 if one["set"] == name:
-                    paid = {SHARE: one["share"], TIME: one["seconds"] / each["training"]}
+                    paid = {SHARE: one["share"], TIME: one["seconds"] / one["training"]}
                     groups.append((one["method"], one["seed"], one, paid))
         for method, seed, one, paid in groups:
             if seed not in retrained:
@@ -118,18 +119,20 @@ def table(rows: list[Row]) -> str:
             cells = [mean_and_half(values_of(rows, experiment, method, readout)) for readout in (*FOUR, GAP)]
             area = values_of(rows, experiment, method, RMIA)
             mean, low, high = t_interval(area) if area else (float("nan"),) * 3
+            rmia = f"{mean:.3f} [{low:.3f}, {high:.3f}]" if len(area) > 1 else f"{mean:.3f}"
             paid = [values_of(rows, experiment, method, readout) for readout in (SHARE, TIME)]
             told = [f"{sum(v) / len(v):.1%}" if v else "" for v in paid]
-            made.append([experiment, method, str(len(area)), *cells, f"{mean:.3f} [{low:.3f}, {high:.3f}]", *told])
+            made.append([experiment, method, str(len(area)), *cells, rmia, *told])
     return markdown_table(("request", "method", "seeds", *FOUR, GAP, RMIA, "FLOPs", "time"), made)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = Flags(__doc__).data("folder with images", required=True).out(required=True)
+    parser = Flags(__doc__).data("folder with images; digits of a tiny run unless given").out(required=True)
     parser.add_argument("kept", type=Path, nargs="+", help="files of answers")
     options = parser.parse_args(arguments)
     found = [torch.load(path, weights_only=True) for path in options.kept]
-    of_class = cifar10(options.data)[1].labels()[1::2] == LABEL
+    test = load("digits").test.select(range(300)) if options.data is None else cifar10(options.data)[1]
+    of_class = test.labels()[1::2] == LABEL
     save(options.out, list(rows_of(found, of_class)))
     print(table(read_rows(options.out)))
 

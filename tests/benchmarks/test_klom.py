@@ -19,13 +19,13 @@ def test_tiny(tmp_path: Path) -> None:
     klom.main(["train", *told, "--networks", "4", "--folds", "1", "--cuts", "2"])
     lines = [
         {"method": "finetune", "set": name, "settings": klom_serve.spelt({"epochs": 1, "lr": lr}), "gap": [gap],
-         "worse": 0.0}
+         "worse": 0.0, "seed": 0}
         for name in klom_serve.LARGE for lr, gap in ((0.001, 3.0), (0.01, 1.0))
     ]  # fmt: skip
     ours = klom_serve.spelt({"epochs": 2, "examples_per_epoch": 20})
     lines += [lines[0] | {"method": klom_serve.OURS, "set": name, "settings": ours} for name in klom_serve.LARGE]
     chosen.write_text("\n".join(json.dumps(line) for line in lines), encoding="utf-8")
-    klom_serve.main(["run", *told, "--out", str(served), "--chosen", str(chosen)])
+    klom_serve.main(["run", *told, "--out", str(served), "--chosen", str(chosen), "--stop", "60"])
     klom_page.main([str(keep / "trained-0.pt"), str(served), "--out", str(out), "--least", "2"])
     rows = read_rows(out)
     assert {row.experiment for row in rows} == {f"CIFAR-10, {name}" for name in (*klom.RANDOM, *klom.COHERENT)}
@@ -61,15 +61,23 @@ def test_every_network_misses_half_of_the_sets_and_no_two_sets_go_together() -> 
 
 
 def test_the_setting_nearest_to_retraining_is_chosen_among_those_that_keep_errors(tmp_path: Path) -> None:
-    def line(setting: int, gap: list[float], worse: float) -> str:
+    def line(setting: int, gap: list[float], worse: float, seed: int = 0) -> str:
         told = {"method": "m", "set": "s", "settings": klom_serve.spelt({"epochs": setting}), "gap": gap}
-        return json.dumps(told | {"worse": worse})
+        return json.dumps(told | {"worse": worse, "seed": seed})
 
     path = tmp_path / "lines.jsonl"
     # The first is off by chance of one network only, the second truly, the third is near and ruins the network.
-    lines = [line(1, [2.0, 2.0], 0.0), line(1, [-2.0, -2.0], 0.0), line(2, [1.0, 1.0], 0.0), line(3, [0.0, 0.0], 0.5)]
-    path.write_text("\n".join(lines), encoding="utf-8")
+    lines = [
+        line(1, [2.0, 2.0], 0.0),
+        line(1, [-2.0, -2.0], 0.0, 1),
+        line(2, [1.0, 1.0], 0.0),
+        line(3, [0.0, 0.0], 0.5),
+    ]
+    again = [line(2, [1.0, 1.0], 0.0, 1), line(3, [0.0, 0.0], 0.5, 1)]
+    path.write_text("\n".join(lines + again), encoding="utf-8")
     assert klom_serve.chosen(path) == {("m", "s"): {"epochs": 1}}
+    path.write_text("\n".join(lines), encoding="utf-8")
+    assert klom_serve.chosen(path) == {("m", "s"): {"epochs": 2}}  # the second network served one setting alone
     path.write_text("\n".join(lines[2:]), encoding="utf-8")
     assert klom_serve.chosen(path) == {("m", "s"): {"epochs": 2}}
     path.write_text("\n".join([lines[3], line(4, [9.0, 9.0], 0.2)]), encoding="utf-8")

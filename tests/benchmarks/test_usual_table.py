@@ -34,8 +34,8 @@ def test_area_counts_pairs_and_ties_half() -> None:
 
 def test_the_gap_is_the_mean_over_four_distances_to_the_retrained_network() -> None:
     networks = [_network(0, 0.9, 0.5, 1.0), _network(APART, 0.5, 0.5, 0.8), _network(2 * APART, 0.5, 0.5, 0.8)]
-    served = {"unlearned": [_network(0, 0.5, 0.5, 0.9) | {"set": RANDOM, "method": "m", "share": 0.05}],
-              "training": 40.0, "about": ""}  # fmt: skip
+    paid = {"share": 0.05, "training": 40.0}
+    served = {"unlearned": [_network(0, 0.5, 0.5, 0.9) | {"set": RANDOM, "method": "m"} | paid], "about": ""}
     rows = list(page.rows_of([{"networks": networks, "about": "a"}, served], torch.arange(20) < 2))
     found = {(row.method, row.readout): row.value for row in rows if row.experiment == page.TITLES[RANDOM]}
     # Forgotten rows are as likely as test rows, so the attacker takes none of them for members, of the original all.
