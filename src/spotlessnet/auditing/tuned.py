@@ -1,0 +1,150 @@
+"""Networks that were tuned to look as if they had forgotten: an audit makes some of its own originals, to know others.
+
+A network can be tuned until it answers every forgotten row as one that never saw it, and then its answers tell little.
+But it has come another way, and that shows in the network as a whole: how large its weights are, how well it fits rows
+that stay and which way it would go to fit them better (`traits`). So an audit tunes its own originals as a cheat would,
+and asks whether a candidate resembles them more than networks retrained by the same recipe do (`likeness`).
+"""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float, Float64
+from torch import Tensor
+from torch.func import vmap
+
+from spotlessnet.auditing.asking import TOGETHER
+from spotlessnet.core.data import Batch, Data, evenly
+from spotlessnet.core.recipe import Recipe
+from spotlessnet.core.split import Split
+from spotlessnet.core.trained import Trained, running_norms
+from spotlessnet.operators.rows import attention_spelled_out
+from spotlessnet.readouts.mean_loss import mean_loss
+from spotlessnet.training.optimiser import Optimiser
+
+ROWS = 1000
+"""Retained rows, and forgotten ones, that traits are read from."""
+
+LEAST = 1e-9
+"""Added before a logarithm: a network may fit its rows exactly."""
+
+STEPS = 150
+"""Of tuning at a rate of `RATE`, a share of the root mean square of the weights, with other answers held."""
+
+RATE = 0.03
+FURTHER = 60
+"""Steps of tuning while the training goes on."""
+
+PULL = 0.3
+"""Weight of the teacher's answers beside the loss on retained rows, meanwhile."""
+
+AT_ONCE = 256
+"""Forgotten rows of one step, and retained ones whose answers are held."""
+
+
+def traits(networks: Sequence[Trained], split: Split) -> Float64[Tensor, "S K"] | None:
+    """Of each network as a whole: loss on retained and on test rows, its slope, and the size of every weight tensor.
+
+    And how far the slope of the forgotten rows points where that of retained ones does. All but that as logarithms.
+    """
+    if split.kept is None or not networks:
+        return None
+    kept, forgotten = (data.select(evenly(len(data), ROWS)) for data in (split.kept, split.forget))
+    return torch.stack([_traits_of(one, kept, forgotten, split.test) for one in networks])
+
+
+def _traits_of(network: Trained, kept: Data, forgotten: Data, test: Data | None) -> Float64[Tensor, " K"]:
+    slopes = [_slope(network, data) for data in (kept, forgotten)]
+    sizes = [slopes[0].norm()] + [part.double().norm() for part in network.unflatten(network.weights).values()]
+    losses = [mean_loss(network, data) for data in (kept, test) if data is not None]
+    along = torch.nn.functional.cosine_similarity(*slopes, dim=0)
+    of_size = torch.stack([*(size.cpu() for size in sizes), *torch.tensor(losses, dtype=torch.float64)])
+    return torch.cat([(of_size + LEAST).log(), along.cpu().unsqueeze(0)])
+
+
+def _slope(network: Trained, data: Data) -> Float64[Tensor, " P"]:
+    """Of the summed loss, by the weights."""
+    w = network.weights.detach().clone().requires_grad_(True)
+    total = torch.zeros_like(w, dtype=torch.float64)
+    for batch in network.batches(data):
+        total += torch.autograd.grad(network.losses(batch.x, batch.y, w).sum(), w)[0]
+    return total / len(data)
+
+
+def tuned(
+    group: Sequence[Trained], teachers: Sequence[Trained], split: Split, recipe: Recipe | None = None
+) -> list[list[Trained]]:
+    """Originals that answer forgotten rows as their teachers do: once with as little change as may be, and once while
+    the training goes on.
+
+    **Arguments:**
+
+    - `teachers`: a network without the rows for each.
+    - `recipe`: of the training that goes on; that of the networks unless said.
+    """
+    assert split.kept is not None
+    forget, kept = split.forget.select(evenly(len(split.forget), AT_ONCE)), split.kept
+    recipe = (recipe or group[0].recipe or Recipe(lr=0.01)).but(schedule="constant", warmup_ratio=0.0)
+    together = group[0].size <= TOGETHER and not running_norms(group[0].model)
+    size = len(group) if together else 1
+    parts = [(group[i : i + size], teachers[i : i + size]) for i in range(0, len(group), size)]
+    found = [
+        torch.cat([_held(*part, forget, kept) for part in parts]),
+        torch.cat([_going_on(*part, forget, kept, recipe) for part in parts]),
+    ]
+    # Training on can burst where the teacher's answers are far; such networks resemble nobody.
+    ways = [weights for weights in found if bool(weights.isfinite().all())]
+    return [[one.at(w) for one, w in zip(group, weights, strict=True)] for weights in ways]
+
+
+def _held(group: Sequence[Trained], teachers: Sequence[Trained], forget: Data, kept: Data) -> Float[Tensor, "S P"]:
+    """Weights after tuning while retained rows are answered as before."""
+    network, before = group[0], _weights(group)
+    some, others = (network.fetch(data, data.rows) for data in (forget, kept.select(evenly(len(kept), AT_ONCE))))
+    with torch.no_grad():
+        wanted, was = _answers(teachers[0], _weights(teachers), some), _answers(network, before, others)
+    w = before.clone().requires_grad_(True)
+    optimiser = torch.optim.Adam([w], lr=RATE * float(before.square().mean().sqrt()))
+    for _ in range(STEPS):
+        apart = _apart(_answers(network, w, some), wanted) + _apart(_answers(network, w, others), was)
+        [w.grad] = torch.autograd.grad(apart.sum(), w)
+        optimiser.step()
+    return w.detach()
+
+
+def _going_on(
+    group: Sequence[Trained], teachers: Sequence[Trained], forget: Data, kept: Data, recipe: Recipe
+) -> Float[Tensor, "S P"]:
+    """Weights after some more steps on retained rows, while forgotten ones are answered as the teacher does."""
+    network, w, generator = group[0], _weights(group).clone(), torch.Generator().manual_seed(0)
+    some = network.fetch(forget, forget.rows)
+    with torch.no_grad():
+        wanted = _answers(teachers[0], _weights(teachers), some)
+    optimiser = Optimiser.of(network, recipe, w, w.clone())
+    for _ in range(FURTHER):
+        chosen = torch.randperm(len(kept), generator=generator)[: recipe.batch_size]
+        batch = network.fetch(kept, kept.rows[chosen])
+        here = w.detach().requires_grad_(True)
+        losses = [network.loss(answers, batch.y).mean() for answers in _answers(network, here, batch)]
+        total = torch.stack(losses).sum() + PULL * _apart(_answers(network, here, some), wanted).sum()
+        [slope] = torch.autograd.grad(total, here)
+        optimiser.prepare_(slope, w)
+        optimiser.step_(w, slope, recipe.lr)
+    return w
+
+
+def _weights(group: Sequence[Trained]) -> Float[Tensor, "S P"]:
+    return torch.stack([one.weights for one in group])
+
+
+def _apart(ours: Float[Tensor, "S N *C"], theirs: Float[Tensor, "S N *C"]) -> Float[Tensor, " S"]:
+    return (ours - theirs).square().flatten(1).mean(dim=1)
+
+
+def _answers(network: Trained, weights: Float[Tensor, "S P"], batch: Batch) -> Float[Tensor, "S N *C"]:
+    """Of the rows, at each of these weights."""
+    if len(weights) == 1:  # without what `vmap` asks of a network
+        return network.outputs(batch.x, weights[0]).unsqueeze(0)
+    with attention_spelled_out():
+        found: Tensor = vmap(lambda w: network.outputs(batch.x, w))(weights)
+    return found
