@@ -7,11 +7,13 @@ and asks whether a candidate resembles them more than networks retrained by the 
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 from torch.func import vmap
+from torch.nn.functional import cosine_similarity
 
 from spotlessnet.auditing.asking import TOGETHER
 from spotlessnet.core.data import Batch, Data, evenly
@@ -38,8 +40,14 @@ FURTHER = 60
 PULL = 0.3
 """Weight of the teacher's answers beside the loss on retained rows, meanwhile."""
 
-AT_ONCE = 256
-"""Forgotten rows of one step, and retained ones whose answers are held."""
+ANSWERED = 256
+"""Forgotten rows that are answered as the teacher does, and retained ones whose answers are held."""
+
+AT_ONCE = 32
+"""Of these, in one pass of a larger network."""
+
+ENTRIES = 2**24
+"""Numbers that a network may answer to all of them: of long texts fewer are taken."""
 
 
 def traits(networks: Sequence[Trained], split: Split) -> Float64[Tensor, "S K"] | None:
@@ -57,7 +65,7 @@ def _traits_of(network: Trained, kept: Data, forgotten: Data, test: Data | None)
     slopes = [_slope(network, data) for data in (kept, forgotten)]
     sizes = [slopes[0].norm()] + [part.double().norm() for part in network.unflatten(network.weights).values()]
     losses = [mean_loss(network, data) for data in (kept, test) if data is not None]
-    along = torch.nn.functional.cosine_similarity(*slopes, dim=0)
+    along = cosine_similarity(slopes[0], slopes[1], dim=0)
     of_size = torch.stack([*(size.cpu() for size in sizes), *torch.tensor(losses, dtype=torch.float64)])
     return torch.cat([(of_size + LEAST).log(), along.cpu().unsqueeze(0)])
 
@@ -83,62 +91,85 @@ def tuned(
     - `recipe`: of the training that goes on; that of the networks unless said.
     """
     assert split.kept is not None
-    forget, kept = split.forget.select(evenly(len(split.forget), AT_ONCE)), split.kept
-    recipe = (recipe or group[0].recipe or Recipe(lr=0.01)).but(schedule="constant", warmup_ratio=0.0)
-    together = group[0].size <= TOGETHER and not running_norms(group[0].model)
-    size = len(group) if together else 1
-    parts = [(group[i : i + size], teachers[i : i + size]) for i in range(0, len(group), size)]
-    found = [
-        torch.cat([_held(*part, forget, kept) for part in parts]),
-        torch.cat([_going_on(*part, forget, kept, recipe) for part in parts]),
-    ]
+    first = group[0]
+    recipe = (recipe or first.recipe or Recipe(lr=0.01)).but(schedule="constant", warmup_ratio=0.0)
+    long = first.predict(split.forget.select([0])).numel()
+    count = min(ANSWERED, max(1, ENTRIES // long))
+    forget, others = (data.select(evenly(len(data), count)) for data in (split.forget, split.kept))
+    together = first.size <= TOGETHER and not running_norms(first.model)
+    size, at_once = (len(group), ANSWERED) if together else (1, AT_ONCE)
+    found = []
+    for i in range(0, len(group), size):
+        some, taught = group[i : i + size], teachers[i : i + size]
+        goals = _goals(taught, forget, at_once)
+        found.append(
+            [_held(some, [*goals, *_goals(some, others, at_once)]), _going_on(some, goals, split.kept, recipe)]
+        )
+    ways = [torch.cat(way) for way in zip(*found, strict=True)]
     # Training on can burst where the teacher's answers are far; such networks resemble nobody.
-    ways = [weights for weights in found if bool(weights.isfinite().all())]
-    return [[one.at(w) for one, w in zip(group, weights, strict=True)] for weights in ways]
+    sound = [way for way in ways if bool(way.isfinite().all())]
+    return [[one.at(w) for one, w in zip(group, way, strict=True)] for way in sound]
 
 
-def _held(group: Sequence[Trained], teachers: Sequence[Trained], forget: Data, kept: Data) -> Float[Tensor, "S P"]:
-    """Weights after tuning while retained rows are answered as before."""
-    network, before = group[0], _weights(group)
-    some, others = (network.fetch(data, data.rows) for data in (forget, kept.select(evenly(len(kept), AT_ONCE))))
+@dataclass(frozen=True, eq=False)
+class _Goal:
+    """Rows, what shall be answered to them, and what share they are of all."""
+
+    batch: Batch
+    answers: Float[Tensor, "S N *C"]
+    share: float
+
+    def apart(self, network: Trained, weights: Float[Tensor, "S P"]) -> Float[Tensor, ""]:
+        """How far networks with these weights are from there, summed over them."""
+        gaps = (_answers(network, weights, self.batch) - self.answers).square()
+        return self.share * gaps.flatten(1).mean(dim=1).sum()
+
+
+def _goals(group: Sequence[Trained], data: Data, at_once: int) -> list[_Goal]:
+    """What these networks answer, in as many pieces as there are passes."""
     with torch.no_grad():
-        wanted, was = _answers(teachers[0], _weights(teachers), some), _answers(network, before, others)
-    w = before.clone().requires_grad_(True)
-    optimiser = torch.optim.Adam([w], lr=RATE * float(before.square().mean().sqrt()))
+        return [
+            _Goal(batch, _answers(group[0], _weights(group), batch), len(batch.rows) / len(data))
+            for batch in group[0].batches(data, at_once)
+        ]
+
+
+def _held(group: Sequence[Trained], goals: Sequence[_Goal]) -> Float[Tensor, "S P"]:
+    """Weights after tuning to the teachers' answers of forgotten rows and to the own ones of retained rows."""
+    w = _weights(group)
+    optimiser = torch.optim.Adam([w], lr=RATE * float(w.square().mean().sqrt()))
     for _ in range(STEPS):
-        apart = _apart(_answers(network, w, some), wanted) + _apart(_answers(network, w, others), was)
-        [w.grad] = torch.autograd.grad(apart.sum(), w)
+        w.grad = _slope_to(goals, group[0], w)
         optimiser.step()
-    return w.detach()
+    return w
 
 
-def _going_on(
-    group: Sequence[Trained], teachers: Sequence[Trained], forget: Data, kept: Data, recipe: Recipe
-) -> Float[Tensor, "S P"]:
+def _going_on(group: Sequence[Trained], goals: Sequence[_Goal], kept: Data, recipe: Recipe) -> Float[Tensor, "S P"]:
     """Weights after some more steps on retained rows, while forgotten ones are answered as the teacher does."""
-    network, w, generator = group[0], _weights(group).clone(), torch.Generator().manual_seed(0)
-    some = network.fetch(forget, forget.rows)
-    with torch.no_grad():
-        wanted = _answers(teachers[0], _weights(teachers), some)
+    network, w, generator = group[0], _weights(group), torch.Generator().manual_seed(0)
     optimiser = Optimiser.of(network, recipe, w, w.clone())
     for _ in range(FURTHER):
         chosen = torch.randperm(len(kept), generator=generator)[: recipe.batch_size]
         batch = network.fetch(kept, kept.rows[chosen])
         here = w.detach().requires_grad_(True)
         losses = [network.loss(answers, batch.y).mean() for answers in _answers(network, here, batch)]
-        total = torch.stack(losses).sum() + PULL * _apart(_answers(network, here, some), wanted).sum()
-        [slope] = torch.autograd.grad(total, here)
+        [slope] = torch.autograd.grad(torch.stack(losses).sum(), here)
+        slope += PULL * _slope_to(goals, network, w)
         optimiser.prepare_(slope, w)
         optimiser.step_(w, slope, recipe.lr)
     return w
 
 
+def _slope_to(goals: Sequence[_Goal], network: Trained, w: Float[Tensor, "S P"]) -> Float[Tensor, "S P"]:
+    total = torch.zeros_like(w)
+    for goal in goals:
+        here = w.detach().requires_grad_(True)
+        total += torch.autograd.grad(goal.apart(network, here), here)[0]
+    return total
+
+
 def _weights(group: Sequence[Trained]) -> Float[Tensor, "S P"]:
     return torch.stack([one.weights for one in group])
-
-
-def _apart(ours: Float[Tensor, "S N *C"], theirs: Float[Tensor, "S N *C"]) -> Float[Tensor, " S"]:
-    return (ours - theirs).square().flatten(1).mean(dim=1)
 
 
 def _answers(network: Trained, weights: Float[Tensor, "S P"], batch: Batch) -> Float[Tensor, "S N *C"]:
