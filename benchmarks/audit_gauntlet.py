@@ -114,12 +114,13 @@ def rows_of(job: Job, packed: Path | None, done: Collection[Done] = ()) -> Itera
         began = time.perf_counter()
         try:
             groups = looked(setting, made[candidate]())
+            spent = round((time.perf_counter() - began) / len(numbers), 2)
+            again = candidate in CORE and part != "methods"
+            found = [*judges.rows(candidate, groups, with_file=part == "full", again=again)]
         except SpotlessError as error:  # a method that such a request does not suit, or that burst
             refused = {"outcome": "refused", "reason": str(error)[:120]}
             yield from ({**about, "candidate": candidate, "audit": n, **refused} for n in numbers)
             continue
-        spent = round((time.perf_counter() - began) / len(numbers), 2)
-        found = judges.rows(candidate, groups, with_file=part == "full", again=candidate in CORE and part != "methods")
         yield from ({**about, "candidate": candidate, **row, "seconds": [spent, *row["seconds"]]} for row in found)
 
 

@@ -233,7 +233,7 @@ def _told_in_sequence(judged: Rows) -> list[str]:
     persons, others = ([row for row in judged if ("/person-" in row["setting"]) == one] for one in (True, False))
     once = [row for row in judged if "/twice-" not in row["setting"]]
     traced = [row for row in once if row["power"] == "not forgotten"]
-    felt = [row for row in persons if can_tell(row)]
+    felt = [row for row in persons if not too_faint(row)]
     wrong, of = claims(judged)
     return [
         *(
@@ -253,9 +253,10 @@ def _told_in_sequence(judged: Rows) -> list[str]:
     ]
 
 
-def can_tell(row: Row) -> bool:
-    """Whether so many pairs could show of a retrained network how much is left: this does not hang on the candidate."""
-    return row["power"] == "not forgotten" and 0 < (row.get("finest") or 0) <= Rules().share
+def too_faint(row: Row) -> bool:
+    """Whether an audit said that it cannot tell, and could not have told it of retrained networks either."""
+    is_seen = row["power"] == "not forgotten" and 0 < (row.get("finest") or 0) <= Rules().share
+    return row["outcome"] == "inconclusive" and not is_seen
 
 
 def _pairs(rows: Rows) -> float:
