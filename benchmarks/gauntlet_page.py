@@ -23,7 +23,10 @@ from spotlessnet.core.intervals import clopper_pearson
 ROOT = Path(__file__).parents[1]
 ROWS = ROOT / "results" / "audit_gauntlet.jsonl"
 PAGE, README = ROOT / "docs" / "reading_the_report.md", ROOT / "README.md"
-PLACE, SHORT = Place.of("gauntlet_page", "end of the gauntlet"), Place.of("gauntlet_page", "end of the summary")
+CHEAPER = ROOT / "docs" / "cheaper_audits.md"
+PLACE, SHORT, SEQUENCE = (
+    Place.of("gauntlet_page", f"end of the {part}") for part in ("gauntlet", "summary", "sequence")
+)
 WORDS = ("forgotten", "inconclusive", "not forgotten")
 KEPT = ("one row kept", "a tenth kept", "noisy copies kept")
 COLUMNS = {
@@ -253,6 +256,29 @@ def _told_in_sequence(judged: Rows) -> list[str]:
     ]
 
 
+def gained(rows: Rows) -> str:
+    """What further looks bring, as one sentence."""
+    judged = [row for row in rows if not row["method"]]
+    both = [judged, in_sequence(judged)]
+
+    def counts(names: Sequence[str], word: str, person: bool) -> list[tuple[int, int]]:
+        here = [[row for row in _of(some, names) if person == ("/person-" in row["setting"])] for some in both]
+        return [(sum(row["outcome"] == word for row in some), len(some)) for some in here]
+
+    told = []
+    for name, where in ORIGINS.items():
+        (first, _), (last, total) = counts((name,), "forgotten", False)
+        (before, _), (after, persons) = counts((name,), "forgotten", True)
+        pairs = _pairs(_of(both[1], (name,)))
+        told.append(f"{where}, from {first} to {last} of {total}, for persons' examples from {before} to {after} of "
+                    f"{persons}, with {pairs:.1f} pairs in the mean")  # fmt: skip
+    accused = [len([row for row in _of(some, HONEST) if row["outcome"] == "not forgotten"]) for some in both]
+    return (
+        f"*Forgotten* for retrained networks rose, {'; '.join(told)}. Honest networks that were trained otherwise were "
+        f"accused in {accused[1]} of {len(_of(both[1], HONEST))} instead of {accused[0]}."
+    )
+
+
 def too_faint(row: Row) -> bool:
     """Whether an audit said that it cannot tell, and could not have told it of retrained networks either."""
     is_seen = row["power"] == "not forgotten" and 0 < (row.get("finest") or 0) <= Rules().share
@@ -331,6 +357,7 @@ def main() -> None:
     rows = read()
     PLACE.write(PAGE, made(rows))
     SHORT.write(README, short(rows))
+    SEQUENCE.write(CHEAPER, gained(rows))
 
 
 if __name__ == "__main__":

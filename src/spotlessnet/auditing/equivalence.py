@@ -119,7 +119,8 @@ class EquivalenceTest(Rules):
         # The audit is checked before it is believed: it must catch the original and let retrained networks pass. Only
         # "forgotten" needs that; without controls a difference does too, for another training would show it as well.
         power: Outcome = "not forgotten" if self.knows(known) else "inconclusive"
-        outcome, hidden = self.outcome(checks), None
+        outcome = self.outcome(checks)
+        hidden = None
         if outcome == "not forgotten" and candidate.channels is not None:
             return Verdict(outcome, why(checks), resolution, seeds, oracle, power, checks)
         blocked = ""

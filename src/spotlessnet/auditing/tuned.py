@@ -146,7 +146,9 @@ def _held(group: Sequence[Trained], goals: Sequence[_Goal]) -> Float[Tensor, "S 
 
 def _going_on(group: Sequence[Trained], goals: Sequence[_Goal], kept: Data, recipe: Recipe) -> Float[Tensor, "S P"]:
     """Weights after some more steps on retained rows, while forgotten ones are answered as the teacher does."""
-    network, w, generator = group[0], _weights(group), torch.Generator().manual_seed(0)
+    network = group[0]
+    w = _weights(group)
+    generator = torch.Generator().manual_seed(0)
     optimiser = Optimiser.of(network, recipe, w, w.clone())
     for _ in range(FURTHER):
         chosen = torch.randperm(len(kept), generator=generator)[: recipe.batch_size]
