@@ -82,7 +82,7 @@ PARTS: dict[Part, tuple[str, ...]] = {
     "full": CANDIDATES,
     "core": CORE,
     "tuned": ("retrained", REPLAYED, "original", "half batch", "cosine", *TUNED),
-    "few": ("retrained", "original"),
+    "few": ("retrained", REPLAYED, "original"),
 }
 TURNS: tuple[Part, ...] = ("full", "core", "core", "core")
 """Which candidates come before the audits of each turn; those of later turns are few, for many audits of these."""

@@ -8,6 +8,7 @@ from spotlessnet.auditing.equivalence import EquivalenceTest
 from spotlessnet.auditing.evidence import Evidence
 from spotlessnet.auditing.tuned import traits, tuned
 from spotlessnet.auditing.verdict import Check, Verdict
+from spotlessnet.core.progress import working
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.training.pairs import Trainings
@@ -41,8 +42,9 @@ def judge_networks(
         extra = [*extra, one.judge_file(original, file, references), *one.damage_of_file(file, references)]
 
     def planted() -> list[Tensor]:
-        made = tuned(trainings.original, trainings.retrained, split)
-        return [found for some in made if (found := traits(some, split)) is not None]
+        with working("tuning originals to look retrained"):
+            made = tuned(trainings.original, trainings.retrained, split)
+            return [found for some in made if (found := traits(some, split)) is not None]
 
     can_ask = not never_saw and split.kept is not None
     return test(original, candidate, *references, extra=extra, planted=planted if can_ask else None)
