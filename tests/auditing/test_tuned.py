@@ -18,10 +18,10 @@ from spotlessnet.auditing.tuned import LEAST, traits, tuned
 from spotlessnet.auditing.verdict import TUNED, Verdict
 from spotlessnet.auditing.wording import too_faint
 from spotlessnet.core.data import Data
-from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.training.pairs import Trainings, train_pairs
+from tests.auditing.test_verdict import begin, problem
 
 K = 7
 QUICK = EquivalenceTest(permutations=199)
@@ -94,7 +94,9 @@ def test_traits_of_a_line_by_hand():
     split = Split(data.select(range(4)), data.select(range(4, 14)), data.select(range(14, 20)))
     line = nn.Linear(3, 1).double()
     network = Trained.of(line, "squared-error")
-    [found] = traits([network], split)
+    seen = traits([network], split)
+    assert seen is not None
+    [found] = seen
 
     def of(rows: slice) -> tuple[Tensor, Tensor]:
         residual = (line(x[rows]) - y[rows]).detach()
@@ -107,24 +109,9 @@ def test_traits_of_a_line_by_hand():
     assert traits([], split) is None
 
 
-def problem() -> Split:
-    g = torch.Generator().manual_seed(0)
-    x = torch.randn(300, 4, generator=g)
-    y = (x[:, 0] > 0).long()
-    y[:8] = 1 - y[:8]
-    data = Data.of((x, y))
-    return Split(data.select(range(8)), data.select(range(8, 60)), data.select(range(60, 300)))
-
-
-def begin(seed: int) -> Trained:
-    torch.manual_seed(seed)
-    model = nn.Sequential(nn.Linear(4, 24), nn.Tanh(), nn.Linear(24, 2))
-    return Trained.of(model, recipe=Recipe(epochs=40, lr=0.2, batch_size=10))
-
-
 @pytest.fixture(scope="module")
 def trainings() -> Trainings:
-    return train_pairs(begin, problem(), seeds=8)
+    return train_pairs(lambda seed: begin(seed + 10_000), problem(), seeds=8)
 
 
 def apart(ours: list[Trained], theirs: list[Trained], data: Data) -> float:
@@ -148,8 +135,8 @@ def test_tuned_networks_answer_as_their_teachers_do(trainings, monkeypatch):
 
 def cheat(trainings: Trainings, split: Split) -> list[Trained]:
     """Others than the audit's own: by plain gradient steps, to teachers that it does not know, on other rows."""
-    teachers = train_pairs(lambda seed: begin(seed + 500), split, seeds=8).retrained
-    others = train_pairs(lambda seed: begin(seed + 700), split, seeds=8).original
+    teachers = train_pairs(lambda seed: begin(seed + 20_000), split, seeds=8).retrained
+    others = train_pairs(lambda seed: begin(seed + 25_000), split, seeds=8).original
     found = []
     for one, teacher in zip(others, teachers, strict=True):
         w = one.weights.clone().requires_grad_(True)
@@ -166,7 +153,7 @@ def cheat(trainings: Trainings, split: Split) -> list[Trained]:
 
 def test_networks_that_were_tuned_are_not_called_forgotten_and_retrained_ones_are(trainings):
     split = problem()
-    others = train_pairs(lambda seed: begin(seed + 300), split, seeds=8)
+    others = train_pairs(lambda seed: begin(seed + 15_000), split, seeds=8)
     retrained = judge_networks(others.retrained, trainings, split, test=QUICK)
     assert retrained.outcome == "forgotten"
     assert retrained.checks[TUNED].state == "same"
