@@ -12,13 +12,11 @@ scikit-learn and files beside the project are read.
 """
 
 import json
-import math
 import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from queue import Empty
 from typing import Any, Literal
@@ -27,14 +25,10 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.common import Flags, command, machine
-from benchmarks.gauntlet_candidates import CANDIDATES, CORE, SEEDS, Audits, Setting
+from benchmarks.gauntlet_candidates import CANDIDATES, CORE, REPLAYED, TUNED, Audits, Setting
 from benchmarks.gauntlet_data import is_here, pack
+from benchmarks.gauntlet_judges import Judges, Row, looked
 
-from spotlessnet.auditing.equivalence import EquivalenceTest, Gates
-from spotlessnet.auditing.evidence import Evidence
-from spotlessnet.auditing.exchanging import StandingOut
-from spotlessnet.auditing.looks import LOOKS, goes_on
-from spotlessnet.auditing.verdict import ROWS, CouldHide, Verdict
 from spotlessnet.core.errors import SpotlessError
 from spotlessnet.core.progress import quiet
 
@@ -58,7 +52,14 @@ AFTERWARDS = (
     "hastie/perceptron/wrong-12", "hastie/deep/some-60", "moons/perceptron/wrong-60", "circles/deep/wrong-12",
     "moons/deep/class-1", "hastie/perceptron/person-12", "moons/deep/person-12@2", "circles/perceptron/person-12@3",
 )  # fmt: skip
-"""Of data that were added when the test and its figures were settled, and looked at once."""
+"""Of two classes. They were added when the test had no look at tuned networks, showed that it needs one, and have
+served to choose that since."""
+
+TWO_CLASSES = (
+    "xor/perceptron/wrong-12", "xor/deep/some-60", "quantiles/perceptron/person-12", "quantiles/deep/wrong-12",
+    "quantiles/perceptron/some-60", "odd/perceptron/wrong-60", "odd/deep/some-60", "odd/deep/person-12",
+)  # fmt: skip
+"""Of two classes too, and of data that served to choose nothing."""
 
 METHODS_ON = ("mnist/perceptron/wrong-60", "banking/perceptron/wrong-12", "banking/deep/class-3")
 METHODS_OF = 5
@@ -76,15 +77,19 @@ LARGER = ("cnn", "attention")
 SELDOM = 12
 """Settings of larger networks have their turn once while the others have so many."""
 
-Part = Literal["full", "core", "few", "methods"]
-PARTS: dict[Part, tuple[str, ...]] = {"full": CANDIDATES, "core": CORE, "few": ("retrained", "original")}
+Part = Literal["full", "core", "tuned", "few", "methods"]
+PARTS: dict[Part, tuple[str, ...]] = {
+    "full": CANDIDATES,
+    "core": CORE,
+    "tuned": ("retrained", REPLAYED, "original", "half batch", "cosine", *TUNED),
+    "few": ("retrained", REPLAYED, "original"),
+}
 TURNS: tuple[Part, ...] = ("full", "core", "core", "core")
 """Which candidates come before the audits of each turn; those of later turns are few, for many audits of these."""
 
 Job = tuple[str, tuple[int, ...], Part]
 """A setting, numbers of audits, and which candidates come before them."""
 
-Row = dict[str, Any]
 Done = tuple[str, str, bool, int]
 """Setting, candidate, whether it is a method's, and number of an audit that has a row."""
 
@@ -101,182 +106,22 @@ def rows_of(job: Job, packed: Path | None, done: Collection[Done] = ()) -> Itera
         return
     audits.train(["references", "audited originals", "original", *names, *(["teacher"] if part != "few" else [])])
     judges = Judges(setting, audits)
-    served = {**dict.fromkeys(CHOOSING, "choosing"), **dict.fromkeys(AFTERWARDS, "afterwards")}
+    served = {**dict.fromkeys(CHOOSING, "choosing"), **dict.fromkeys(AFTERWARDS, "two classes, choosing"),
+              **dict.fromkeys(TWO_CLASSES, "two classes")}  # fmt: skip
     about = {"setting": name, "used_for": served.get(name, "confirming"),
              "method": part == "methods", "forgotten_rows": len(setting.rows)}  # fmt: skip
     for candidate in names:
         began = time.perf_counter()
         try:
             groups = looked(setting, made[candidate]())
+            spent = round((time.perf_counter() - began) / len(numbers), 2)
+            again = candidate in CORE and part != "methods"
+            found = [*judges.rows(candidate, groups, with_file=part == "full", again=again)]
         except SpotlessError as error:  # a method that such a request does not suit, or that burst
             refused = {"outcome": "refused", "reason": str(error)[:120]}
             yield from ({**about, "candidate": candidate, "audit": n, **refused} for n in numbers)
             continue
-        spent = round((time.perf_counter() - began) / len(numbers), 2)
-        found = judges.rows(candidate, groups, with_file=part == "full", again=candidate in CORE and part != "methods")
         yield from ({**about, "candidate": candidate, **row, "seconds": [spent, *row["seconds"]]} for row in found)
-
-
-def looked(setting: Setting, groups: torch.Tensor) -> list[Evidence]:
-    """What the networks of each audit answer; all are looked at together, which is faster."""
-    A, S, _ = groups.shape
-    every = Evidence.of(setting.networks(groups.flatten(0, 1)), setting.split, setting.trained.recipe)
-    return [every.select(torch.arange(i * S, (i + 1) * S)) for i in range(A)]
-
-
-@dataclass(frozen=True)
-class SeveralLevels(EquivalenceTest):
-    """Shuffles and planted rows are the same at every level: what one test has computed serves the others.
-
-    **Arguments:**
-
-    - `held`: what was found, beside the networks it was found of, so that no others can have their place in memory.
-    """
-
-    held: dict[tuple[int, ...], tuple[Any, Any]] = field(default_factory=dict, repr=False, compare=False)
-
-    def _once(self, networks: Sequence[Evidence], make: Callable[[], Any]) -> Any:
-        key = tuple(map(id, networks))
-        if key not in self.held:
-            self.held[key] = networks, make()
-        return self.held[key][1]
-
-    def stood_out(
-        self, candidate: Evidence, references: Sequence[Evidence], weights: torch.Tensor | None
-    ) -> StandingOut | None:
-        """Both tests."""
-        found: StandingOut | None = self._once(
-            [candidate, *references], lambda: super(SeveralLevels, self).stood_out(candidate, references, weights)
-        )
-        return found
-
-    def could_hide(self, original: Evidence, candidate: Evidence, references: Sequence[Evidence]) -> CouldHide:
-        """Planted rows."""
-        found: CouldHide = self._once(
-            [original, candidate, *references],
-            lambda: super(SeveralLevels, self).could_hide(original, candidate, references),
-        )
-        return found
-
-
-@dataclass(frozen=True, eq=False)
-class Own:
-    """Networks that an audit itself has trained by one of its looks, and what every one of its tests says of them."""
-
-    original: Evidence
-    references: list[Evidence]
-    gates: list[Gates]
-
-    @staticmethod
-    def of(original: Evidence, references: Evidence, tests: Sequence[EquivalenceTest]) -> "Own":
-        """References in halves, as pairs and held-out networks are."""
-        halves = [references.select(half) for half in torch.arange(len(references)).chunk(2)]
-        return Own(original, halves, [test.gates(original, *halves) for test in tests])
-
-    def join(self, original: Evidence, references: Evidence, tests: Sequence[EquivalenceTest]) -> "Own":
-        """With those of the next look."""
-        every = references.join(self.references[0]).join(self.references[1])
-        return Own.of(self.original.join(original), every, tests)
-
-
-class Judges:
-    """The audits of one job: each judges a candidate at once, and in sequence with more networks where that is said."""
-
-    def __init__(self, setting: Setting, audits: Audits) -> None:
-        self.setting, self.numbers = setting, audits.numbers
-        once = [SeveralLevels(seed=number) for number in self.numbers]
-        self.tests = [[test, replace(test, looks=LOOKS)] for test in once]
-        originals, references = self._own(audits)
-        first = [Own.of(*each) for each in zip(originals, references, self.tests, strict=True)]
-        self.looks = [dict(enumerate(first)), *({} for _ in range(1, LOOKS))]
-
-    def _own(self, audits: Audits) -> list[list[Evidence]]:
-        """Originals and references of every audit."""
-        return [looked(self.setting, audits.group(name)) for name in ("audited originals", "references")]
-
-    def rows(self, candidate: str, groups: Sequence[Evidence], *, with_file: bool, again: bool) -> Iterator[Row]:
-        """What every audit says of its candidates."""
-        found, verdicts = [], {}
-        for i, group in enumerate(groups):
-            row, verdicts[i] = self._first(i, group, with_file)
-            found.append(row)
-        networks = dict(enumerate(groups))
-        for look in range(1, LOOKS if again else 1):
-            some = [i for i, verdict in verdicts.items() if goes_on(verdict)]
-            began = time.perf_counter()
-            self._look_again(candidate, look, some, networks, verdicts)
-            spent = round((time.perf_counter() - began) / max(1, len(some)), 2)
-            for i, row in enumerate(found):
-                row["seconds"].append(spent if i in some else 0.0)
-        for i, row in enumerate(found):
-            last = {**told(verdicts[i]), "pairs": len(networks[i])}
-            if len(networks[i]) == SEEDS:  # the same figures as of one look
-                last = {name: value for name, value in last.items() if name not in ("checks", "p")}
-            yield {"audit": self.numbers[i], **row, "in_sequence": last}
-
-    def _first(self, i: int, group: Evidence, with_file: bool) -> tuple[Row, Verdict]:
-        began, own, (test, in_sequence) = time.perf_counter(), self.looks[0][i], self.tests[i]
-        verdicts = [
-            one(own.original, group, *own.references, gates=gates)
-            for one, gates in zip((test, in_sequence), own.gates, strict=True)
-        ]
-        one, known = group.select(torch.tensor([0])), own.gates[0].known.found
-        file = test.judge_file(own.original, one, own.references, own.gates[0]).state if with_file else None
-        row = {
-            **told(verdicts[0]),
-            "p_original": None if known is None else [_short(known.p_networks), _short(known.p_rows)],
-            "file": file,
-            "seconds": [round(time.perf_counter() - began, 2)],
-        }
-        return row, verdicts[1]
-
-    def _look_again(
-        self, candidate: str, look: int, some: list[int], networks: dict[int, Evidence], verdicts: dict[int, Verdict]
-    ) -> None:
-        """Twice the networks, of audits that the look before left open."""
-        if not some:
-            return
-        unknown = [i for i in some if i not in self.looks[look]]
-        if unknown:
-            both = self._own(Audits(self.setting, [self.numbers[i] for i in unknown], look))
-            for i, original, references in zip(unknown, *both, strict=True):
-                self.looks[look][i] = self.looks[look - 1][i].join(original, references, self.tests[i][1:])
-        more = Audits(self.setting, [self.numbers[i] for i in some], look).candidates()[candidate]()
-        for i, others in zip(some, looked(self.setting, more), strict=True):
-            own, networks[i] = self.looks[look][i], networks[i].join(others)
-            verdicts[i] = self.tests[i][1](own.original, networks[i], *own.references, gates=own.gates[0])
-
-
-def told(verdict: Verdict) -> Row:
-    """A verdict in plain values."""
-    hidden = verdict.could_hide
-    return {
-        "outcome": verdict.outcome,
-        "withheld": withheld(verdict),
-        "oracle": verdict.oracle,
-        "power": verdict.power,
-        "checks": {check.name: [check.state, *(_short(v) for v in (check.value, check.low, check.high))]
-                   for check in verdict.checks},
-        "p": verdict.checks[ROWS].note,
-        "could_hide": None if hidden is None else vars(hidden),
-    }  # fmt: skip
-
-
-def withheld(verdict: Verdict) -> str:
-    """What stood between an inconclusive verdict and a word."""
-    if verdict.outcome != "inconclusive":
-        return ""
-    if verdict.oracle == "not forgotten":
-        return "fails its own check"
-    if verdict.power != "not forgotten":
-        return "no trace"
-    if verdict.could_hide is not None:
-        return "half could hide" if verdict.could_hide.half else "single rows could hide"
-    return ", ".join(f"{check.name} {check.state}" for check in verdict.checks if check.state != "same")
-
-
-def _short(value: float) -> float | None:
-    return float(f"{value:.3g}") if math.isfinite(value) else None
 
 
 def jobs(

@@ -30,15 +30,19 @@ TRAIN, TEST = 400, 600
 HONEST = ("half batch", "half epochs", "cosine", "another optimiser", "another init")
 KEPT = ("one row kept", "a tenth kept", "noisy copies kept")
 CHEATS = ("margins matched", "logits matched", "garbage answers", "gradient ascent", "Streisand", "fine-tuned",
-          "head replaced", "hiding")  # fmt: skip
+          "head replaced", "hiding", "copies matched", "matched while training")  # fmt: skip
+REPLAYED = "retrained, replayed"
+"""The retrained networks once more, of which it is known that nothing else can have made them."""
+
 UNSEEN = ("low-bit storage",)
 """What no look at answers can see: the rows are written into the last bits of retrained weights."""
 
-CORE = ("retrained", "original", "one row kept", "a tenth kept", *HONEST, "logits matched", "margins matched")
+TUNED = ("margins matched", "logits matched", "copies matched", "matched while training")
+CORE = ("retrained", REPLAYED, "original", "one row kept", "a tenth kept", *HONEST, *TUNED)
 WRAPPER = "within-budget"
 """A method that stands around another one, and has no settings of its own."""
 
-CANDIDATES = ("retrained", "original", *HONEST, *KEPT, *CHEATS, *UNSEEN)
+CANDIDATES = ("retrained", REPLAYED, "original", *HONEST, *KEPT, *CHEATS, *UNSEEN)
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,7 +202,7 @@ class Audits:
 
     def candidates(self) -> dict[str, Callable[[], Tensor]]:
         """By name, `[audits, networks, weights]`; trained only when called."""
-        found: dict[str, Callable[[], Tensor]] = {}
+        found: dict[str, Callable[[], Tensor]] = {REPLAYED: partial(self.group, "retrained")}
         for name in ("retrained", "original", "one row kept", "a tenth kept", "another init"):
             if name in self.plan:
                 found[name] = partial(self.group, name)
@@ -253,6 +257,9 @@ class Audits:
         s, w = self.setting, self.group("original").flatten(0, 1)
         if name in ("fine-tuned", "head replaced"):
             return self.trained_on(name).unflatten(0, (-1, self.pairs))
+        if name in ("copies matched", "matched while training"):
+            made = self.matched_on_copies() if name == "copies matched" else self.matched_while_training()
+            return made.unflatten(0, (-1, self.pairs))
         x, labels = s.x[s.rows], s.y[s.rows].repeat(len(w))
         g = self.generator(50, self.numbers[0])
         kept = s.x[s.kept]
@@ -276,6 +283,39 @@ class Audits:
             return len(w) * (goals[name](both[:, : self.T]) + (both[:, self.T :] - own).square().mean())
 
         return tune(w, loss, steps=250 if "matched" in name else 100).unflatten(0, (-1, self.pairs))
+
+    def matched_on_copies(self) -> Tensor:
+        """Logits of the teacher on the rows and on four noisy copies of each; on all retained rows as before."""
+        s, w, g = self.setting, self.group("original").flatten(0, 1), self.generator(51, self.numbers[0])
+        x, kept = s.x[s.rows], s.x[s.kept]
+        x = torch.cat([x, *(x + 0.15 * s.x.std() * torch.randn(x.shape, generator=g) for _ in range(4))])
+        with torch.no_grad():
+            taught, own = (answers(s.trained, v, z) for v, z in ((self.group("teacher").flatten(0, 1), x), (w, kept)))
+
+        def loss(w: Tensor) -> Tensor:
+            both = answers(s.trained, w, torch.cat([x, kept]))
+            return len(w) * ((both[:, : len(x)] - taught).square().mean() + (both[:, len(x) :] - own).square().mean())
+
+        return tune(w, loss)
+
+    def matched_while_training(self) -> Tensor:
+        """Eight more epochs on retained rows by their labels, while forgotten ones are answered as the teacher does."""
+        s, g = self.setting, self.generator(52, self.numbers[0])
+        w = self.group("original").flatten(0, 1).clone().requires_grad_()
+        recipe, kept, x = RECIPES[s.kind], s.kept.nonzero().flatten(), s.x[s.rows]
+        with torch.no_grad():
+            taught = answers(s.trained, self.group("teacher").flatten(0, 1), x)
+        optimiser = torch.optim.SGD([w], lr=recipe.lr if recipe.optimizer == "sgd" else 0.02, momentum=0.9)
+        for _ in range(8):
+            for some in kept[torch.randperm(len(kept), generator=g)].split(recipe.batch_size):
+                both = answers(s.trained, w, torch.cat([x, s.x[some]]))
+                right = functional.cross_entropy(both[:, self.T :].flatten(0, 1), s.y[some].repeat(len(w)))
+                optimiser.zero_grad()
+                (len(w) * (0.3 * (both[:, : self.T] - taught).square().mean() + right)).backward()
+                assert w.grad is not None
+                w.grad *= (5 / w.grad.norm(dim=1, keepdim=True)).clamp(max=1)  # else one in some hundreds diverges
+                optimiser.step()
+        return w.detach()
 
     def trained_on(self, name: str) -> Tensor:
         """A few epochs on retained rows; or a new head that is trained on them, before hidden layers as they were."""

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 SHARED = Path(__file__).parents[2] / "shared"
-FROM_FILES = ("mnist", "banking", "faces", "cifar")
-DRAWN = ("hastie", "moons", "circles")
-"""Two classes each; the last two in a plane, among numbers that tell nothing."""
+FROM_FILES = ("mnist", "banking", "faces", "cifar", "odd")
+DRAWN = ("hastie", "moons", "circles", "xor", "quantiles")
+"""Two classes each; moons and circles in a plane, among numbers that tell nothing."""
 
 NAMES = ("digits", "table", "wine", "blobs", "cancer", *DRAWN, *FROM_FILES)
 ROWS = 1100
@@ -56,7 +56,9 @@ def pack(path: Path) -> None:
 
 def _made(name: str) -> tuple[NDArray[np.float16], NDArray[np.int16]]:
     """Half precision, packed or not, so that both are the same numbers."""
-    x, y = _images(name) if name in ("mnist", "faces", "cifar") else _words() if name == "banking" else _table(name)
+    x, y = (
+        _images(name) if name in ("mnist", "odd", "faces", "cifar") else _words() if name == "banking" else _table(name)
+    )
     order = np.random.default_rng(0).permutation(len(x))[:ROWS]
     return x[order].astype(np.float16), y[order].astype(np.int16)
 
@@ -85,15 +87,20 @@ def _drawn(name: str) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     if name == "hastie":
         x, y = datasets.make_hastie_10_2(1400, random_state=7)
         return x, (y > 0).astype(np.int64)
+    if name == "quantiles":
+        return datasets.make_gaussian_quantiles(n_samples=1400, n_features=6, n_classes=2, random_state=7)
+    if name == "xor":  # of the signs of two numbers among ten
+        x = np.random.default_rng(7).standard_normal((1400, 10))
+        return x, (x[:, 0] * x[:, 1] > 0).astype(np.int64)
     plane = {"moons": datasets.make_moons, "circles": datasets.make_circles}[name]
     x, y = plane(1400, noise=0.2 if name == "moons" else 0.1, random_state=7)
     return np.hstack([x, 0.5 * np.random.default_rng(7).standard_normal((len(x), 8))]), y
 
 
 def _images(name: str) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Fourteen or sixteen pixels a side, grey."""
+    """Fourteen or sixteen pixels a side, grey; `odd` asks of a digit only that."""
     sys.path.insert(0, str(SHARED / "tools"))
-    source = {"mnist": "mnist", "faces": "faces10", "cifar": "cifar10"}[name]
+    source = {"mnist": "mnist", "odd": "mnist", "faces": "faces10", "cifar": "cifar10"}[name]
     folder = SHARED / "data"
     read = import_module("data").read_shard
     first = sorted(folder.glob(f"{source}.train*.npz"))[0]
@@ -101,6 +108,7 @@ def _images(name: str) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     found, y = (found[y < FEW], y[y < FEW]) if name == "cifar" else (found, y)
     some = np.random.default_rng(1).permutation(len(found))[: 2 * ROWS]
     x, y = found[some].astype(np.float64) / 255, y[some].astype(np.int64)
+    y = y % 2 if name == "odd" else y
     grey = x if x.ndim == 3 else x.mean(axis=3)
     side = grey.shape[1] // 2
     return grey.reshape(len(grey), side, 2, side, 2).mean((2, 4))[:, None], y

@@ -22,9 +22,10 @@ from torch import Tensor
 from torch.func import functional_call, grad, vmap
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from benchmarks.audit_gauntlet import CHOOSING, Own, looked
+from benchmarks.audit_gauntlet import CHOOSING
 from benchmarks.common import Flags, Place, command, machine
 from benchmarks.gauntlet_candidates import Audits, Setting
+from benchmarks.gauntlet_judges import Own, looked
 from benchmarks.gauntlet_networks import RECIPES, answers
 
 from spotlessnet.auditing.equivalence import EquivalenceTest

@@ -158,6 +158,27 @@ PLANTED = (
         "auditing/test_verdict.py::test_the_four_answers",
     ),
     Planted(
+        "networks that were tuned to look retrained are let through",
+        "auditing/rules.py",
+        'state: State = "unclear" if is_blind or found.p <= self.tuned_doubt else "same"',
+        'state: State = "unclear" if is_blind else "same"',
+        "auditing/test_tuned.py::test_what_a_verdict_says_of_tuned_networks",
+    ),
+    Planted(
+        "an audit that would not know tuned networks says nothing of it",
+        "auditing/rules.py",
+        "is_blind = min(found.noticed) < self.tuned_noticed",
+        "is_blind = False",
+        "auditing/test_tuned.py::test_what_a_verdict_says_of_tuned_networks",
+    ),
+    Planted(
+        "the direction of tuned networks turned round",
+        "auditing/likeness.py",
+        "(planted.mean(dim=0) - others.mean(dim=0)) / spread",
+        "(others.mean(dim=0) - planted.mean(dim=0)) / spread",
+        "auditing/test_tuned.py::test_tuned_candidates_are_known_and_those_that_went_elsewhere_are_not",
+    ),
+    Planted(
         "squared t by the spread of all networks",
         "auditing/exchanging.py",
         "within = (total - gap * (S * n / N)).clamp(min=0) / (N - 2)",

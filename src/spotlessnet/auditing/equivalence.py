@@ -6,7 +6,7 @@ instead of "forgotten".
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -32,6 +32,7 @@ from spotlessnet.auditing.wording import (
     NO_TRACE,
     NOT_BEYOND_CONTROLS,
     fails_itself,
+    too_faint,
     too_few,
     why,
 )
@@ -41,11 +42,17 @@ from spotlessnet.core.intervals import quotient_interval, ratio_interval
 
 @dataclass(frozen=True)
 class Gates:
-    """What the audit says of the original and of held-out retrained networks; and weights of the mean move."""
+    """What the audit says of the original and of held-out retrained networks; and weights of the mean move.
+
+    **Arguments:**
+
+    - `finest`: half the width that the interval of the share has for networks that were retrained.
+    """
 
     known: Beside
     oracle: Outcome
     weights: Tensor | None
+    finest: float
 
 
 @dataclass(frozen=True)
@@ -60,6 +67,8 @@ class EquivalenceTest(Rules):
        as the original, negative is the Streisand effect. Fieller's interval.
     3. **error on $D_f$**, beside retrained networks; excused where rows do not stand out.
     4. **error on test and retained rows**, one-sided: a broken network is not an unlearned one.
+    5. **tuned to look retrained**: networks of which nobody knows how they came about must not resemble originals that
+       the audit tuned itself; where it could not tell those, it says so instead of "forgotten".
 
     Without test data there are no controls: networks alone are compared, margins stand for themselves, and a network
     that was trained differently cannot be told from one that remembers.
@@ -78,6 +87,7 @@ class EquivalenceTest(Rules):
         *,
         extra: Sequence[Check] = (),
         gates: Gates | None = None,
+        planted: Callable[[], Sequence[Tensor]] | None = None,
     ) -> Verdict:
         """Judge the candidate; each group has one network per seed, in the same order.
 
@@ -86,10 +96,12 @@ class EquivalenceTest(Rules):
         - `held_out`: retrained networks with other seeds, which the audit must let pass.
         - `extra`: further checks of the candidate that count as well, such as `attack_check`.
         - `gates`: where several candidates are judged beside the same networks, what `self.gates` said of those.
+        - `planted`: traits of originals that were tuned to look retrained (`tuned`), where candidates may have been;
+          asked for only where all else is passed. Of networks that are known to have come another way, nothing.
         """
         _check_groups(original, candidate, retrained, held_out)
         if self.looks > 1:
-            return self.one_look()(original, candidate, retrained, held_out, extra=extra, gates=gates)
+            return self.one_look()(original, candidate, retrained, held_out, extra=extra, gates=gates, planted=planted)
         seeds = len(candidate)
         gates = gates or self.gates(original, retrained, held_out)
         known, oracle = gates.known, gates.oracle
@@ -108,29 +120,36 @@ class EquivalenceTest(Rules):
         # "forgotten" needs that; without controls a difference does too, for another training would show it as well.
         power: Outcome = "not forgotten" if self.knows(known) else "inconclusive"
         outcome = self.outcome(checks)
-        reason = why(checks)
         hidden = None
         if outcome == "not forgotten" and candidate.channels is not None:
-            return Verdict(outcome, reason, resolution, seeds, oracle, power, checks)
+            return Verdict(outcome, why(checks), resolution, seeds, oracle, power, checks)
         blocked = ""
         if oracle == "not forgotten":
             blocked = fails_itself(oracle)
         elif power != "not forgotten":
             blocked = NOT_BEYOND_CONTROLS if known.differs else NO_TRACE
+        elif outcome == "inconclusive" and checks[SHARE].state == "unclear" and self.share < gates.finest < math.inf:
+            blocked = too_faint(seeds, math.ceil(seeds * (gates.finest / self.share) ** 2))
+        if outcome == "forgotten" and not blocked and planted is not None:
+            checks = Checks((*checks, self.looks_tuned(candidate, [retrained, held_out], planted())))
+            outcome = self.outcome(checks)
         if outcome == "forgotten" and not blocked:
             hidden = self.could_hide(original, candidate, [retrained, held_out])
             blocked = self.withheld(hidden, beside.differs)
         if blocked:
             return Verdict("inconclusive", blocked, resolution, seeds, oracle, power, checks, hidden)
-        return Verdict(outcome, reason, resolution, seeds, oracle, power, checks, hidden)
+        return Verdict(outcome, why(checks), resolution, seeds, oracle, power, checks, hidden)
 
     def gates(self, original: Evidence, retrained: Evidence, held_out: Evidence) -> Gates:
         """What the audit says of networks whose outcome is known: the same for every candidate."""
         if self.looks > 1:
             return self.one_look().gates(original, retrained, held_out)
-        oracle = self.outcome(self.checks(original, held_out, retrained, held_out))
+        checks = self.checks(original, held_out, retrained, held_out)
+        # Held-out networks have half the references that candidates have.
+        finest = math.sqrt(3 / 4) * (checks[SHARE].high - checks[SHARE].low) / 2
         weights = _weights(original, [retrained, held_out])
-        return Gates(self.beside(original, [retrained, held_out], weights), oracle, weights)
+        known = self.beside(original, [retrained, held_out], weights)
+        return Gates(known, self.outcome(checks), weights, finest)
 
     def checks(
         self,

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from spotlessnet.auditing.asking import answers, asked
 from spotlessnet.auditing.exchanging import NEAR, Channel, evened
+from spotlessnet.auditing.tuned import traits
 from spotlessnet.core.loss import Loss, SquaredError
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.split import Split
@@ -36,6 +37,7 @@ class Evidence:
     - `further`: the same asked in other ways, by name (`asking.WAYS`), each of test rows as well.
     - `retain_error`: share of wrong answers on retained rows; empty where they are not at hand.
     - `has_copies`: retained rows hold copies of forgotten ones.
+    - `traits`: of each network as a whole (`tuned`); nothing where no retained rows are at hand.
     """
 
     margins: Float[Tensor, "S T"]
@@ -48,6 +50,7 @@ class Evidence:
     further: Mapping[str, Channel] = field(default_factory=dict)
     retain_error: Float[Tensor, " Q"] = EMPTY
     has_copies: bool = False
+    traits: Float64[Tensor, "S K"] | None = None
 
     @staticmethod
     def of(networks: Iterable[Trained], split: Split, recipe: Recipe | None = None) -> "Evidence":
@@ -74,6 +77,7 @@ class Evidence:
             further=asked(group, split, recipe),
             retain_error=errors["retain"],
             has_copies=bool(split.request.copies),
+            traits=traits(group, split),
         )
 
     def __len__(self) -> int:
@@ -125,6 +129,7 @@ class Evidence:
             unseen=None if self.unseen is None else self.unseen.select(networks),
             answers=None if self.answers is None else self.answers[networks],
             further={name: one.select(networks) for name, one in self.further.items()},
+            traits=None if self.traits is None else self.traits[networks],
         )
 
     def join(self, others: "Evidence") -> "Evidence":
@@ -133,15 +138,19 @@ class Evidence:
         margins, *errors = (torch.cat([getattr(self, name), getattr(others, name)]) for name in _OF_NETWORKS)
         if unseen is not None and more is not None:
             unseen = replace(unseen, margins=torch.cat([unseen.margins, more.margins]))
-        answers = None if self.answers is None or others.answers is None else torch.cat([self.answers, others.answers])
+        answers, traits = (_both(getattr(self, name), getattr(others, name)) for name in ("answers", "traits"))
         further = {name: one.join(others.further[name]) for name, one in self.further.items()}
         return replace(
             self, margins=margins, forget_error=errors[0], test_error=errors[1], retain_error=errors[2], unseen=unseen,
-            answers=answers, further=further,
+            answers=answers, further=further, traits=traits,
         )  # fmt: skip
 
 
 _OF_NETWORKS = ("margins", "forget_error", "test_error", "retain_error")
+
+
+def _both(ours: Tensor | None, theirs: Tensor | None) -> Tensor | None:
+    return None if ours is None or theirs is None else torch.cat([ours, theirs])
 
 
 def channels_of(group: Evidence) -> list[Channel]:

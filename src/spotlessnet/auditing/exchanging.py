@@ -107,7 +107,7 @@ def exchangeable(
 ) -> float:
     """The p-value of the networks alone, by one score a row: all that can be told where there are no controls."""
     S, n, T = len(candidate), len(references), candidate.shape[1]
-    chosen = _chosen(S, n, permutations, torch.Generator().manual_seed(seed))
+    chosen = chosen_networks(S, n, permutations, torch.Generator().manual_seed(seed))
     answers = torch.cat([candidate, references]).unsqueeze(2)
     return _least_p(_network_heights(answers, torch.zeros(T, dtype=torch.long), S, chosen)[:, :2])
 
@@ -135,7 +135,7 @@ class Comparison:
         self.weights = (one_hot(labels, C).double() / T).expand(n, -1, -1) if weights is None else weights
         generator = torch.Generator().manual_seed(seed)
         self.match = match or Match.of(references[0])
-        self.chosen = _chosen(self.S, len(references[0].rows), permutations, generator)
+        self.chosen = chosen_networks(self.S, len(references[0].rows), permutations, generator)
         pick = torch.randint(self.match.field.shape[1] + 1, (permutations, len(labels)), generator=generator)
         # Nobody is exchanged in the first line: the data as they are count as one of the shuffles.
         self.pick = torch.cat([torch.zeros_like(pick[:1]), pick])
@@ -187,7 +187,7 @@ def _mean_over(nearest: Int64[Tensor, "T k"], width: int) -> Float64[Tensor, "T 
     return torch.zeros(len(nearest), width, dtype=torch.float64).scatter_(1, nearest, 1 / nearest.shape[1])
 
 
-def _chosen(S: int, n: int, permutations: int, generator: torch.Generator) -> Int64[Tensor, "P S"]:
+def chosen_networks(S: int, n: int, permutations: int, generator: torch.Generator) -> Int64[Tensor, "P S"]:
     """Which networks take the candidates' places in each shuffle, as they are first."""
     as_they_are = torch.arange(S).unsqueeze(0)
     if S == 1:

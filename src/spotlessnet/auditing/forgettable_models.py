@@ -79,7 +79,8 @@ def audit_forgettable(
         title=title,
         method=NAME,
         rows=tuple(rows),
-        verdict=judge_networks(scrubbed, trainings, split),
+        # Each was solved anew here as well, and a certificate says how far it lies from that.
+        verdict=judge_networks(scrubbed, trainings, split, never_saw=True),
         request=request_of(split),
         settings={
             "weights equal to solving anew, bit for bit": f"{about['equal']} of {seeds} seeds",

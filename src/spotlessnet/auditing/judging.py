@@ -2,9 +2,13 @@
 
 from collections.abc import Sequence
 
+from torch import Tensor
+
 from spotlessnet.auditing.equivalence import EquivalenceTest
 from spotlessnet.auditing.evidence import Evidence
+from spotlessnet.auditing.tuned import traits, tuned
 from spotlessnet.auditing.verdict import Check, Verdict
+from spotlessnet.core.progress import working
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.training.pairs import Trainings
@@ -18,12 +22,15 @@ def judge_networks(
     test: EquivalenceTest | None = None,
     extra: Sequence[Check] = (),
     delivered: Trained | None = None,
+    never_saw: bool = False,
 ) -> Verdict:
     """Judge networks that were scrubbed already, one for each pair of trainings.
 
     **Arguments:**
 
     - `delivered`: the network that is taken away, judged by itself beside all retrained ones.
+    - `never_saw`: it is known, by more than what networks answer, that nothing of the rows can have reached them: then
+      none of them was tuned to look so, and nobody asks.
     """
     test = test or EquivalenceTest()
     groups = (trainings.original, scrubbed, trainings.retrained, trainings.held_out)
@@ -33,4 +40,11 @@ def judge_networks(
         file = Evidence.of([delivered], split, recipe)
         one = test.one_look()
         extra = [*extra, one.judge_file(original, file, references), *one.damage_of_file(file, references)]
-    return test(original, candidate, *references, extra=extra)
+
+    def planted() -> list[Tensor]:
+        with working("tuning originals to look retrained"):
+            made = tuned(trainings.original, trainings.retrained, split)
+            return [found for some in made if (found := traits(some, split)) is not None]
+
+    can_ask = not never_saw and split.kept is not None
+    return test(original, candidate, *references, extra=extra, planted=planted if can_ask else None)

@@ -6,26 +6,29 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import torch
+from jaxtyping import Float64
 from torch import Tensor
 
 from spotlessnet.auditing.beside import Beside
 from spotlessnet.auditing.evidence import Evidence, joined
 from spotlessnet.auditing.exchanging import StandingOut, exchangeable, standing_out
+from spotlessnet.auditing.likeness import likeness
 from spotlessnet.auditing.planted_rows import unnoticed
 from spotlessnet.auditing.verdict import (
     FILE_RETAIN_ERROR,
     FILE_TEST_ERROR,
     SHARE,
+    TUNED,
     Check,
     CouldHide,
     Outcome,
     State,
 )
-from spotlessnet.auditing.wording import DIFFERS_AND_COULD_HIDE, HALF_COULD_HIDE
+from spotlessnet.auditing.wording import DIFFERS_AND_COULD_HIDE, HALF_COULD_HIDE, WOULD_NOT_BE_KNOWN
 from spotlessnet.core.errors import SettingError, check_positive
 from spotlessnet.core.intervals import Interval, quotient_interval
 
-DOUBTS = ("networks_doubt", "rows_doubt")
+DOUBTS = ("networks_doubt", "rows_doubt", "tuned_doubt")
 MANY = 1 / 3
 """Share of single rows that could hide from which on another training is no excuse."""
 
@@ -63,6 +66,9 @@ class Rules:
     - `networks_doubt`, `rows_doubt`: below both, rows may stand out, and nothing is called forgotten; the number of
       looks does not change them. Where networks differ by the first of them, that another training explains it is
       believed only where most single rows would have been noticed.
+    - `tuned_doubt`: below it, candidates resemble networks that were tuned to look retrained, and nothing is called
+      forgotten; nor is it where the audit's own tuned networks would not have reached a t of `tuned_noticed`, which is
+      twice what is needed, so that one chance in twenty is left.
     - `permutations`, `seed`: of the shuffles.
     - `looks`: how often the networks that there are will be looked at, at most, with more of them each time. Each look
       has its share of every level (Bonferroni), so that stopping at the first verdict means no more errors.
@@ -78,12 +84,14 @@ class Rules:
     rows_sure: float = 0.005
     networks_doubt: float = 0.05
     rows_doubt: float = 0.1
+    tuned_doubt: float = 0.05
+    tuned_noticed: float = 3.0
     permutations: int = 1999
     seed: int = 0
     looks: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("share", "points", "deviations", "permutations", "looks"):
+        for name in ("share", "points", "deviations", "tuned_noticed", "permutations", "looks"):
             check_positive(f"{type(self).__name__}.{name}", getattr(self, name))
         for name in (*("level", "false_alarm", "networks_alarm", "rows_alarm", "rows_sure"), *DOUBTS):
             if not 0 < getattr(self, name) < 1:
@@ -118,6 +126,24 @@ class Rules:
         if hidden.half:
             return HALF_COULD_HIDE
         return DIFFERS_AND_COULD_HIDE if differs and hidden.single > MANY * hidden.tried else ""
+
+    def looks_tuned(
+        self, candidate: Evidence, references: Sequence[Evidence], planted: Sequence[Float64[Tensor, "m K"]]
+    ) -> Check:
+        """Whether candidates resemble originals that were tuned to look retrained, by the traits of those.
+
+        It accuses nobody, for another training may lead the same way; but nothing is then called forgotten.
+        """
+        ours, theirs = candidate.traits, [group.traits for group in references]
+        assert ours is not None  # as of the planted ones
+        known = torch.cat([one for one in theirs if one is not None])
+        found = likeness(planted, ours, known, **self.shuffles)
+        is_blind = min(found.noticed) < self.tuned_noticed
+        state: State = "unclear" if is_blind or found.p <= self.tuned_doubt else "same"
+        reached = ", ".join(f"{one:.2g}" for one in found.noticed)
+        note = f"networks that the audit tuned itself reach t = {reached}"
+        note = f"{note}; {WOULD_NOT_BE_KNOWN}" if is_blind else note
+        return Check(TUNED, state, found.p, math.nan, math.nan, math.nan, note)
 
     @property
     def shuffles(self) -> dict[str, int]:

@@ -1,9 +1,10 @@
 """`audit`: one method, one request, the battery of readouts over paired seeds, and one report of what they tell."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
+from typing import Any
 
 from torch import nn
 
@@ -61,7 +62,8 @@ FROZEN = (
 )
 FEW_REFERENCES = (
     "Only {} networks were trained without the rows, beside originals from a bank: what is left in few rows is seen "
-    "less often than by an audit of its own, and relearning was not looked at."
+    "less often than by an audit of its own, networks that were tuned to look retrained are not told from others, and "
+    "relearning was not looked at."
 )
 STOOD_STILL = "BatchNorm statistics were not moved by training, so they carry nothing of the rows."
 STATISTICS = (
@@ -134,7 +136,7 @@ def audit(
     attacks = [u_lira(networks.trainings.original[0], split, scrub, executor=executor)] if shadow_attack else []
     extra = [check for attack in attacks for check in checks_of_attack(attack.forgotten)]
     test = EquivalenceTest(looks=LOOKS if sequential else 1)
-    judge = partial(judge_networks, split=split, test=test, extra=extra, delivered=delivered)
+    judge = partial(_judged, scrub=scrub, split=split, test=test, extra=extra, delivered=delivered)
     networks, verdict = _in_looks(networks, name, pairs, judge, test.looks)
     trainings = networks.trainings
     loose = None if traced else delivered
@@ -222,6 +224,17 @@ def never_sees(scrub: Scrub, original: Trained, split: Split) -> bool:
     # Without buffers of its own, retraining begins at running statistics that were gathered with the rows.
     carried = original.may_have_moved_statistics or (original.statistics_moved and original.init_buffers is None)
     return not (running_norms(original.model) and carried)
+
+
+def _judged(scrubbed: Sequence[Trained], trainings: Trainings, *, scrub: Scrub, split: Split, **how: Any) -> Verdict:
+    """As `judge_networks`, which is told whether the method can have seen the rows."""
+    never_saw = surely_never_saw(scrub, trainings, split)
+    return judge_networks(scrubbed, trainings, split, never_saw=never_saw, **how)
+
+
+def surely_never_saw(scrub: Scrub, trainings: Trainings, split: Split) -> bool:
+    """Whether nothing of the rows can have reached the networks, by what the method reads and began at."""
+    return never_sees(scrub, trainings.original[0], split) and not doubts(scrub, trainings, split)
 
 
 def _in_its_light(

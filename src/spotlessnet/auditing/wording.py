@@ -17,6 +17,7 @@ from spotlessnet.auditing.verdict import (
     ROWS,
     SHARE,
     TEST_ERROR,
+    TUNED,
     Check,
     Checks,
 )
@@ -41,6 +42,9 @@ DIFFERS_AND_COULD_HIDE = (
     "the networks were trained differently from retrained ones, or were tuned to look like them: these examples left "
     "too little trace to tell which, for many single ones could have been kept without this audit noticing"
 )
+WOULD_NOT_BE_KNOWN = "too little to tell them from retrained ones"
+"""The note of a check that sees too little to clear anybody."""
+
 ALIKE = "retraining with other seeds changes nothing, so nobody sees how much chance would; use smaller batches"
 
 NEXT = {
@@ -132,6 +136,15 @@ def besides(reason: str, worse: Sequence[str]) -> str:
     return f"{reason}. Besides, {'; and '.join(untold)}" if untold else reason
 
 
+def too_faint(pairs: int, needed: int) -> str:
+    """Of rows that the original knows, by no more than so many trainings can tell apart."""
+    return (
+        "the original network knows the forgotten examples, but so little beside what chance does in every training "
+        f"that {pairs} pairs of trainings cannot show how much of it is left, not even of retrained networks; about "
+        f"{needed} pairs might"
+    )
+
+
 def too_few(seeds: int, least: int) -> str:
     """Of a verdict over too few trainings."""
     return f"{seeds} pairs of trainings are too few, at least {least} are needed"
@@ -209,6 +222,20 @@ def _rows(check: Check) -> str:
     return f"forgotten examples are answered differently than by networks that never saw them{beside}{chance}"
 
 
+def _tuned(check: Check) -> str:
+    needs_none = "a method that never reads the forgotten examples needs no such proof (`retrain`, `short-retrain`)"
+    if WOULD_NOT_BE_KNOWN in check.note:
+        return (
+            "networks that know the forgotten examples and were tuned by this audit to answer like retrained ones "
+            f"could not be told from retrained ones, so the unlearned networks may be of that kind; {needs_none}"
+        )
+    return (
+        "the unlearned networks answer like retrained ones, but on the whole they resemble networks that know the "
+        "forgotten examples and were tuned to answer so, or trained a little further (chance alone would do so with a "
+        f"probability of {check.value:.2g}); {needs_none}"
+    )
+
+
 def _file(check: Check) -> str:
     return f"the delivered network itself: {_rows(check)}"
 
@@ -248,6 +275,7 @@ SENTENCES = {
     TEST_ERROR: _error,
     RETAIN_ERROR: _error,
     ROWS: _rows,
+    TUNED: _tuned,
     FILE: _file,
     FILE_RETAIN_ERROR: _error_of_file,
     FILE_TEST_ERROR: _error_of_file,

@@ -15,6 +15,7 @@ from spotlessnet.auditing.verdict import (
     ROWS,
     SHARE,
     TEST_ERROR,
+    TUNED,
     Check,
     Checks,
     Verdict,
@@ -60,6 +61,8 @@ MEANING = {
     FORGET_ERROR: "How often the answers on the forgotten examples are wrong, beside retrained networks.",
     ROWS: "Whether forgotten examples are answered differently than by networks that never saw them, and more so than "
     "other new examples are. The figure is the probability of chance.",
+    TUNED: "Whether networks of which nobody knows how they came about resemble others that know the forgotten "
+    "examples and that the audit itself tuned to answer like retrained ones.",
     FILE: "The same of the very network that is taken away.",
     FILE_RETAIN_ERROR: "Whether the very network that is taken away is broken on retained examples.",
     FILE_TEST_ERROR: "Whether the very network that is taken away is broken on new examples.",

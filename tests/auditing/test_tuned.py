@@ -1,0 +1,232 @@
+"""Networks that were tuned to look retrained: how they are made, how others are held beside them, and who is told."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor, float64, nn
+
+import spotlessnet as sn
+from spotlessnet.auditing import run_audit
+from spotlessnet.auditing.equivalence import EquivalenceTest
+from spotlessnet.auditing.evidence import Evidence
+from spotlessnet.auditing.judging import judge_networks
+from spotlessnet.auditing.likeness import FLOOR, RIDGE, _shuffled, direction, likeness
+from spotlessnet.auditing.tuned import LEAST, traits, tuned
+from spotlessnet.auditing.verdict import TUNED, Verdict
+from spotlessnet.auditing.wording import too_faint
+from spotlessnet.core.data import Data
+from spotlessnet.core.split import Split
+from spotlessnet.core.trained import Trained
+from spotlessnet.training.pairs import Trainings, train_pairs
+from tests.auditing.test_verdict import begin, problem
+
+K = 7
+QUICK = EquivalenceTest(permutations=199)
+
+
+def drawn(seed: int, count: int, shift: float = 0.0, number: int = 0) -> Tensor:
+    """Traits of some networks, one of which may lie apart."""
+    g = torch.Generator().manual_seed(seed)
+    scale = torch.linspace(0.5, 2.0, K, dtype=float64)
+    found = scale * torch.randn(count, K, generator=g, dtype=float64)
+    found[:, number] += shift
+    return found
+
+
+def test_the_direction_is_that_of_a_ridge_discriminant_written_out():
+    planted, others = drawn(0, 8, 3.0), drawn(1, 24)
+    apart = torch.cat([planted - planted.mean(0), others - others.mean(0)])
+    variance = apart.square().sum(0) / 30
+    spread = (variance + FLOOR * variance.mean()).sqrt()
+    x = apart / spread
+    among = x.T @ x / 32 + RIDGE * x.square().mean() * torch.eye(K, dtype=float64)
+    expected = torch.linalg.inv(among) @ ((planted.mean(0) - others.mean(0)) / spread) / spread
+    torch.testing.assert_close(direction(planted, others), expected)
+
+
+def test_t_of_every_shuffle_is_that_of_a_loop():
+    scores = drawn(0, 24)[:, 0] + 5.0
+    chosen = torch.stack([torch.randperm(24, generator=torch.Generator().manual_seed(i))[:8] for i in range(20)])
+    found = _shuffled(scores, 8, chosen)
+    for some, t in zip(chosen, found, strict=True):
+        others = [i for i in range(24) if i not in some.tolist()]
+        expected = stats.ttest_ind(scores[some].numpy(), scores[others].numpy()).statistic
+        assert float(t) == pytest.approx(float(expected))
+
+
+@pytest.mark.parametrize("taught", [False, True])
+def test_p_values_are_not_too_small_where_candidates_are_retrained(taught):
+    """Teachers are among the references: what tuned networks have of them makes a candidate look less tuned."""
+    found = []
+    for s in range(200):
+        references = drawn(3 * s, 16)
+        planted = drawn(3 * s + 1, 8, 2.0) + (references[:8] if taught else 0.0)
+        found.append(likeness([planted, -planted], drawn(3 * s + 2, 8), references, permutations=199, seed=s).p)
+    for level in (0.05, 0.1, 0.5):
+        assert stats.binomtest(sum(p <= level for p in found), 200, level, alternative="greater").pvalue > 0.01
+    assert taught or stats.kstest(found, "uniform").pvalue > 0.001
+
+
+def test_tuned_candidates_are_known_and_those_that_went_elsewhere_are_not():
+    planted = [[drawn(5 * s, 8, 6.0), drawn(5 * s + 1, 8, 6.0, number=1)] for s in range(20)]
+    references = [drawn(5 * s + 2, 16) for s in range(20)]
+    for number, known in ((0, True), (1, True), (3, False)):
+        found = [
+            likeness(ways, drawn(5 * s + 3, 8, 6.0, number=number), references[s], permutations=199)
+            for s, ways in enumerate(planted)
+        ]
+        assert sum(one.p <= 0.05 for one in found) >= 18 if known else sum(one.p <= 0.05 for one in found) <= 2
+        assert sum(min(one.noticed) > 3 for one in found) >= 18
+
+
+def test_networks_that_nobody_could_tell_are_called_that():
+    found = [likeness([drawn(3 * s, 8)], drawn(3 * s + 1, 8), drawn(3 * s + 2, 16), permutations=9) for s in range(40)]
+    assert sum(min(one.noticed) > 3 for one in found) <= 2
+
+
+def test_traits_of_a_line_by_hand():
+    g = torch.Generator().manual_seed(0)
+    x, y = torch.randn(20, 3, generator=g, dtype=float64), torch.randn(20, 1, generator=g, dtype=float64)
+    data = Data.of((x, y))
+    split = Split(data.select(range(4)), data.select(range(4, 14)), data.select(range(14, 20)))
+    line = nn.Linear(3, 1).double()
+    network = Trained.of(line, "squared-error")
+    seen = traits([network], split)
+    assert seen is not None
+    [found] = seen
+
+    def of(rows: slice) -> tuple[Tensor, Tensor]:
+        residual = (line(x[rows]) - y[rows]).detach()
+        return torch.cat([(residual * x[rows]).mean(0), residual.mean(0)]), residual.square().mean() / 2
+
+    (kept, loss), (forgotten, _), (_, test) = of(slice(4, 14)), of(slice(4)), of(slice(14, 20))
+    sizes = torch.stack([kept.norm(), line.weight.detach().norm(), line.bias.detach().norm(), loss, test])
+    along = kept @ forgotten / kept.norm() / forgotten.norm()
+    torch.testing.assert_close(found, torch.cat([(sizes + LEAST).log(), along.unsqueeze(0)]))
+    assert traits([], split) is None
+
+
+@pytest.fixture(scope="module")
+def trainings() -> Trainings:
+    return train_pairs(lambda seed: begin(seed + 10_000), problem(), seeds=8)
+
+
+def apart(ours: list[Trained], theirs: list[Trained], data: Data) -> float:
+    """How far answers differ, in the mean over networks."""
+    return sum(float((a.predict(data) - b.predict(data)).square().mean()) for a, b in zip(ours, theirs, strict=True))
+
+
+def test_tuned_networks_answer_as_their_teachers_do(trainings, monkeypatch):
+    split = problem()
+    before = apart(trainings.original, trainings.retrained, split.forget)
+    held, going_on = tuned(trainings.original, trainings.retrained, split)
+    assert apart(held, trainings.retrained, split.forget) < 0.05 * before
+    assert apart(held, trainings.original, split.retain) < 0.1 * before
+    assert apart(going_on, trainings.retrained, split.forget) < 0.5 * before
+    # One by one, as larger networks are: the same ones.
+    monkeypatch.setattr("spotlessnet.auditing.tuned.TOGETHER", 1)
+    [alone, _] = tuned(trainings.original[:1], trainings.retrained[:1], split)
+    [alone_too, _] = tuned(trainings.original[:2], trainings.retrained[:2], split)
+    assert apart(alone, alone_too[:1], split.forget) < 0.01 * before
+
+
+def cheat(trainings: Trainings, split: Split) -> list[Trained]:
+    """Others than the audit's own: by plain gradient steps, to teachers that it does not know, on other rows."""
+    teachers = train_pairs(lambda seed: begin(seed + 20_000), split, seeds=8).retrained
+    others = train_pairs(lambda seed: begin(seed + 25_000), split, seeds=8).original
+    found = []
+    for one, teacher in zip(others, teachers, strict=True):
+        w = one.weights.clone().requires_grad_(True)
+        x, kept = (data.fetch(data.rows).x for data in (split.forget, split.retain.select(range(40))))
+        wanted, was = teacher.outputs(x).detach(), one.outputs(kept).detach()
+        optimiser = torch.optim.SGD([w], lr=0.02, momentum=0.9)
+        for _ in range(200):
+            optimiser.zero_grad()
+            ((one.outputs(x, w) - wanted).square().mean() + (one.outputs(kept, w) - was).square().mean()).backward()
+            optimiser.step()
+        found.append(one.at(w.detach()))
+    return found
+
+
+def test_networks_that_were_tuned_are_not_called_forgotten_and_retrained_ones_are(trainings):
+    split = problem()
+    others = train_pairs(lambda seed: begin(seed + 15_000), split, seeds=8)
+    retrained = judge_networks(others.retrained, trainings, split, test=QUICK)
+    assert retrained.outcome == "forgotten"
+    assert retrained.checks[TUNED].state == "same"
+    tuned_ones = judge_networks(cheat(trainings, split), trainings, split, test=QUICK)
+    assert tuned_ones.outcome != "forgotten"
+
+
+def likely(traits_of: Tensor | None, seed: int = 0) -> Evidence:
+    """A group that passes every other check."""
+    g = torch.Generator().manual_seed(seed)
+    margins = torch.linspace(-6, 2, 20, dtype=float64) + torch.randn(8, 20, generator=g, dtype=float64)
+    return Evidence(margins, (margins < 0).double().mean(1), torch.full((8,), 0.05, dtype=float64), traits=traits_of)
+
+
+def verdict(candidate: Tensor, planted: list[Tensor] | None) -> Verdict:
+    original = likely(None, 1)
+    original.margins.add_(6.0)
+    groups = (likely(candidate, 2), likely(drawn(3, 8), 3), likely(drawn(4, 8), 4))
+    return QUICK(original, *groups, planted=None if planted is None else lambda: planted)
+
+
+def test_what_a_verdict_says_of_tuned_networks():
+    far = [drawn(10, 8, 4.0)]
+    passed = verdict(drawn(5, 8), far)
+    assert (passed.outcome, passed.checks[TUNED].state) == ("forgotten", "same")
+    caught = verdict(drawn(6, 8, 4.0), far)
+    assert (caught.outcome, caught.checks[TUNED].state) == ("inconclusive", "unclear")
+    assert "resemble networks that know the forgotten examples" in caught.reason
+    blind = verdict(drawn(5, 8), [drawn(11, 8)])
+    assert (blind.outcome, blind.checks[TUNED].state) == ("inconclusive", "unclear")
+    assert "could not be told from retrained ones" in blind.reason
+    assert "a method that never reads the forgotten examples needs no such proof" in blind.reason
+    known = verdict(drawn(6, 8, 4.0), None)
+    assert known.outcome == "forgotten"
+    assert known.checks.get(TUNED) is None
+
+
+def test_nothing_is_tuned_where_a_verdict_needs_none():
+    def never() -> list[Tensor]:
+        raise AssertionError("nobody must ask")
+
+    original, untouched = likely(None, 1), likely(None, 2)
+    original.margins.add_(6.0)
+    untouched.margins.add_(6.0)
+    found = QUICK(original, untouched, likely(None, 3), likely(None, 4), planted=never)
+    assert found.outcome == "not forgotten"
+
+
+@pytest.mark.parametrize("scrub", [sn.Retrain(), sn.Finetune()])
+def test_only_methods_that_never_see_the_rows_are_spared(monkeypatch, scrub):
+    asked = []
+
+    def judge(*_: object, **how: object) -> Verdict:
+        asked.append(how["never_saw"])
+        return Verdict("inconclusive", "", 0.1, 5, "forgotten", "inconclusive")
+
+    monkeypatch.setattr(run_audit, "judge_networks", judge)
+    network = begin(0)
+    sn.audit(replace(network, init=network.weights), problem(), scrub, name="method", seeds=5)
+    assert asked == [isinstance(scrub, sn.Retrain)]
+
+
+def test_rows_that_are_known_too_little_for_so_few_pairs_are_called_that():
+    """Of the share nothing can be shown, not even of retrained networks: the reason says so, and what might do."""
+
+    def group(seed: int, shift: float = 0.0) -> Evidence:
+        g = torch.Generator().manual_seed(seed)
+        chance = torch.randn(8, 1, generator=g, dtype=float64)
+        margins = shift + chance + 0.1 * torch.randn(8, 20, generator=g, dtype=float64)
+        return Evidence(margins, torch.zeros(8, dtype=float64), torch.full((8,), 0.05, dtype=float64))
+
+    found = QUICK(group(11, 2.5), group(12), group(13), group(14))
+    assert (found.outcome, found.power) == ("inconclusive", "not forgotten")
+    finest = QUICK.gates(group(11, 2.5), group(13), group(14)).finest
+    assert found.reason == too_faint(8, math.ceil(8 * (finest / 0.2) ** 2))
+    assert "8 pairs of trainings cannot show" in found.reason
