@@ -14,6 +14,7 @@ from spotlessnet.methods.finetune import Finetune
 from spotlessnet.methods.fisher import Fisher
 from spotlessnet.methods.ntk import NTK
 from spotlessnet.methods.within_budget import ESTIMATE_RANGE, WithinBudget
+from spotlessnet.methods.within_budget.levels import Levels, scale_of
 from spotlessnet.methods.within_budget.noise_cost import NoiseCost
 from spotlessnet.training.fit import fit
 
@@ -48,7 +49,9 @@ def exceeded(seed: int, limit: float, fresh: int = 40) -> tuple[float, float]:
         descent.step()
     trained, rows = Trained.of(model), Data.of((x[200:400], y[200:400]))
     noise = Diagonal(torch.full((trained.size,), 1e-4, dtype=float64))
-    alpha, _ = NoiseCost(trained, noise, rows, draws=5, seed=0).most_noise(limit)
+    # As if nothing were to be hidden but by noise: the loudest level that is kept.
+    level, _ = NoiseCost(trained, noise, rows, draws=5, seed=0).best(Levels(0, 0.5), 1e30, limit)
+    alpha = scale_of(level)
     # From here on nothing of the package: plain Gaussian noise on a plain module, on rows that nobody has seen.
     clean, draw, rises = wrong(model, x[400:], y[400:]), torch.Generator().manual_seed(10_000 + seed), []
     for _ in range(fresh):
@@ -87,9 +90,12 @@ def true_over_estimated(seed: int, hidden: int, mislabelled: bool, scrub: Scrub)
     split = Split(forget=data.select(range(k)), kept=data.select(range(k, len(data))))
     original = fit(start, split.whole, seed=seed)
     retrained = fit(start, split.retain, seed=seed, order_of=split.whole)
-    scrubbed = WithinBudget(scrub, max_nats=1.0, draws=1)(original, split)
+    # So many nats that every one of these is served.
+    about = WithinBudget(scrub, max_nats=1e3, draws=1)
+    scrubbed = about(original, split)
+    estimated = scrubbed.diagnostics["nats_counted"] - scrubbed.diagnostics["level_nats"]
     gap = scrubbed.mean - retrained.weights
-    return float(0.5 * (gap.square() / scrubbed.covariance.diagonal()).sum())
+    return float(0.5 * (gap.square() / scrubbed.covariance.diagonal()).sum()) / estimated
 
 
 @pytest.mark.slow
