@@ -32,6 +32,9 @@ COORDINATES = 4096
 TAKEN = 0.25
 """The share of what a request did that its row may lose: half of what others may, for a copy is not quite the row."""
 
+ABOUT = 2.0
+"""How far the loss of a copy under the forgotten label may be from that of the row, as a factor."""
+
 
 def hashes_of(rows: Data, key: bytes) -> list[list[str]]:
     """For each row, its keyed hashes: short, so that a table of them tells no more than that two rows are close."""
@@ -60,8 +63,8 @@ def comes_back(trained: Trained, step: Float[Tensor, " P"], rows: Data, effects:
     With a label of its own, a near copy holds the answer away from the forgotten one; when it goes, that may return.
     Retraining does so where the forgotten label was right, and nothing at hand tells whether it was.
 
-    - Where earlier effects are known: a row is a near copy, and under another label its loss falls from what the
-      earlier request left to three quarters of what it did, or below.
+    - Where earlier effects are known: a row is a near copy, and under another label that may be the forgotten one, for
+      its loss is about what the earlier request left, that falls by a quarter of what the request did.
     - Where they were destroyed: any row becomes likelier than a guess under a label that was not.
     """
     near = None if effects is None else [_near(rows, effect) for effect in effects]
@@ -74,8 +77,8 @@ def comes_back(trained: Trained, step: Float[Tensor, " P"], rows: Data, effects:
         guess = math.log(now.shape[1])
         return bool(((now >= guess) & (after < guess) & others).any())
     for effect, which in zip(effects, near, strict=True):
-        least = effect.loss - TAKEN * effect.raised
-        if bool(((now >= least) & (after < least) & others & which.unsqueeze(1)).any()):
+        may_be = (now > effect.loss / ABOUT) & (now < effect.loss * ABOUT) & others & which.unsqueeze(1)
+        if bool((may_be & (now - after > TAKEN * effect.raised)).any()):
             return True
     return False
 
