@@ -20,7 +20,7 @@ from spotlessnet.methods.fisher import Fisher
 from spotlessnet.methods.ntk import NTK
 from spotlessnet.methods.within_budget import ESTIMATE_RANGE, LEAST_MISSED, WithinBudget
 from spotlessnet.methods.within_budget.levels import Levels
-from spotlessnet.methods.within_budget.noise_cost import Cost, NoiseCost
+from spotlessnet.methods.within_budget.noise_cost import Cost, NoiseCost, _cost
 from spotlessnet.operators.solvers import Auto
 from tests.methods.problems import classifier, inputs
 
@@ -221,6 +221,15 @@ def test_a_level_is_confirmed_on_rows_and_noise_that_did_not_choose_it(monkeypat
     monkeypatch.setattr(NoiseCost, "confirmed", lambda *_: Cost(1.0, 1.0))
     with pytest.raises(NumericsError):
         cost.best(Levels(0, 0.5), 1.0, 0.5)
+
+
+def test_the_limit_is_of_the_worst_draw_and_allows_for_the_rows():
+    """One network is released, not their mean, and rows that were not looked at are answered otherwise."""
+    increases = torch.tensor([[0.0, 0.0, 1.0, 0.0], [1.0, 1.0, 0.0, 0.0]], dtype=float64)
+    found = _cost(increases)
+    assert found.mean == pytest.approx(0.375)
+    # Half a standard error: of the worse draw, a mean of .5 and a deviation of .5 over four rows.
+    assert found.limit == pytest.approx(0.5 + 0.5 * 0.5 / 3**0.5)
 
 
 def test_another_seed_reaches_the_scrub_inside():

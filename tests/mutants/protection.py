@@ -129,7 +129,7 @@ PLANTED = (
         "methods/within_budget/noise_cost.py",
         "return Cost(float(each.mean()), float((each + ROWS_CHANCE * error).max()))",
         "return Cost(float(each.mean()), float(each.mean()))",
-        "methods/test_budget_trials.py::test_an_error_budget_is_kept_by_networks_it_was_not_chosen_on",
+        "methods/test_within_budget.py::test_the_limit_is_of_the_worst_draw_and_allows_for_the_rows",
     ),
     Planted(
         "8: a guess at nats that is told as a promise",
