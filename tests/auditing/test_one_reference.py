@@ -50,11 +50,17 @@ def test_a_comparison_reads_the_budget_that_was_asked_for(normed):
     trained, split = problem(normed=normed)
     found = compare(trained, split, scrubs={"told": told}, readouts=[Error("test")], bounds=[WhiteBox()], seeds=(0, 1))
     nats = [row.value for row in found if row.method == "told" and row.readout == "WhiteBox"]
-    assert nats == pytest.approx([1.0, 1.0], rel=1e-6)
+    assert max(nats) <= 1.0
+    counted = []
+    for seed in (0, 1):
+        original, retrained = original_of(trained, split, seed), retrained_of(trained, split, seed)
+        budget = WithinBudget(chain(NTK(), Fisher()), max_nats=1.0, reference=retrained.weights)
+        counted.append(budget(original, split).diagnostics["nats_counted"])
+    assert nats == pytest.approx(counted, rel=1e-5)  # many networks trained as one program differ by rounding
 
 
 @pytest.mark.parametrize(
-    "scrub", [Fisher(strength=1e-8), WithinBudget(chain(NTK(), Fisher()), max_nats=1.0)], ids=["noise", "budget"]
+    "scrub", [Fisher(strength=1e-8), WithinBudget(chain(NTK(), Fisher()), max_nats=8.0)], ids=["noise", "budget"]
 )
 def test_table_and_curve_of_an_audit_and_a_comparison_agree(scrub):
     """The table read 1.0 where the curve beside it read 26,500."""

@@ -182,14 +182,8 @@ def test_a_time_that_would_explode_is_refused(time):
         early = trained.at(fit(trained.at(trained.init), split.whole, recipe).weights)
         for network in (early, trained):
             most = float((network.weights - trained.init).norm())
-            if network is trained and time == 20.0:  # at the minimum there is little to explode
-                step = Newton(time=time, clamp=False)(network, split).mean - network.weights
-                assert float(step.norm()) < most
-            else:
-                with pytest.raises(
-                    NumericsError, match=r"Undoing a training of time .* Use `clamp=True`, a shorter `tim"
-                ):
-                    Newton(time=time, clamp=False)(network, split)
+            with pytest.raises(NumericsError, match=r"Undoing a training of time .* Use `clamp=True`, a shorter `tim"):
+                Newton(time=time, clamp=False)(network, split)
             assert float((Newton(time=time)(network, split).mean - network.weights).norm()) < 4 * most
 
 

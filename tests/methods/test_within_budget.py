@@ -1,6 +1,7 @@
 """Noise by budget, where nats and errors are known."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import pytest
 import torch
@@ -18,7 +19,8 @@ from spotlessnet.core.trained import Trained
 from spotlessnet.methods.fisher import Fisher
 from spotlessnet.methods.ntk import NTK
 from spotlessnet.methods.within_budget import ESTIMATE_RANGE, LEAST_MISSED, WithinBudget
-from spotlessnet.methods.within_budget.noise_cost import Cost, NoiseCost
+from spotlessnet.methods.within_budget.levels import Levels
+from spotlessnet.methods.within_budget.noise_cost import Cost, NoiseCost, _cost
 from spotlessnet.operators.solvers import Auto
 from tests.methods.problems import classifier, inputs
 
@@ -27,6 +29,7 @@ from tests.methods.problems import classifier, inputs
 class Shaken(Scrub):
     """Stays where it is, with unit noise."""
 
+    stays: ClassVar[bool] = True
     noisy: bool = True
 
     @property
@@ -70,14 +73,24 @@ def classes() -> tuple[Trained, Split]:
 
 
 @pytest.mark.parametrize("nats", [0.02, 1.0, 30.0])
-def test_the_divergence_is_the_one_asked_for(nats):
+def test_the_divergence_is_within_the_one_asked_for(nats):
+    """That of the weights by torch, and log 1/p of the level: a quieter level would break the budget."""
     trained, split = linear()
     reference = ridge(split.retain)
-    scrubbed = WithinBudget(Shaken(), max_nats=nats, reference=reference)(trained, split)
-    other = type(scrubbed)(reference, scrubbed.covariance)
-    assert scrubbed.kl(other) == pytest.approx(nats, rel=1e-9)
-    assert scrubbed.diagnostics["nats"] == pytest.approx(nats)
-    assert not any("estimate" in text for text in scrubbed.diagnostics["lost"])
+    budget = WithinBudget(Shaken(), max_nats=nats, reference=reference)
+    scrubbed = budget(trained, split)
+    about = scrubbed.diagnostics
+    own, other = (MultivariateNormal(m, scrubbed.covariance.diagonal().diag()) for m in (scrubbed.mean, reference))
+    moved = float(kl_divergence(own, other))
+    assert scrubbed.kl(budget.reference_for(scrubbed, trained.at(reference), split)) == pytest.approx(
+        moved + about["level_nats"], rel=1e-9
+    )
+    assert about["nats_counted"] == pytest.approx(moved + about["level_nats"])
+    assert about["nats_counted"] <= about["nats"] == nats
+    quieter = next(p for p in about["trade_off"] if p["noise_scale"] == about["noise_scale"] / 4)
+    assert quieter["nats"] > nats
+    assert quieter["nats"] == pytest.approx(4 * moved + quieter["level_nats"])
+    assert not any("estimate" in text for text in about["lost"])
 
 
 def test_without_a_reference_the_gap_is_estimated_and_said_so():
@@ -104,14 +117,15 @@ def test_the_most_noise_within_an_error_budget():
 def test_the_curve_falls_in_nats_as_noise_grows():
     trained, split = classes()
     curve = WithinBudget(Shaken(), max_nats=1.0, draws=2)(trained, split).diagnostics["trade_off"]
-    nats = [point["nats"] for point in curve]
+    nats = [point["nats"] - point["level_nats"] for point in curve]
     assert nats == sorted(nats, reverse=True)
     assert curve[-1]["error_increase"] > curve[0]["error_increase"]
 
 
 def test_budgets_that_contradict_each_other_are_refused():
     trained, split = classes()
-    budget = WithinBudget(Shaken(), max_nats=1e-9, max_error_increase=0.001, reference=trained.weights + 3)
+    gap = 1e-6 * torch.ones_like(trained.weights)
+    budget = WithinBudget(Shaken(), max_nats=1e-9, max_error_increase=0.001, reference=trained.weights + gap)
     with pytest.raises(NumericsError, match=r"Both budgets cannot be met: 1e-09 nats need noise that raises the error"):
         budget(trained, split)
 
@@ -158,7 +172,9 @@ def test_a_budget_around_a_chain_leaves_what_it_says():
     other = budget.reference_for(scrubbed, trained.at(retrained), split)
     S, S0 = (torch.diag(one.covariance.diagonal()) for one in (scrubbed, other))
     truth = kl_divergence(MultivariateNormal(scrubbed.mean, S), MultivariateNormal(retrained, S0))
-    assert float(truth) == pytest.approx(2.0, rel=1e-9)
+    assert float(truth) + scrubbed.diagnostics["level_nats"] == pytest.approx(scrubbed.diagnostics["nats_counted"])
+    assert scrubbed.kl(other) == pytest.approx(scrubbed.diagnostics["nats_counted"], rel=1e-9)
+    assert scrubbed.diagnostics["nats_counted"] <= 2.0
     assert scrubbed.diagnostics["nats_range"] == pytest.approx([2.0, 2.0])
     # The noise is that of the retrained network, from retained rows: nothing in its shape knows the others.
     x, _ = inputs(split.retain)
@@ -204,7 +220,16 @@ def test_a_level_is_confirmed_on_rows_and_noise_that_did_not_choose_it(monkeypat
     # What the choice says is not believed: a level that the others do not confirm is none.
     monkeypatch.setattr(NoiseCost, "confirmed", lambda *_: Cost(1.0, 1.0))
     with pytest.raises(NumericsError):
-        cost.most_noise(0.5)
+        cost.best(Levels(0, 0.5), 1.0, 0.5)
+
+
+def test_the_limit_is_of_the_worst_draw_and_allows_for_the_rows():
+    """One network is released, not their mean, and rows that were not looked at are answered otherwise."""
+    increases = torch.tensor([[0.0, 0.0, 1.0, 0.0], [1.0, 1.0, 0.0, 0.0]], dtype=float64)
+    found = _cost(increases)
+    assert found.mean == pytest.approx(0.375)
+    # Half a standard error: of the worse draw, a mean of .5 and a deviation of .5 over four rows.
+    assert found.limit == pytest.approx(0.5 + 0.5 * 0.5 / 3**0.5)
 
 
 def test_another_seed_reaches_the_scrub_inside():

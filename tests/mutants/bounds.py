@@ -97,10 +97,10 @@ PLANTED = (
     ),
     Planted(
         "a budget of half",
-        "methods/within_budget/method.py",
+        "methods/within_budget/levels.py",
         "return 0.5 * float((gap.double() * covariance.double().solve(gap.double())).sum())",
         "return float((gap.double() * covariance.double().solve(gap.double())).sum())",
-        "methods/test_within_budget.py::test_the_divergence_is_the_one_asked_for",
+        "methods/test_within_budget.py::test_the_divergence_is_within_the_one_asked_for",
     ),
     Planted(
         "going down for a query",

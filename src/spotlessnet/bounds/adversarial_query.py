@@ -3,6 +3,7 @@
 Golatkar, Achille and Soatto (2020), *Forgetting Outside the Box*, section 3.
 """
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -53,7 +54,7 @@ def adversarial_query(
         raise NeedError("Without noise every answer that differs gives away everything. Give both Gaussians noise.")
     limit, trained = white_box_nats(scrubbed, reference), in_format(trained, torch.float64)
     scrubbed, reference = (
-        Gaussian(side.mean.double(), side.covariance.double(), buffers=side.buffers) for side in (scrubbed, reference)
+        replace(side, mean=side.mean.double(), covariance=side.covariance.double()) for side in (scrubbed, reference)
     )
     centre = x.detach().to(trained.weights)
     at = best = centre
@@ -96,4 +97,4 @@ def one_answer(scrubbed: Gaussian, reference: Gaussian, trained: Trained, x: Flo
         [1, len(m)], dim=1
     )
     logs = (L0.diagonal().log() - L.diagonal().log()).sum()
-    return 0.5 * (gap.square().sum() + spread.square().sum() - len(m)) + logs
+    return 0.5 * (gap.square().sum() + spread.square().sum() - len(m)) + logs + reference.price

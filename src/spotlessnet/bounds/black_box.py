@@ -45,7 +45,7 @@ class BlackBox(Bound):
     No answer tells more than the weights it is computed from, so the number is **capped at the white box**: where the
     network is not linear, the linearised divergence may be larger, even infinite. Below the cap it is exact for linear
     networks, where it never falls when queries are added, and an estimate for others; `bounds.linearisation` says how
-    good.
+    good. Where a level of noise was chosen on the request, answers can tell which: its price is in the number.
 
     **Arguments:**
 
@@ -85,8 +85,9 @@ class BlackBox(Bound):
         if found.rank < found.size:
             found = unless_noise_was_left_out(found, _roots([(scrubbed, here), (reference, there)], data))
         most = white_box_nats(scrubbed, reference)
-        capped = "" if found.nats <= most else f"; capped at the white box, {most:.3g}: no answer tells more"
-        return Reading(min(found.nats, most), note=f"{len(data)} queries, logits, linearised; {found.note}{capped}")
+        nats = found.nats + reference.price
+        capped = "" if nats <= most else f"; capped at the white box, {most:.3g}: no answer tells more"
+        return Reading(min(nats, most), note=f"{len(data)} queries, logits, linearised; {found.note}{capped}")
 
 
 def white_box_nats(scrubbed: Gaussian, reference: Gaussian) -> float:

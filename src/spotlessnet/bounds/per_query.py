@@ -40,7 +40,7 @@ def per_query(scrubbed: Gaussian, reference: Gaussian, trained: Trained, data: D
         S0 = covariances[1].pushforward(jacobian_of(there, one))
         found = dense_kl(gaps[i], S, S0, gap_error=gap_error(answers[0][i], answers[1][i]))
         # Data processing: linearised, one answer may seem to tell more than the weights, but cannot.
-        nats.append(min(found.nats, most) if found.is_bound else most)
+        nats.append(min(found.nats + reference.price, most) if found.is_bound else most)
     return torch.tensor(nats, dtype=torch.float64)
 
 

@@ -32,15 +32,19 @@ class WhiteBox(Bound):
             return Reading(nats, note="infinite: without noise the weights give everything away")
         moved, spread = parts(scrubbed, reference, nats)
         # Rounding can leave a divergence of two equal Gaussians a hair below zero.
-        return Reading(max(nats, 0.0), note=f"means {moved:.3g} + covariances {spread:.3g}")
+        level = f" + level of noise {reference.price:.3g}" if reference.price else ""
+        return Reading(max(nats, 0.0), note=f"means {moved:.3g} + covariances {spread:.3g}{level}")
 
 
 def parts(scrubbed: Gaussian, reference: Gaussian, nats: float) -> tuple[float, float]:
-    r"""The divergence as $\tfrac12\Delta\mu^\top\Sigma_0^{-1}\Delta\mu$ and the rest, which the covariances make."""
+    r"""The divergence as $\tfrac12\Delta\mu^\top\Sigma_0^{-1}\Delta\mu$ and the rest, which the covariances make.
+
+    What the choice of a level tells is in neither.
+    """
     if scrubbed.is_noiseless or reference.is_noiseless:
         return nats, 0.0
     gap = scrubbed.mean.double() - reference.mean.double()
     # The first term of OB Prop. 1, in float64: millions of terms of one sign.
     terms = gap * reference.covariance.double().solve(gap)
     moved = 0.5 * float(terms.nan_to_num(nan=0.0).sum())  # no number only where both sides know the same weight
-    return moved, nats - moved
+    return moved, nats - reference.price - moved

@@ -148,10 +148,10 @@ def _told(served: Unlearned, console: Console, *, audited: bool) -> int:
     if "nats" in about and served.exact is not None:
         # The price of the budget must not hide in the receipt, nor that it was only estimated.
         low, high = about.get("nats_range", [about["nats"]] * 2)
-        guess = "" if low == high else f" (an estimate: in trials it was {low:.2g} to {high:.2g})"
-        console.say(
-            f"result  {about['nats']:.3g} nats are left{guess}; the error rises by {about['error_increase']:.1%}"
-        )
+        guess = "" if low == high else f" (by an estimate: in trials it was up to {high:.2g})"
+        level = f", {about['level_nats']:.2g} of them told by the level of noise" if "level_nats" in about else ""
+        left = about.get("nats_counted", about["nats"])
+        console.say(f"result  {left:.3g} nats are left{level}{guess}; the error rises by {about['error_increase']:.1%}")
     if not about.get("utility", {}).get("measured", [None]):
         console.say("utility was not measured: there is no row that stays to look at")
     for one in about.get("utility", {}).get("measured", []) if served.exact is not None else []:

@@ -303,12 +303,15 @@ class Gaussian(metaclass=AcceptsOldNames):
     - `covariance`: $\Sigma$; `NoNoise` where there is no noise.
     - `diagnostics`: what the scrub did, assumed and could not promise; ends up in the report and the receipt.
     - `buffers`: those that go with the weights, where the scrub moved them too (BatchNorm's running statistics).
+    - `price`: of a reference that is one part of a mixture, such as one level of noise of several: $\log 1/p$ of its
+      weight $p$, which every divergence from the mixture has beside that from the part.
     """
 
     mean: Float[Tensor, " P"]
     covariance: Covariance
     diagnostics: Diagnostics = field(default_factory=Diagnostics)
     buffers: Mapping[str, Tensor] | None = None
+    price: float = 0.0
 
     about = OldName("diagnostics")
     is_still = OldName("is_noiseless")
@@ -350,7 +353,9 @@ class Gaussian(metaclass=AcceptsOldNames):
         r"""$KL(\text{self} \| \text{other})$ in nats.
 
         $$\tfrac12\big[\Delta\mu^\top\Sigma_0^{-1}\Delta\mu + \mathrm{tr}(\Sigma_0^{-1}\Sigma)
-          - \log|\Sigma_0^{-1}\Sigma| - P\big]$$
+          - \log|\Sigma_0^{-1}\Sigma| - P\big] + \log\tfrac1{p_0}$$
+
+        where $p_0$ is one unless the other is a part of a mixture (`price`); the divergence from that is no larger.
 
         Infinite when either side has no noise, unless both are the same point; so too along a direction in which one
         side has none. Weights that have none on both sides, and are the same, count for nothing; where noise is not
@@ -373,6 +378,6 @@ class Gaussian(metaclass=AcceptsOldNames):
         moved = float((gap * theirs.solve(gap)).sum())
         spread = trace_of_product(theirs.inverse(), own)
         # OB Prop. 1 with the signs that the integral gives; the paper prints + log.
-        nats = 0.5 * (moved + spread - own.logdet() + theirs.logdet() - gap.numel())
+        nats = 0.5 * (moved + spread - own.logdet() + theirs.logdet() - gap.numel()) + other.price
         # Infinity less infinity: the reference has no noise where the other side has some, or lies elsewhere.
         return math.inf if math.isnan(nats) else nats

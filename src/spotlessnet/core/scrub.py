@@ -149,6 +149,9 @@ class Scrub(metaclass=AcceptsOldNames):
     least_kept: ClassVar[float] = 0.05
     """The smallest share of the training data that must stay for the method to mean anything."""
 
+    stays: ClassVar[bool] = False
+    """Whether `shift` leaves the weights as they are, so that a budget need expect no less than what the rows did."""
+
     @abstractmethod
     def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
         """The deterministic part `h(w)`."""
@@ -195,8 +198,8 @@ class Scrub(metaclass=AcceptsOldNames):
 
         The one definition for `compare`, `audit`, trade-off curves and budgets. Both the retrained weights and
         `reference_spread` depend on retained data alone, as the information bound asks of its second argument. So do
-        running statistics, which are estimated anew as those of a scrubbed network are. A level that `WithinBudget`
-        fitted to the request is the exception: it is one number, on both sides.
+        running statistics, which are estimated anew as those of a scrubbed network are. Of a level that `WithinBudget`
+        chose it knows only how likely one is, and its price says so.
         """
         notes = Notes()
         weights = retrained.weights

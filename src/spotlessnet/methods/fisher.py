@@ -5,7 +5,7 @@ Box*, equation 11.
 """
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Float
@@ -65,6 +65,8 @@ class Fisher(Scrub):
     - `seed`: of the labels drawn for `"monte carlo"`.
     - `statistics`: the sums that `precompute` kept; only $D_f$ is then read.
     """
+
+    stays: ClassVar[bool] = True
 
     strength: float = 1e-10
     exponent: Literal["zero", "half", "one"] = "half"

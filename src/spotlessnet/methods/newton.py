@@ -47,8 +47,8 @@ from spotlessnet.training.optimiser import lr_at
 NOTICEABLE = 0.1
 """A gradient left over from training is noted when it exceeds this share of what the forgotten rows pull."""
 
-LOST = 1e-3
-"""What rounding may become when a training is undone, in units of the gradient."""
+LOST, LONGEST = 1e-3, 20.0
+"""What rounding may become when a training is undone, in units of the gradient; and times that are always refused."""
 
 ROUGH = CG(tolerance=1e-4)
 """The solver where none is named: line search and damping matter more than further digits."""
@@ -375,11 +375,11 @@ def _check_rounding(A: Float[Tensor, "P P"], B: Float[Tensor, "P P"], t: float, 
     r"""$e^{-Bt}e^{At}$ makes an error of the gradient up to $e^{(a_{max} - b_{min})t}$ times larger."""
     exponent = (float(eigenbasis(A)[0][-1]) - float(eigenbasis(B)[0][0])) * t
     most = math.log(LOST / eps)
-    if exponent > most:
+    if exponent > most or t >= LONGEST:
         raise NumericsError(
-            f"Undoing a training of time {t:g} must leave digits of the gradient, so that the largest curvature less "
-            f"the least, times the time, may be {most:.3g}, but is {exponent:.3g}. Use `clamp=True`, a shorter `time`, "
-            "or leave `time` out."
+            f"Undoing a training of time {t:g} must leave digits of the gradient, so that the time may be below "
+            f"{LONGEST:g} and, times the largest curvature less the least, {most:.3g}, but that is {exponent:.3g}. "
+            "Use `clamp=True`, a shorter `time`, or leave `time` out."
         )
 
 

@@ -205,7 +205,7 @@ class OutOfFoldDistillation(Tuning):
         weights = self._extended(trained, begun, weights, goal, preset, notes, careful=careful)
         if self.fold_models is not None:
             watch(trained, weights, lesson, preset.label_boost, self.fold_models, notes)
-            look_back(trained, weights, split.retain, self.fold_models, notes)
+            look_back(trained, weights, split, self.fold_models, notes)
         return weights
 
     def _lesson(self, trained: Trained, split: Split, aside: Data | None, notes: Notes) -> Lesson:

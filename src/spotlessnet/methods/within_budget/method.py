@@ -19,15 +19,26 @@ from spotlessnet.core.progress import track
 from spotlessnet.core.scrub import METHODS, Notes, Scrub, Sizes, Work, with_statistics
 from spotlessnet.core.split import Split, as_split
 from spotlessnet.core.trained import Trained, as_trained
-from spotlessnet.methods.within_budget.noise_cost import ATTEMPTS, CONFIRMING, Cost, NoiseCost
+from spotlessnet.methods.within_budget.levels import (
+    FURTHEST,
+    PROBES,
+    SOLVED,
+    USUAL,
+    Levels,
+    expected_nats,
+    level_of,
+    nats_of,
+    scale_of,
+)
+from spotlessnet.methods.within_budget.noise_cost import CONFIRMING, LOOKS, Cost, NoiseCost
 from spotlessnet.operators.cost import PRODUCT
 from spotlessnet.operators.gauss_newton import GaussNewton
 from spotlessnet.operators.gradient import gradient
 from spotlessnet.operators.linear_response import EXPECTED_ITERATIONS
 from spotlessnet.operators.solve import conjugate_gradient
 
-GRID = tuple(10.0 ** (e / 2) for e in range(-8, 9))
-"""Noise levels of the reported curve, as multiples of the chosen one."""
+GRID = range(-8, 9)
+"""Noise levels of the reported curve, counted from the chosen one."""
 
 ESTIMATE_RANGE = (0.1, 250.0)
 """Where the nats may lie, in units of an estimate made without retrained weights: the trials of
@@ -41,15 +52,18 @@ another Newton step seems to have missed nothing, though two trainings never dif
 MISSED = 200
 """Curvature products that the estimate of what the step has missed may take."""
 
-BISECTIONS = 25
-"""Noise levels that are looked at for the most noise within an error."""
-
 
 @dataclass(frozen=True)
 class BudgetFacts(Measured):
-    """The level of noise that was chosen, what it leaves, and what it costs."""
+    """The level of noise that was chosen, what it leaves, and what it costs.
+
+    `nats` are those that were asked for, or those that were counted where none were. `nats_counted` are what the
+    weights and the choice of the level tell, `level_nats` the latter.
+    """
 
     noise_scale: float | None = None
+    level_nats: float | None = None
+    nats_counted: float | None = None
     nats: float | None = None
     nats_range: list[float] | None = None
     error_increase: float | None = None
@@ -67,29 +81,35 @@ class BudgetFacts(Measured):
 )
 @dataclass(frozen=True)
 class WithinBudget(Scrub):
-    r"""Another scrub with its noise rescaled to $\alpha\Sigma$ so that a budget is met.
+    r"""Another scrub with its noise rescaled to $4^i\Sigma$ so that a budget is met.
 
     With the same covariance on both sides the white-box divergence is
-    $KL = \frac{1}{2\alpha}\,\Delta^\top\Sigma^{-1}\Delta$, where $\Delta = h(w) - w_{D_r}$: it falls and the error
-    rises with $\alpha$. The curve is reported; the point is the least noise within `max_nats`, or the most within
-    `max_error_increase`.
+    $KL_i = \frac{1}{2 \cdot 4^i}\,\Delta^\top\Sigma^{-1}\Delta$, where $\Delta = h(w) - w_{D_r}$: it falls and the
+    error rises with the level $i$. The level is chosen on the request, and both it and the size of the noise tell of
+    that. So it comes from a grid whose weights $p_i$ are fixed by retained data, the number of rows and the budget, and
+    costs $\log 1/p_i$ nats, which are counted (`within_budget/levels.py` has the derivation):
+
+    - within `max_nats`, the least noise with $KL_i + \log 1/p_i$ no larger; refused where no level has;
+    - within `max_error_increase` alone, the level of the fewest nats that keeps it.
+
+    A small budget leaves no choice: at 1 nat the expected level costs 0.13 nats and its neighbours 2.9, so rows that
+    moved the network further than rows of their number do are refused. At 8 nats a level further costs 0.7.
 
     Given $w_{D_r}$, the noise is shaped there and by retained rows alone, so that both sides share it and the nats are
     those that `compare` and an audit read. Without it the noise is shaped at $h(w)$ and the nats are an **estimate**,
     with `nats_range` around it (see `ESTIMATE_RANGE`): what was asked for is then a guess, not a promise.
 
-    The level $\alpha$ itself is fitted to the request, and both sides are given it. Whoever can tell it, from the size
-    of the noise in many weights, learns how far the step ended from $w_{D_r}$: the nats do not count that.
-
-    A budget stands around a whole chain, never inside one: `chain` refuses it there.
+    A budget stands around a whole chain, never inside one: `chain` refuses it there. Nats of several networks that were
+    released for the same rows add up; a later request for other rows, which starts from what was released and reads
+    retained rows only, adds none.
 
     **Arguments:**
 
     - `scrub`: a scrub that adds noise.
-    - `max_nats`: the divergence that may be left.
+    - `max_nats`: the divergence that may be left, the choice of the level included.
     - `max_error_increase`: how much the error on validation rows (retained rows where there are none) may rise, as a
-      share: 0.01 is one point. Chosen on half of the rows and confirmed on the other half with fresh noise: a network
-      drawn later exceeds it with a chance of about one in twenty.
+      share: 0.01 is one point. Chosen on half of the rows and confirmed on the other half with fresh noise and room for
+      the chance of the rows (`noise_cost.py`).
     - `reference`: $w_{D_r}$, weights retrained without the cohort. Without them $\Delta$ is estimated by one more
       Newton step on the retained rows, and the result says so: an estimate, not a bound.
     - `draws`: noise draws per level when a level is chosen and the curve is drawn.
@@ -148,17 +168,22 @@ class WithinBudget(Scrub):
         rows = n if split.validation is None else len(split.validation)
         # The curve, on all rows; on half of them each, levels that are tried, and fresh draws that confirm.
         curve, confirmed = len(GRID) * (self.draws + 1), (CONFIRMING + 1) / 2
-        tried = 0.0 if self.max_nats is not None else BISECTIONS * (self.draws + 1) / 2
+        looks = 0 if self.max_nats is not None else LOOKS
+        attempts = 2 * FURTHEST + 1 if looks else 1
+        tried = looks * (self.draws + 1) / 2
         errors = Work(
             (curve + tried + confirmed) * rows * sizes.answer,
-            (curve + tried + confirmed * (ATTEMPTS if tried else 1)) * rows * sizes.answer,
+            (curve + tried + confirmed * attempts) * rows * sizes.answer,
         )
         gap = Work(0, 0)
         if trained.statistics_moved:
             # At every draw BatchNorm's statistics are estimated anew, from retained rows and not from those judged.
-            drawn = self.draws * (len(GRID) + (BISECTIONS if tried else 0))
+            drawn = self.draws * (len(GRID) + looks)
             anew = min(n, MOST) * sizes.answer
-            errors += Work((drawn + CONFIRMING) * anew, (drawn + CONFIRMING * (ATTEMPTS if tried else 1)) * anew)
+            errors += Work((drawn + CONFIRMING) * anew, (drawn + CONFIRMING * attempts) * anew)
+        # Halvings of the stand-ins, and a solve for each, for the expected level.
+        halving, product = PROBES * rows * sizes.gradient, PROBES * PRODUCT * n * sizes.gradient
+        errors += Work(halving + USUAL * product, halving + 1.1 * SOLVED * product)
         if self.reference is None:
             # One more Newton step where the scrub ends, and another where it began if that is elsewhere.
             usual, most = EXPECTED_ITERATIONS * PRODUCT * n, 2 * 1.1 * MISSED * PRODUCT * n
@@ -176,13 +201,20 @@ class WithinBudget(Scrub):
         )
 
     def reference_for(self, scrubbed: Gaussian, retrained: Trained, split: Split) -> Gaussian:
-        """The scrub's own, with the level of noise that was chosen: that one number depends on the forgotten rows."""
+        """The scrub's own at the level that was chosen, as a part of all levels: its price is in every divergence."""
         plain = self.scrub.reference_for(scrubbed, retrained, split)
         if plain.is_noiseless:
             return plain
-        level = scrubbed.diagnostics.of(BudgetFacts).noise_scale
-        assert level is not None  # this method's own noise has one
-        return replace(plain, covariance=plain.covariance.scaled(level))
+        scale = scrubbed.diagnostics.of(BudgetFacts).noise_scale
+        assert scale is not None  # this method's own noise has one
+        network = retrained.at(retrained.weights, plain.buffers)
+        price = self._levels(network, plain.covariance, split).price(level_of(scale))
+        return replace(plain, covariance=plain.covariance.scaled(scale), price=price)
+
+    def _levels(self, network: Trained, covariance: Covariance, split: Split) -> Levels:
+        """The grid and its weights; `split` is asked for retained rows and for how many must go, and no more."""
+        unit_nats = expected_nats(network, covariance, split.unasked, len(split.forget))
+        return Levels.around(unit_nats * (1.0 if stays(self.scrub) else LEAST_MISSED), self.max_nats)
 
     def __call__(self, trained: Trained | nn.Module, split: Split) -> Gaussian:
         """The scrub's own mean, with as much noise as the budget asks for."""
@@ -195,65 +227,89 @@ class WithinBudget(Scrub):
         shifted = with_statistics(trained.at(mean), split, notes)
         if self.reference is None:
             covariance = self.scrub.spread(shifted, split, notes)
+            levels = self._levels(shifted, covariance, split)
             unit_nats = _estimated_nats(trained, split, mean, covariance, notes)
             low, high = ESTIMATE_RANGE
         else:
             goal = trained.vector(self.reference)
+            retrained = with_statistics(trained.at(goal), split.unasked, Notes())
             # One noise on both sides, made from retained rows alone: the divergence is that of the means.
-            covariance = self.scrub.reference_spread(
-                with_statistics(trained.at(goal), split.unasked, Notes()), split, notes
-            )
-            unit_nats = _nats(mean - goal, covariance)
-            low = 1.0
-            high = 1.0
+            covariance = self.scrub.reference_spread(retrained, split, notes)
+            levels = self._levels(retrained, covariance, split)
+            unit_nats = nats_of(mean - goal, covariance)
+            low = high = 1.0
         norms_from = None if notes.buffers is None else split.kept
         costs = NoiseCost(shifted, covariance, _judging_rows(split, notes), self.draws, self.seed, norms_from)
-        alpha, cost = self._level(unit_nats, costs)
+        level, cost = self._level(unit_nats, levels, costs)
+        price, scale = levels.price(level), scale_of(level)
         # ½ Δᵀ (αΣ)⁻¹ Δ is one αth of ½ Δᵀ Σ⁻¹ Δ.
-        nats = unit_nats / alpha
-        _rescale_certificates(notes, alpha)
+        counted = unit_nats / scale + price
+        promised = counted if self.max_nats is None else self.max_nats
+        _rescale_certificates(notes, scale, price)
         notes.measure(
             BudgetFacts,
-            noise_scale=alpha,
-            nats=nats,
-            nats_range=[low * nats, high * nats],
+            noise_scale=scale,
+            level_nats=price,
+            nats_counted=counted,
+            nats=promised,
+            nats_range=[low * promised, high * promised],
             error_increase=cost.mean,
             error_increase_limit=cost.limit,
-            trade_off=self._curve(unit_nats, costs, alpha),
+            trade_off=_curve(unit_nats, levels, costs, level),
         )
-        return Gaussian(mean, covariance.scaled(alpha), notes.diagnostics(), notes.buffers)
+        return Gaussian(mean, covariance.scaled(scale), notes.diagnostics(), notes.buffers)
 
-    def _level(self, unit_nats: float, costs: NoiseCost) -> tuple[float, Cost]:
+    def _level(self, unit_nats: float, levels: Levels, costs: NoiseCost) -> tuple[int, Cost]:
         if self.max_nats is None:
             assert self.max_error_increase is not None  # one of the two is there
-            return costs.most_noise(self.max_error_increase)
-        # A gap of zero needs no noise at all; keep a trace so that the covariance stays a covariance.
-        alpha = max(unit_nats / self.max_nats, 1e-12)
-        cost = costs.confirmed(alpha)
+            return costs.best(levels, unit_nats, self.max_error_increase)
+        level = levels.quietest(unit_nats, self.max_nats)
+        if level is None:
+            raise NumericsError(_too_far(self.max_nats, unit_nats, levels))
+        cost = costs.confirmed(scale_of(level))
         if self.max_error_increase is not None and cost.limit > self.max_error_increase:
             raise NumericsError(
                 f"Both budgets cannot be met: {self.max_nats:g} nats need noise that raises the error by "
                 f"{cost.mean:.2%}, with chance up to {cost.limit:.2%}, more than {self.max_error_increase:.2%}. Relax "
                 "one, or use a scrub that shifts closer first."
             )
-        return alpha, cost
-
-    def _curve(self, unit_nats: float, costs: NoiseCost, alpha: float) -> list[dict[str, float]]:
-        levels = track([alpha * factor for factor in GRID], "trade-off curve")
-        return [{"noise_scale": a, "nats": unit_nats / a, "error_increase": costs.rise(a)} for a in levels]
+        return level, cost
 
 
-def _nats(gap: Float[Tensor, " P"], covariance: Covariance) -> float:
-    """`½ Δᵀ Σ⁻¹ Δ`."""
-    return 0.5 * float((gap.double() * covariance.double().solve(gap.double())).sum())
+def stays(scrub: Scrub) -> bool:
+    """Whether a scrub leaves the mean where it was, and so all that the rows did to it."""
+    return all(link.stays for link in getattr(scrub, "links", (scrub,)))
 
 
-def _rescale_certificates(notes: Notes, alpha: float) -> None:
-    """Nats that a method certified are of its own noise: of `α Σ` they are one `α`th."""
+def _curve(unit_nats: float, levels: Levels, costs: NoiseCost, level: int) -> list[dict[str, float]]:
+    around = track([level + away for away in GRID], "trade-off curve")
+    return [
+        {
+            "noise_scale": scale_of(i),
+            "level_nats": levels.price(i),
+            "nats": unit_nats / scale_of(i) + levels.price(i),
+            "error_increase": costs.rise(scale_of(i)),
+        }
+        for i in around
+    ]
+
+
+def _too_far(max_nats: float, unit_nats: float, levels: Levels) -> str:
+    """Why no level keeps a budget, and which budget one would keep."""
+    least = min(unit_nats / scale_of(i) + levels.price(i) for i in levels.choices)
+    return (
+        f"No level of noise keeps {max_nats:g} nats: these rows moved the network further than as many rows do on "
+        f"average, and louder noise would tell so. The fewest that can be kept here are {least:.3g} nats. Allow more, "
+        "or use a scrub that shifts closer first."
+    )
+
+
+def _rescale_certificates(notes: Notes, scale: float, price: float) -> None:
+    """Nats that a method certified are of its own noise: of `α Σ` they are one `α`th, and what the choice tells."""
     for kind, found in list(notes.measured.items()):
         certified = found.known().get("nats")
         if certified is not None:
-            notes.measure(kind, nats=certified / alpha)
+            notes.measure(kind, nats=certified / scale + price)
 
 
 def _estimated_nats(
@@ -276,7 +332,7 @@ def _estimated_nats(
         slope = gradient(here, split.retain, ridge=n * weight_decay) - left_undone
         curvature = GaussNewton(here, split.retain, ridge=n * ridge)
         solved = conjugate_gradient(curvature, slope, tolerance=1e-3, max_iterations=MISSED, on_failure="return")
-        return _nats(solved.x, covariance), float(solved.residual)
+        return nats_of(solved.x, covariance), float(solved.residual)
 
     after, residual = missed(mean)
     before, _ = (after, residual) if torch.equal(mean, trained.weights) else missed(trained.weights)
