@@ -36,7 +36,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.common import GREY, Flags, Place, grey_style, save
 from benchmarks.klom_margins import joined
 from benchmarks.klom_serve import chosen
-from benchmarks.klom_words import AUC, CHANCE, COUNT, HALVES, ORIGINAL, PARTS, RETRAINED, SHARE
+from benchmarks.klom_words import AUC, CHANCE, COUNT, HALVES, MARGIN, ORIGINAL, PARTS, RETRAINED, SHARE
 from benchmarks.large_second import table as full_size_table
 from benchmarks.sisa_digits import table as shards_table
 from benchmarks.usual_table_page import table as usual_table
@@ -165,9 +165,10 @@ def method_rows(
 
     yield row("error on test", statistics.mean(one["error"] for one in networks), unit="share")
     yield row(COUNT, len(networks))
+    ours = stacked(networks, name)
+    yield row(MARGIN, float(ours["forget"].mean()), unit="log odds")
     if method == RETRAINED:
         return
-    ours = stacked(networks, name)
     for reading, of in READINGS.items():
         for part in PARTS:
             each = of(ours[part], theirs[part])

@@ -11,6 +11,7 @@ ORIGINAL, RETRAINED = "original", "retrained"
 PARTS = ("forget", "retain", "validation")
 AUC, SHARE, COUNT = "AUC of a row", "share of training FLOPs", "networks"
 CHANCE, HALVES = "chance alone", "retrained against retrained, halves"
+MARGIN = "mean margin on forget"
 Cell = Callable[[str, str], Row | None]
 
 
@@ -43,6 +44,14 @@ def of_method(cell: Cell, method: str) -> str:
     return ", ".join(told)
 
 
+def of_way(cell: Cell, method: str) -> list[str]:
+    """How far the mean margin went from the untouched network's towards retraining's; nothing where no row says."""
+    here, start, end = (cell(name, MARGIN) for name in (method, ORIGINAL, RETRAINED))
+    if here is None or start is None or end is None:
+        return []
+    return [f"Its mean margin went {(start.value - here.value) / (start.value - end.value):.0%} of the way."]
+
+
 def of_set(rows: Sequence[Row], experiment: str) -> str:
     """One forget set: the untouched network, ours, and whom of all others the attacker finds least."""
     known = {row.key: row for row in rows}
@@ -60,6 +69,7 @@ def of_set(rows: Sequence[Row], experiment: str) -> str:
             paid = number(cell(method, SHARE), ".1%")
             count = number(cell(method, COUNT), ".0f")
             told.append(f"{method} ({count} networks, {paid} of FLOPs): {of_method(cell, method)}.")
+            told += of_way(cell, method)
     others = [row for row in rows if row.experiment == experiment and row.readout == AUC
               and row.method in methods and not row.method.startswith(OURS)]  # fmt: skip
     if others:

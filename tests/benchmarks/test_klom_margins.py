@@ -100,6 +100,8 @@ def test_the_fit_is_the_divergence_of_fitted_gaussians_against_retrained_network
     assert rows["m", "fit, P95 on forget"].value == pytest.approx(float(expected.quantile(0.95)), rel=1e-9)
     assert rows["m", "fit, mean on forget"].value == pytest.approx(float(expected.mean()), rel=1e-9)
     assert rows["m", "fit, chance alone"].value == klom_page.chance(6, 6, reading="fit, P95")
+    for method, group in (("m", ours), ("retrained", theirs)):
+        assert rows[method, klom_page.MARGIN].value == pytest.approx(float(group.mean()), rel=1e-9)
     assert "served" in rows["m", klom_page.AUC].note
     assert rows["original", klom_page.AUC].note == ABOUT.command
     # Networks of one kind and their own halves; those that saw the set differ by a whole unit from those that did not.

@@ -29,6 +29,17 @@ def test_a_set_in_words() -> None:
     assert told.endswith("finds least after near: 0.61 [0.59, 0.63] (30 networks, 20.0%).")
 
 
+def test_how_far_the_mean_margin_went() -> None:
+    """From 8 to 6.5, where retraining's is 5: half of the way; the others' are not told."""
+    rows = [*_rows(words.ORIGINAL, 0.9), *_rows(words.OURS, 0.52, 0.05), *_rows("near", 0.61, 0.2)]
+    assert "of the way" not in words.of_set(rows, HERE)
+    margins = {words.ORIGINAL: 8.0, words.OURS: 6.5, words.RETRAINED: 5.0, "near": 7.0}
+    rows += [Row(HERE, method, words.MARGIN, 0, value) for method, value in margins.items()]
+    told = " ".join(words.of_set(rows, HERE).split())
+    assert told.count("of the way") == 1
+    assert "attacker 0.52 [0.50, 0.54]. Its mean margin went 50% of the way. Of all others" in told
+
+
 def test_the_longest_recipe_and_its_slowest_network() -> None:
     row = Row("resnet-9", "28 epochs, rate 0.4, 4 at once", "error on test", 1, 0.06, seconds=7.0)
     short = [replace(row, method="9 epochs, rate 0.4", value=0.1), replace(row, experiment="resnet-18", value=0.5)]
