@@ -9,7 +9,8 @@ divergence of Gaussians fitted to the same margins (`readouts/margin_kl.py`), wh
 either for as many draws from one Gaussian, what even equal networks read. *Halves*: between two halves of the
 retrained networks, beside the chance of so few. Attacker: for each unlearned network and each retrained one the
 likelihood ratio of a row's margin under Gaussians with the row's means over all other networks of either kind; AUC over
-rows and networks, 0.5 is as retrained, with a 95 % interval over unlearned networks.
+rows and networks, 0.5 is as retrained, with a 95 % interval over unlearned networks. He who knows few networks of a
+method finds less; so of methods with many there is also what he finds with two of them at a time.
 """
 
 import statistics
@@ -36,7 +37,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.common import GREY, Flags, Place, grey_style, save
 from benchmarks.klom_margins import joined
 from benchmarks.klom_serve import chosen
-from benchmarks.klom_words import AUC, CHANCE, COUNT, HALVES, MARGIN, ORIGINAL, PARTS, RETRAINED, SHARE
+from benchmarks.klom_words import AUC, CHANCE, COUNT, HALVES, MARGIN, ORIGINAL, PAIRS, PARTS, RETRAINED, SHARE
 from benchmarks.large_second import table as full_size_table
 from benchmarks.sisa_digits import table as shards_table
 from benchmarks.usual_table_page import table as usual_table
@@ -53,7 +54,10 @@ PAGE = ROOT / "docs" / "quality_and_cost.md"
 
 LARGE = ("random, large", "coherent, large")
 MANY = 20
-"""Networks that a method must have served for its divergence to be drawn: fewer read little but chance."""
+"""Networks that a method must have served to be drawn: of fewer divergences are little but chance, AUCs too low."""
+
+APART = (0.0, 0.5, 0.75, 1.0)
+"""Standard deviations between margins of either kind, for the table of what the attacker reads."""
 
 COUNTS = (24, 32, 40, 48, 64, 80, 100, 200)
 """Networks a side, for the table of what chance reads."""
@@ -127,6 +131,28 @@ def attacked(ours: Tensor, theirs: Tensor) -> list[float]:
     return ((below + upto).double().mean(dim=1) / 2 / len(theirs_sorted)).tolist()
 
 
+def attacked_in_pairs(ours: Tensor, theirs: Tensor) -> list[float]:
+    """An AUC for each two of our networks, as if there were no others: what two of another method are comparable to."""
+    return [statistics.mean(attacked(two, theirs)) for two in ours.split(2) if len(two) == 2]
+
+
+def attackers_table() -> str:
+    """What the attacker reads by how many networks of either kind he knows; last, one who knows every mean."""
+    draw = torch.Generator().manual_seed(2)
+    made = []
+    for n in (2, 3, 4, 5, 10, 24, 40):
+        cells = [str(n)]
+        for apart in APART:
+            found = []
+            for _ in range(max(4, 120 // n)):
+                a, b = (torch.randn(n, 1000, generator=draw, dtype=torch.float64) for _ in range(2))
+                found += attacked(a + apart, b)
+            cells.append(f"{statistics.mean(found):.2f}")
+        made.append(cells)
+    made.append(["all", *(f"{statistics.NormalDist().cdf(apart / 2**0.5):.2f}" for apart in APART)])
+    return markdown_table(("networks a side", *(f"{apart:g} deviations apart" for apart in APART)), made)
+
+
 def rows_of(found: dict[str, Any], title: str, least: int) -> Iterator[Row]:
     """Everything that is known of every forget set and method that served so many networks at least."""
     sets = [n for n in found["networks"][0]["margins"] if n not in ("retain", "validation")]
@@ -176,6 +202,8 @@ def method_rows(
             yield row(f"{reading.replace('P95', 'mean')} on {part}", float(each.mean()), unit="nats")
         yield row(chance_of(reading), chance(len(networks), len(theirs["forget"]), reading=reading), unit="nats")
     yield row(AUC, *t_interval(attacked(ours["forget"], theirs["forget"])), unit="AUC")
+    if len(networks) >= MANY:
+        yield row(PAIRS, *t_interval(attacked_in_pairs(ours["forget"], theirs["forget"])), unit="AUC")
     if method != ORIGINAL:
         yield row(SHARE, statistics.mean(one["share"] for one in networks), unit="share")
 
@@ -227,6 +255,7 @@ def write_page(page: Path = PAGE) -> None:
         "digits": table(digits),
         "CIFAR-10": table(cifar),
         "chance": chance_table(),
+        "attackers": attackers_table(),
         "full size": full_size_table([RESULTS / "large-second.jsonl"]),
         "shards": shards_table(read_rows(RESULTS / "sisa-digits.jsonl")),
         "CIFAR-10 in words": "\n".join([settings, "", *sets]),
@@ -260,11 +289,11 @@ def draw(rows: list[Row], place: Path = PICTURE) -> None:
 def panel(axes: Axes, rows: list[Row], experiment: str, readout: str) -> None:
     """One forget set: every method whose reading can be told from chance, the untouched network, and chance."""
     known = {row.key: row for row in rows}
-    names = sorted({short(row.method) for row in rows if row.readout == SHARE})
-    least = 1 if readout == AUC else MANY
+    many = {row.method for row in rows if row.readout == COUNT and row.value >= MANY}
+    names = sorted({short(row.method) for row in rows if row.readout == SHARE and row.method in many})
     for row in (row for row in rows if row.experiment == experiment and row.readout == SHARE):
         found = known.get((experiment, row.method, readout, 0))
-        if found is None or known[experiment, row.method, COUNT, 0].value < least:
+        if found is None or known[experiment, row.method, COUNT, 0].value < MANY:
             continue
         j = names.index(short(row.method))
         colour, mark = PALETTE[(j + j // 7) % 7], MARKS[j % 7]

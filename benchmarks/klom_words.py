@@ -11,7 +11,7 @@ ORIGINAL, RETRAINED = "original", "retrained"
 PARTS = ("forget", "retain", "validation")
 AUC, SHARE, COUNT = "AUC of a row", "share of training FLOPs", "networks"
 CHANCE, HALVES = "chance alone", "retrained against retrained, halves"
-MARGIN = "mean margin on forget"
+MARGIN, PAIRS = "mean margin on forget", f"{AUC}, two networks at a time"
 Cell = Callable[[str, str], Row | None]
 
 
@@ -52,6 +52,12 @@ def of_way(cell: Cell, method: str) -> list[str]:
     return [f"Its mean margin went {(start.value - here.value) / (start.value - end.value):.0%} of the way."]
 
 
+def of_pairs(cell: Cell, methods: Sequence[str]) -> list[str]:
+    """What the attacker finds who knows two networks of a method; nothing unless that is known of ours."""
+    found = [f"{interval(cell(method, PAIRS))} ({method})" for method in methods if cell(method, PAIRS) is not None]
+    return [f"To compare methods of two networks with: {', '.join(found)}, two networks at a time."] if found[1:] else []
+
+
 def of_set(rows: Sequence[Row], experiment: str) -> str:
     """One forget set: the untouched network, ours, and whom of all others the attacker finds least."""
     known = {row.key: row for row in rows}
@@ -77,6 +83,7 @@ def of_set(rows: Sequence[Row], experiment: str) -> str:
         paid, count = number(cell(best.method, SHARE), ".1%"), number(cell(best.method, COUNT), ".0f")
         said = f"{best.method}: {interval(best)} ({count} networks, {paid})"
         told.append(f"Of all others the attacker finds least after {said}.")
+        told += of_pairs(cell, [ORIGINAL, *(method for method in methods if method.startswith(OURS))])
     return filled(" ".join(told), "  ")
 
 

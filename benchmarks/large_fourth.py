@@ -1,7 +1,7 @@
 """Out-of-fold distillation at full size, fourth time: calibrated targets, classes with the probe, a ResNet too.
 
     python benchmarks/large_fourth.py choose --data DIR --out results/large-fourth-choose.jsonl --seeds 600 601
-    python benchmarks/large_fourth.py confirm --data DIR --out results/large-fourth.jsonl --label 4 --batch-size 256
+    python benchmarks/large_fourth.py confirm --data DIR --out results/large-fourth.jsonl --label 4 --batch-size 128
     python benchmarks/large_fourth.py table --out results/large-fourth.jsonl
 
 Full CIFAR-10, weight decay 5e-4, 20 epochs, three grouped folds, requests of `benchmarks/large.py`. `choose` retrains

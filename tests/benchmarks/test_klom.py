@@ -112,5 +112,14 @@ def test_the_attacker_is_at_chance_on_equal_networks_and_sees_what_differs() -> 
     assert min(klom_page.attacked((ours + 50).double(), theirs.double())) == 1.0
 
 
+def test_who_knows_two_networks_of_a_method_finds_less_than_who_knows_thirty() -> None:
+    draw = torch.Generator().manual_seed(0)
+    ours, theirs = (torch.randn(31, 500, generator=draw).double() for _ in range(2))
+    pairs = klom_page.attacked_in_pairs(ours + 1, theirs)
+    assert len(pairs) == 15  # the last network has no other
+    assert pairs[1] == pytest.approx(sum(klom_page.attacked(ours[2:4] + 1, theirs)) / 2)
+    assert max(pairs) < min(klom_page.attacked(ours + 1, theirs)[:30])
+
+
 def test_chance_falls_with_the_number_of_networks() -> None:
     assert klom_page.chance(20, 20) > klom_page.chance(40, 40) > klom_page.chance(100, 100)

@@ -40,6 +40,16 @@ def test_how_far_the_mean_margin_went() -> None:
     assert "attacker 0.52 [0.50, 0.54]. Its mean margin went 50% of the way. Of all others" in told
 
 
+def test_what_two_networks_of_another_method_are_comparable_to() -> None:
+    rows = [*_rows(words.ORIGINAL, 0.9), *_rows(words.OURS, 0.52, 0.05), *_rows("near", 0.61, 0.2)]
+    rows.append(Row(HERE, words.ORIGINAL, words.PAIRS, 0, 0.7, 0.69, 0.71))
+    assert "two networks" not in words.of_set(rows, HERE)
+    rows.append(Row(HERE, words.OURS, words.PAIRS, 0, 0.56, 0.55, 0.57))
+    told = " ".join(words.of_set(rows, HERE).split())
+    expected = "0.70 [0.69, 0.71] (original), 0.56 [0.55, 0.57] (out-of-fold-distillation), two networks at a time."
+    assert told.endswith(expected)
+
+
 def test_the_longest_recipe_and_its_slowest_network() -> None:
     row = Row("resnet-9", "28 epochs, rate 0.4, 4 at once", "error on test", 1, 0.06, seconds=7.0)
     short = [replace(row, method="9 epochs, rate 0.4", value=0.1), replace(row, experiment="resnet-18", value=0.5)]
