@@ -55,7 +55,9 @@ def of_way(cell: Cell, method: str) -> list[str]:
 def of_pairs(cell: Cell, methods: Sequence[str]) -> list[str]:
     """What the attacker finds who knows two networks of a method; nothing unless that is known of ours."""
     found = [f"{interval(cell(method, PAIRS))} ({method})" for method in methods if cell(method, PAIRS) is not None]
-    return [f"To compare methods of two networks with: {', '.join(found)}, two networks at a time."] if found[1:] else []
+    if len(found) < 2:
+        return []
+    return [f"To compare methods of two networks with: {', '.join(found)}, two networks at a time."]
 
 
 def of_set(rows: Sequence[Row], experiment: str) -> str:
