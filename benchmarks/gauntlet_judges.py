@@ -165,14 +165,15 @@ class Judges:
         unknown = [i for i in some if i not in self.looks[look]]
         if unknown:
             both = self._own(Audits(self.setting, [self.numbers[i] for i in unknown], look))
-            for i, *each, planted in zip(unknown, *both, strict=True):
-                self.looks[look][i] = self.looks[look - 1][i].join(*each, self.tests[i][1:], planted)
+            for i, original, references, planted in zip(unknown, *both, strict=True):
+                before = self.looks[look - 1][i]
+                self.looks[look][i] = before.join(original, references, self.tests[i][1:], planted)
         more = Audits(self.setting, [self.numbers[i] for i in some], look).candidates()[candidate]()
         for i, others in zip(some, looked(self.setting, more), strict=True):
             own, networks[i] = self.looks[look][i], networks[i].join(others)
-            planted = None if is_known(candidate) else own.planted
+            asked = None if is_known(candidate) else own.planted
             verdicts[i] = self.tests[i][1](
-                own.original, networks[i], *own.references, gates=own.gates[0], planted=planted
+                own.original, networks[i], *own.references, gates=own.gates[0], planted=asked
             )
 
 

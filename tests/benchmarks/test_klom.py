@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import klom, klom_page, klom_serve
+from benchmarks import klom, klom_page, klom_serve, klom_words
 from spotlessnet.auditing.rows import read_rows
 from spotlessnet.core.data import Data
 
@@ -30,7 +30,7 @@ def test_tiny(tmp_path: Path) -> None:
     rows = read_rows(out)
     assert {row.experiment for row in rows} == {f"CIFAR-10, {name}" for name in (*klom.RANDOM, *klom.COHERENT)}
     assert {row.method for row in rows} >= {"original", "retrained", klom_serve.OURS, "finetune"}
-    shares = [row.value for row in rows if row.readout == klom_page.SHARE]
+    shares = [row.value for row in rows if row.readout == klom_words.SHARE]
     assert shares
     assert all(share > 0 for share in shares)
     found = klom_page.read([keep / "trained-0.pt", served])

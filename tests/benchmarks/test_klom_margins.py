@@ -8,7 +8,7 @@ import torch
 from benchmarks.klom_margins import About, digest, joined, keep, kept
 from torch.distributions import Normal, kl_divergence
 
-from benchmarks import klom_page
+from benchmarks import klom_page, klom_words
 from spotlessnet.core.data import Data
 
 SETS = ("random, small", "random, large", "coherent, small", "coherent, large")
@@ -101,8 +101,8 @@ def test_the_fit_is_the_divergence_of_fitted_gaussians_against_retrained_network
     assert rows["m", "fit, mean on forget"].value == pytest.approx(float(expected.mean()), rel=1e-9)
     assert rows["m", "fit, chance alone"].value == klom_page.chance(6, 6, reading="fit, P95")
     for method, group in (("m", ours), ("retrained", theirs)):
-        assert rows[method, klom_page.MARGIN].value == pytest.approx(float(group.mean()), rel=1e-9)
-    assert "served" in rows["m", klom_page.AUC].note
-    assert rows["original", klom_page.AUC].note == ABOUT.command
+        assert rows[method, klom_words.MARGIN].value == pytest.approx(float(group.mean()), rel=1e-9)
+    assert "served" in rows["m", klom_words.AUC].note
+    assert rows["original", klom_words.AUC].note == ABOUT.command
     # Networks of one kind and their own halves; those that saw the set differ by a whole unit from those that did not.
     assert rows["original", "fit, mean on forget"].value > rows["m", "fit, mean on retain"].value

@@ -19,6 +19,7 @@ from spotlessnet.core.data import Data
 from spotlessnet.core.errors import NumericsError
 from spotlessnet.core.gaussian import Diagonal, Gaussian
 from spotlessnet.core.loss import SquaredError
+from spotlessnet.core.scrub import Notes
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.methods import NTK, Fisher, WithinBudget
@@ -97,6 +98,8 @@ def test_the_expected_nats_are_the_mean_over_random_cohorts(monkeypatch):
     beside = Data.of((torch.randn(400, 4, dtype=float64), torch.randn(400, 1, dtype=float64)))
     x, y, _ = next(iter(beside.batches(400)))
     kept, _, _ = next(iter(split.retain.batches(40)))
+    assert isinstance(x, torch.Tensor)
+    assert isinstance(kept, torch.Tensor)
     w = ridge(split.retain)
     H = kept.T @ kept + 40 * 0.1 * torch.eye(4, dtype=float64)
     variance = torch.linspace(1, 2, 4, dtype=float64)
@@ -122,6 +125,7 @@ def test_levels_and_reference_know_nothing_of_the_rows_but_their_number():
     trained, split = classifier(3)
     torch.manual_seed(2)
     x, y, _ = next(iter(split.forget.batches(len(split.forget))))
+    assert isinstance(x, torch.Tensor)
     other = replace(split, forget=Data.of((torch.randn_like(x), torch.zeros_like(y))))
     budget = WithinBudget(sn.chain(NTK(), Fisher()), max_nats=50.0)
     scrubbed = budget(trained, split)
@@ -159,9 +163,8 @@ def test_what_is_counted_never_exceeds_the_budget(gap, max_nats):
     variance = scrubbed.covariance.diagonal()
     truth = 0.5 * float(((trained.weights - goal).square() / variance).sum())
     q = min(0.5, max_nats / 16)
-    expected = Levels.around(
-        expected_nats(trained.at(goal), Shaken().spread(trained, split, None), split, 10), max_nats
-    )  # type: ignore[arg-type]
+    spread = Shaken().spread(trained, split, Notes())
+    expected = Levels.around(expected_nats(trained.at(goal), spread, split, 10), max_nats)
     away = abs(level_of(scrubbed.diagnostics["noise_scale"]) - expected.expected)
     price = -math.log((1 - q) / (1 + q) * q**away)
     assert scrubbed.diagnostics["nats_counted"] == pytest.approx(truth + price)
@@ -189,9 +192,10 @@ def test_every_bound_counts_the_level():
     torch.testing.assert_close(
         per_query(scrubbed, priced, trained, one), per_query(scrubbed, plain, trained, one) + 2.5
     )
-    x = next(iter(one.batches(1))).x[0]
-    a, b = (adversarial_query(scrubbed, ref, trained, x, radius=0.01, steps=1) for ref in (plain, priced))
-    assert b.before == pytest.approx(a.before + 2.5)
+    x = next(iter(one.batches(1))).x
+    assert isinstance(x, torch.Tensor)
+    asked = [adversarial_query(scrubbed, ref, trained, x[0], radius=0.01, steps=1) for ref in (plain, priced)]
+    assert asked[1].before == pytest.approx(asked[0].before + 2.5)
 
 
 def test_the_loss_of_the_reference_is_not_asked_for():

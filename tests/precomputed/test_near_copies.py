@@ -164,7 +164,9 @@ def test_fold_models_see_near_copies_too():
     allowed, mean = served()
     assert allowed
     x = copy.fetch(copy.rows).x
-    now, after = (-one.outputs(x).detach().double().log_softmax(1)[0] for one in (network, network.at(mean)))  # type: ignore[arg-type]  # one tensor
+    now, after = (
+        -one.outputs(x).detach().double().log_softmax(1)[0] for one in (network, network.at(mean))
+    )  # one tensor
     fall = (now - after).max()
     # An earlier request that left its row with this loss, and did so much that only its copy can bring it back.
     left_with, did, key = float(now[(now - after).argmax()]), float(2 * fall), bytes(16)

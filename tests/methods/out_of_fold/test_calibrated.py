@@ -123,6 +123,7 @@ def test_margins_come_nearer_to_retrained_ones_than_those_of_fold_models():
         # A third of the rows go: each is one of a thousand to a network of usual size, so they are asked one by one.
         forget = data.select(torch.arange(seed, len(data), 12))
         folds = train_fold_models(trained, data, folds=2, groups=None, seed=seed)
+        assert trained.init is not None
         retrained = fit(trained.at(trained.init), data.without(forget), seed=seed)
         y = forget.labels()
         told = [calibrated(folds, trained, forget, forget, held, ordinary=True), folds.answers(trained, forget)]
