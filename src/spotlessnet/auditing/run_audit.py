@@ -24,7 +24,7 @@ from spotlessnet.auditing.provenance import doubts, not_made_again, with_copies_
 from spotlessnet.auditing.seeds import scrub_seed
 from spotlessnet.auditing.shadow_attack import u_lira
 from spotlessnet.auditing.summary import ORIGINAL, RETRAINED
-from spotlessnet.auditing.verdict import NEVER_SAW, Verdict
+from spotlessnet.auditing.verdict import NEVER_SAW, TUNED, Verdict
 from spotlessnet.auditing.with_bank import FromBank, report_of
 from spotlessnet.auditing.wording import besides, never_saw, not_as_good, not_as_retrained, sentence
 from spotlessnet.core.deprecated import accepts_old_names
@@ -46,7 +46,8 @@ SMALL = 200_000
 
 NOT_SHOWN = (
     "The verdict is about the method with these settings on these rows, over several trainings; a single file is held "
-    "against retrained networks, but one file shows less than several.",
+    "against retrained networks, but one file shows less than several, and whether it alone was tuned to look "
+    "retrained is not asked.",
     "No attack on gradients or over many requests was judged, nor one that learns the forgotten rows again, nor copies "
     "of the network in fewer bits; of hidden layers, the last one was asked by a linear probe.",
     "Copies of the rows are known by equal inputs: near ones (rounded, cropped, noisy) that stay were not looked for.",
@@ -62,8 +63,12 @@ FROZEN = (
 )
 FEW_REFERENCES = (
     "Only {} networks were trained without the rows, beside originals from a bank: what is left in few rows is seen "
-    "less often than by an audit of its own, networks that were tuned to look retrained are not told from others, and "
+    "less often than by an audit of its own, nobody asked whether networks were tuned to look retrained, and "
     "relearning was not looked at."
+)
+ASKED_WHETHER_TUNED = (
+    "Networks that were tuned to look retrained are known where they resemble those that the audit tuned itself, in "
+    "two ways: one that was tuned otherwise, with this in mind, can pass."
 )
 STOOD_STILL = "BatchNorm statistics were not moved by training, so they carry nothing of the rows."
 STATISTICS = (
@@ -159,7 +164,12 @@ def audit(
         lost=list(networks.scrubbed[name][0].gaussian.diagnostics.lost),
         curves=curves,
         costs=_costs(meters, name),
-        limits=(*_of_recipe(original, trainings, split), *_limits(trainings.original[0], split, executor), *LIMITS),
+        limits=(
+            *_of_recipe(original, trainings, split),
+            *((ASKED_WHETHER_TUNED,) if verdict.checks.get(TUNED) else ()),
+            *_limits(trainings.original[0], split, executor),
+            *LIMITS,
+        ),
         rerun_command=rerun_command,
         made=environment_of(),
         header=header_of(began),
