@@ -144,7 +144,7 @@ def audit(
     judge = partial(_judged, scrub=scrub, split=split, test=test, extra=extra, delivered=delivered)
     networks, verdict = _in_looks(networks, name, pairs, judge, test.looks)
     trainings = networks.trainings
-    loose = None if traced else delivered
+    first = trainings.original[0]
     paths, of_training = watched_training(networks, split, name, executor)
     meters = {**networks.meters(), **of_training}
     controls = networks.controls(split)
@@ -157,19 +157,14 @@ def audit(
         title=title,
         method=name,
         rows=tuple(rows),
-        verdict=_in_its_light(verdict, scrub, trainings, split, began, loose),
+        verdict=_in_its_light(verdict, scrub, trainings, split, began, None if traced else delivered),
         request=request_of(split),
         settings=_settings(scrub),
         assumed=list(networks.scrubbed[name][0].gaussian.diagnostics.assumed),
         lost=list(networks.scrubbed[name][0].gaussian.diagnostics.lost),
         curves=curves,
         costs=_costs(meters, name),
-        limits=(
-            *_of_recipe(original, trainings, split),
-            *((ASKED_WHETHER_TUNED,) if verdict.checks.get(TUNED) else ()),
-            *_limits(trainings.original[0], split, executor),
-            *LIMITS,
-        ),
+        limits=(*_of_recipe(original, trainings, split), *_limits(first, split, executor, verdict), *LIMITS),
         rerun_command=rerun_command,
         made=environment_of(),
         header=header_of(began),
@@ -300,12 +295,16 @@ def _of_recipe(given: Trained | Callable[[int], Trained], trainings: Trainings, 
     return (found,) if found else ()
 
 
-def _limits(original: Trained, split: Split, executor: Executor | None = None) -> tuple[str, ...]:
+def _limits(
+    original: Trained, split: Split, executor: Executor | None = None, verdict: Verdict | None = None
+) -> tuple[str, ...]:
     """What the report cannot say of such a network, and how its trainings were coupled if not by a recipe."""
     said: tuple[str, ...] = NOT_SHOWN
     known_before = without_figures(known_at_the_start(original, split))  # limits stand in files that outlast a purge
     if known_before:
         said = (f"{known_before[0].upper()}{known_before[1:]}.", *NOT_SHOWN)
+    if verdict is not None and verdict.checks.get(TUNED) is not None:
+        said = (*said, ASKED_WHETHER_TUNED)
     if any(not weight.requires_grad for weight in original.model.parameters()):
         said = (*said, FROZEN)
     if running_norms(original.model):
