@@ -192,12 +192,14 @@ def notes(rows: Rows, two: Rows) -> str:
     once = [row for row in (*rows, *two) if not row["method"]]
     audits = Counter((row["setting"], row["candidate"]) for row in once).values()
     tuned, others = len(TUNED), len(CHEATS)
+    settings = len({row["setting"] for row in rows if not row["method"]})
     return (
         "*Origin known*: the audit ran the retraining itself, so nothing can have been tuned. *Not known*: the same "
         "networks, as anybody may bring them. They are asked besides whether they look tuned. "
         f"There were {min(audits)} to {max(audits)} audits of each network in a setting, not 100. No two share a "
         "network, but all of a setting are of the same rows: limits are over trainings, and other rows may come out "
-        f"differently. Of the {others} ways to look as if forgotten, the {tuned} that tune to a retrained network were "
+        f"differently. Earlier versions of the test had been measured in the same {settings} settings, with other "
+        f"networks. Of the {others} ways to look as if forgotten, the {tuned} that tune to a retrained network were "
         "audited in sequence."
     )
 

@@ -208,6 +208,8 @@ def changelog():
 
 def test_what_is_said_of_the_verdict_is_in_the_rows_of_the_gauntlet():
     rows = gauntlet_page.read()
+    # "None served to choose anything."
+    assert not {row["setting"] for row in (*rows, *gauntlet_page.of_two_classes())} & {*audit_gauntlet.CHOOSING}
     page, readme = (path.read_text(encoding="utf-8") for path in (gauntlet_page.PAGE, gauntlet_page.README))
     assert gauntlet_page.PLACE.fill(page, gauntlet_page.made(rows)) == page
     assert gauntlet_page.SHORT.fill(readme, gauntlet_page.short(rows)) == readme
