@@ -17,6 +17,7 @@ from spotlessnet.auditing.bank_test import BankTest, two_sample_interval
 from spotlessnet.auditing.betting import knowing_scores, wealth, wealth_over_ways
 from spotlessnet.auditing.evidence import Evidence
 from spotlessnet.auditing.exchanging import Channel, standing_out
+from spotlessnet.auditing.verdict import TUNED
 from spotlessnet.auditing.wording import PASSED
 from spotlessnet.core.errors import NeedError, SettingError
 from spotlessnet.core.recipe import Recipe
@@ -142,6 +143,8 @@ def test_retraining_passes_and_fine_tuning_does_not_for_three_trainings_each(ban
     assert passed.verdict is not None
     assert (passed.verdict.power, passed.verdict.oracle) == ("not forgotten", "forgotten")
     assert "Only 3 networks were trained without the rows" in passed.limits[0]
+    assert not passed.verdict.checks.get(TUNED)
+    assert "nobody asked whether networks were tuned to look retrained" in passed.limits[0]
 
 
 def test_the_delivered_file_is_judged_by_itself(bank):

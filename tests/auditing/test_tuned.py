@@ -15,7 +15,7 @@ from spotlessnet.auditing.evidence import Evidence
 from spotlessnet.auditing.judging import judge_networks
 from spotlessnet.auditing.likeness import FLOOR, RIDGE, _shuffled, direction, likeness
 from spotlessnet.auditing.tuned import LEAST, traits, tuned
-from spotlessnet.auditing.verdict import TUNED, Verdict
+from spotlessnet.auditing.verdict import TUNED, Check, Checks, Verdict
 from spotlessnet.auditing.wording import too_faint
 from spotlessnet.core.data import Data
 from spotlessnet.core.split import Split
@@ -214,6 +214,20 @@ def test_only_methods_that_never_see_the_rows_are_spared(monkeypatch, scrub):
     network = begin(0)
     sn.audit(replace(network, init=network.weights), problem(), scrub, name="method", seeds=5)
     assert asked == [isinstance(scrub, sn.Retrain)]
+
+
+@pytest.mark.parametrize("was_asked", [True, False])
+def test_a_report_says_what_asking_for_tuned_networks_cannot_see(monkeypatch, was_asked):
+    asked = [Check(TUNED, "same", 0.4, math.nan, math.nan, math.nan)] * was_asked
+
+    def judge(*_: object, **__: object) -> Verdict:
+        return Verdict("not forgotten", "", 0.1, 5, "forgotten", "not forgotten", Checks(asked))
+
+    monkeypatch.setattr(run_audit, "judge_networks", judge)
+    network = begin(0)
+    report = sn.audit(replace(network, init=network.weights), problem(), sn.Finetune(), name="method", seeds=5)
+    assert (run_audit.ASKED_WHETHER_TUNED in report.limits) == was_asked
+    assert any("whether it alone was tuned to look retrained is not asked" in limit for limit in report.limits)
 
 
 def test_rows_that_are_known_too_little_for_so_few_pairs_are_called_that():

@@ -24,7 +24,7 @@ from spotlessnet.auditing.provenance import doubts, not_made_again, with_copies_
 from spotlessnet.auditing.seeds import scrub_seed
 from spotlessnet.auditing.shadow_attack import u_lira
 from spotlessnet.auditing.summary import ORIGINAL, RETRAINED
-from spotlessnet.auditing.verdict import NEVER_SAW, Verdict
+from spotlessnet.auditing.verdict import NEVER_SAW, TUNED, Verdict
 from spotlessnet.auditing.with_bank import FromBank, report_of
 from spotlessnet.auditing.wording import besides, never_saw, not_as_good, not_as_retrained, sentence
 from spotlessnet.core.deprecated import accepts_old_names
@@ -46,7 +46,8 @@ SMALL = 200_000
 
 NOT_SHOWN = (
     "The verdict is about the method with these settings on these rows, over several trainings; a single file is held "
-    "against retrained networks, but one file shows less than several.",
+    "against retrained networks, but one file shows less than several, and whether it alone was tuned to look "
+    "retrained is not asked.",
     "No attack on gradients or over many requests was judged, nor one that learns the forgotten rows again, nor copies "
     "of the network in fewer bits; of hidden layers, the last one was asked by a linear probe.",
     "Copies of the rows are known by equal inputs: near ones (rounded, cropped, noisy) that stay were not looked for.",
@@ -62,8 +63,12 @@ FROZEN = (
 )
 FEW_REFERENCES = (
     "Only {} networks were trained without the rows, beside originals from a bank: what is left in few rows is seen "
-    "less often than by an audit of its own, networks that were tuned to look retrained are not told from others, and "
+    "less often than by an audit of its own, nobody asked whether networks were tuned to look retrained, and "
     "relearning was not looked at."
+)
+ASKED_WHETHER_TUNED = (
+    "Networks that were tuned to look retrained are known where they resemble those that the audit tuned itself, in "
+    "two ways: one that was tuned otherwise, with this in mind, can pass."
 )
 STOOD_STILL = "BatchNorm statistics were not moved by training, so they carry nothing of the rows."
 STATISTICS = (
@@ -139,7 +144,7 @@ def audit(
     judge = partial(_judged, scrub=scrub, split=split, test=test, extra=extra, delivered=delivered)
     networks, verdict = _in_looks(networks, name, pairs, judge, test.looks)
     trainings = networks.trainings
-    loose = None if traced else delivered
+    first = trainings.original[0]
     paths, of_training = watched_training(networks, split, name, executor)
     meters = {**networks.meters(), **of_training}
     controls = networks.controls(split)
@@ -152,14 +157,14 @@ def audit(
         title=title,
         method=name,
         rows=tuple(rows),
-        verdict=_in_its_light(verdict, scrub, trainings, split, began, loose),
+        verdict=_in_its_light(verdict, scrub, trainings, split, began, None if traced else delivered),
         request=request_of(split),
         settings=_settings(scrub),
         assumed=list(networks.scrubbed[name][0].gaussian.diagnostics.assumed),
         lost=list(networks.scrubbed[name][0].gaussian.diagnostics.lost),
         curves=curves,
         costs=_costs(meters, name),
-        limits=(*_of_recipe(original, trainings, split), *_limits(trainings.original[0], split, executor), *LIMITS),
+        limits=(*_of_recipe(original, trainings, split), *_limits(first, split, executor, verdict), *LIMITS),
         rerun_command=rerun_command,
         made=environment_of(),
         header=header_of(began),
@@ -290,12 +295,16 @@ def _of_recipe(given: Trained | Callable[[int], Trained], trainings: Trainings, 
     return (found,) if found else ()
 
 
-def _limits(original: Trained, split: Split, executor: Executor | None = None) -> tuple[str, ...]:
+def _limits(
+    original: Trained, split: Split, executor: Executor | None = None, verdict: Verdict | None = None
+) -> tuple[str, ...]:
     """What the report cannot say of such a network, and how its trainings were coupled if not by a recipe."""
     said: tuple[str, ...] = NOT_SHOWN
     known_before = without_figures(known_at_the_start(original, split))  # limits stand in files that outlast a purge
     if known_before:
         said = (f"{known_before[0].upper()}{known_before[1:]}.", *NOT_SHOWN)
+    if verdict is not None and verdict.checks.get(TUNED) is not None:
+        said = (*said, ASKED_WHETHER_TUNED)
     if any(not weight.requires_grad for weight in original.model.parameters()):
         said = (*said, FROZEN)
     if running_norms(original.model):
