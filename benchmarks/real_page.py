@@ -181,7 +181,9 @@ def all_lines(folder: Path = KEPT) -> list[Line]:
 
 def section(folder: Path = KEPT) -> str:
     """What stands in the page: on what it was measured, the table, the figure, and the commands."""
-    lines, said, commands = all_lines(folder), [], []
+    lines = all_lines(folder)
+    said: list[str] = []
+    commands: list[str] = []
     for name, what in NETWORKS.items():
         rows = read(folder / f"{name}.jsonl")
         first, seeds = rows[0], {row["request"]: row["seeds"] for row in rows if row["what"] == "verdict"}

@@ -105,8 +105,8 @@ def _cells(row: dict[str, Any] | None) -> str:
     if "seconds" in row:
         return f"{row['seconds']:.1f}{sign} | {row['epochs']:.1f}{sign} | {row['peak_gib']:.1f} GiB"
     share = f"({row['images_measured']:,} images measured)"
-    seconds, epochs = f"≈ {row['seconds_extrapolated']:.0f}{sign} {share}", f"≈ {row['epochs']:.1f}{sign}"
-    return f"{seconds} | {epochs} | {row['peak_gib']:.1f} GiB"
+    seconds = f"≈ {row['seconds_extrapolated']:.0f}{sign} {share}"
+    return f"{seconds} | ≈ {row['epochs']:.1f}{sign} | {row['peak_gib']:.1f} GiB"
 
 
 def main() -> None:
