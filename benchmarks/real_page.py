@@ -46,31 +46,25 @@ READING = (
     "shares. Original and retrained networks share initial weights but not the order of batches. Methods have default "
     "settings but for the epochs named. Initial weights were packed in half precision."
 )
-EARLIER = (
-    "Verdicts and seconds of *one intent* are of an earlier audit, before networks were also asked through a new head "
-    "and after two more epochs, and of methods before they went on at a tenth of Adam's highest rate."
-)
 ALT = "What LiRA finds after each method beside the seconds it takes, for a person, fifty texts and an intent"
 CAPTION = (
     "Filled marks: the audit's verdict is *forgotten*. Lines: 95 % intervals over networks. Drawn by "
     "`python benchmarks/real_page.py`."
 )
-SHORT = "short retraining (default)"
 NAMES = {
     ORIGINAL: "none: the original",
     OTHER: "retraining, another seed",
-    SHORT: "short retraining, stages of one epoch",
 }
 SINCE = (
     "**Short retraining**, the default, repeats a training of fewer than eight epochs as it is: it does what the row "
-    "*retraining, another seed* shows. Stages of one epoch, as in the rows that name them, took longer than "
+    "*retraining, another seed* shows. Stages of one epoch, as in earlier versions, took longer than "
     "retraining and ended worse. **Fine-tuning** and what is built on it go on at a tenth of the highest rate where "
     "Adam's rate had fallen. At that highest rate they had ruined the network of the faces (40 to 81 % of retained "
     "faces wrong); now hardly anything is lost, and hardly anything is forgotten."
 )
-ACCUSED = (
-    "Short retraining never sees the forgotten examples: *not forgotten* for *{requests}* is an error of the verdict, "
-    "over {pairs} pairs of trainings."
+HIDDEN = (
+    "**A wrong answer is not forgetting**: after {method}, {error:.1f} % of the examples of *{request}* are answered "
+    "wrong, {partner:.1f} % after retraining, and the verdict is *{outcome}*: {reason}."
 )
 
 
@@ -213,17 +207,21 @@ def section(folder: Path = KEPT) -> str:
     place = f"Both on one {read(folder / 'faces.jsonl')[0]['device']}, with bfloat16."
     shown = f"![{ALT}](../results/real_networks/{FIGURE})\n\n_{CAPTION}_"
     block = "```sh\n" + "\n".join(commands) + "\n```"
-    earlier = f" {EARLIER}" if any(line.method == SHORT for line in lines) else ""
-    return "\n\n".join(["\n".join(said), f"{place} {READING}{earlier}", table(lines), since(lines), shown, block])
+    return "\n\n".join(["\n".join(said), f"{place} {READING}", table(lines), since(lines), shown, block])
 
 
 def since(lines: list[Line]) -> str:
-    """What the table led to, and where a verdict is known to be wrong."""
-    accused = [line for line in lines if line.method == SHORT and line.outcome == "not forgotten"]
-    if not accused:
-        return SINCE
-    requests = ", ".join(line.request for line in accused)
-    return f"{SINCE} {ACCUSED.format(requests=requests, pairs=accused[0].pairs)}"
+    """What the table led to, and which method only looks as if it had forgotten."""
+    retrained = {line.request: line.errors["forget"] for line in lines if line.method == OTHER}
+    said = [
+        HIDDEN.format(
+            method=line.method, error=100 * line.errors["forget"], request=line.request,
+            partner=100 * retrained[line.request], outcome=line.outcome, reason=line.reason,
+        )
+        for line in lines
+        if line.outcome != "forgotten" and abs(line.errors["forget"] - retrained[line.request]) < 0.01
+    ]  # fmt: skip
+    return " ".join([SINCE, *said])
 
 
 def flags() -> Flags:

@@ -71,6 +71,8 @@ def summary(found: list[dict[str, Any]], exactness: str) -> str:
         f"{', '.join(products)} epochs. Peaks are at most {peaks[0]:.1f} GiB, and {peaks[1]:.1f} GiB where 8 were "
         f"asked for, which made parts {min(slower):.1f} to {max(slower):.1f} times slower."
     )
+    if not any("memory" in row.get("failed", "").lower() for row in found if row["exactness"] == exactness):
+        said += " No part ran out of memory."
     if any(_is_beside(row) for row in done.values()):
         said += " \\* Beside other trainings on the same GPU, in epochs taken beside them too."
     cut = [
@@ -99,11 +101,12 @@ def _name(pair: list[dict[str, Any] | None]) -> str:
 def _cells(row: dict[str, Any] | None) -> str:
     if row is None:
         return "– | – | –"
+    sign = " \\*" if _is_beside(row) else ""
     if "seconds" in row:
-        sign = " \\*" if _is_beside(row) else ""
         return f"{row['seconds']:.1f}{sign} | {row['epochs']:.1f}{sign} | {row['peak_gib']:.1f} GiB"
     share = f"({row['images_measured']:,} images measured)"
-    return f"≈ {row['seconds_extrapolated']:.0f} {share} | ≈ {row['epochs']:.1f} | {row['peak_gib']:.1f} GiB"
+    seconds = f"≈ {row['seconds_extrapolated']:.0f}{sign} {share}"
+    return f"{seconds} | ≈ {row['epochs']:.1f}{sign} | {row['peak_gib']:.1f} GiB"
 
 
 def main() -> None:

@@ -68,6 +68,28 @@ def test_a_table_alone_needs_epochs_and_rate():
         Case.of({"recipe": {"optimizer": "adam"}})
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("scrub", "--optimizer", "adamw"), "It is a setting of the training: `--recipe optimizer=adamw`."),
+        (("audit", "--warmup-ratio=0.1"), "It is a setting of the training: `--recipe warmup_ratio=VALUE`."),
+    ],
+)
+def test_a_flag_of_its_own_that_no_setting_has_points_to_the_flag_of_all(words, message):
+    """The fault before: *No such option: --optimizer* alone, where whoever trained with AdamW asked for just that."""
+    ended = spotless(*words)
+    assert ended.code == 2
+    assert message in ended.err
+
+
+@pytest.mark.parametrize("words", [("scrub", "--optimzer", "adamw"), ("verify", "--optimizer", "adamw")])
+def test_other_strange_flags_are_told_as_before(words):
+    ended = spotless(*words)
+    assert ended.code == 2
+    assert "No such option" in ended.err
+    assert "setting of the training" not in ended.err
+
+
 def by_hand(here) -> sn.Trained:
     space: dict[str, Any] = {}
     exec((here / "nets.py").read_text(), space)

@@ -237,6 +237,8 @@ def test_an_extrapolated_row_of_the_vit_is_called_so():
     }  # fmt: skip
     made = vit_page.table([row], "tf32").splitlines()[-1]
     assert made.startswith("| NTK step, 2 products | 10,000 | ≈ 40 (2,000 images measured) | ≈ 4.0 | 9.0 GiB | – |")
+    made = vit_page.table([row | {"beside": "a training on the GPU"}], "tf32").splitlines()[-1]
+    assert "| ≈ 40 \\* (2,000 images measured) | ≈ 4.0 \\* | 9.0 GiB | – |" in made
 
 
 def test_the_table_of_methods_is_the_one_of_its_rows():

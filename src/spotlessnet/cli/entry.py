@@ -278,7 +278,8 @@ def _meaning(error: Exception) -> tuple[int, str]:
     if "ClickException" in kinds:
         told = error.format_message().rstrip()  # type: ignore[attr-defined]  # click's own
         where = getattr(getattr(error, "ctx", None), "command_path", "spotless")
-        return 2, f"{told}{'' if told.endswith(('.', '?', '!')) else '.'} `{where} --help` shows how."
+        told += ("" if told.endswith((".", "?", "!")) else ".") + _as_recipe(error)
+        return 2, f"{told} `{where} --help` shows how."
     if "Exit" in kinds:
         return int(getattr(error, "exit_code", 0)), ""
     if "Abort" in kinds:
@@ -303,6 +304,17 @@ def _meaning(error: Exception) -> tuple[int, str]:
     if isinstance(error, OverflowError):
         return 5, f"a number became larger than numbers can be ({error}). Check the settings, then weights and data."
     return 70, f"{type(error).__name__}: {error}. This is a mistake of spotless; --debug shows where."
+
+
+def _as_recipe(error: Exception) -> str:
+    """Where a flag that is missing is given after all: settings of the training have one flag for all of them."""
+    told = str(getattr(error, "option_name", "")).lstrip("-").replace("-", "_")
+    taken = getattr(getattr(getattr(error, "ctx", None), "command", None), "params", ())
+    recipe = sys.modules.get("spotlessnet.core.recipe")
+    if recipe is None or all(one.name != "recipe" for one in taken) or told not in recipe.Recipe.__dataclass_fields__:
+        return ""
+    value = "adamw" if told == "optimizer" else "VALUE"
+    return f" It is a setting of the training: `--recipe {told}={value}`."
 
 
 def _raised_by_own(error: Exception) -> str | None:
