@@ -89,9 +89,18 @@ class Jacobian:
 def jacobian_rows(trained: Trained, x: Inputs) -> Float[Tensor, "n C P"]:
     """The dense Jacobian of a few rows; outputs with more axes than one are flattened."""
 
-    def one_row(single: Inputs) -> Tensor:
+    def answer(single: Inputs) -> Callable[[Tensor], Tensor]:
         whole = {k: v.unsqueeze(0) for k, v in single.items()} if isinstance(single, dict) else single.unsqueeze(0)
-        # The way back: there are far fewer outputs than weights.
-        return jacrev(lambda w: as_function(trained, whole)(w)[0].flatten())(trained.weights)
+        return lambda w: as_function(trained, whole)(w)[0].flatten()
 
-    return by_row(one_row, x)
+    def one_row(single: Inputs) -> Tensor:
+        # The way back: there are far fewer outputs than weights.
+        return jacrev(answer(single))(trained.weights)
+
+    def one_row_plainly(single: Inputs) -> Tensor:
+        w = trained.weights.detach().requires_grad_()
+        with torch.enable_grad():
+            outputs = answer(single)(w)
+        return torch.stack([torch.autograd.grad(one, w, retain_graph=True)[0] for one in outputs])
+
+    return by_row(one_row, x, otherwise=one_row_plainly)

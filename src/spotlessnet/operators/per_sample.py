@@ -186,7 +186,15 @@ def rest_rows(
         _, pull = vjp(outputs, torch.cat([known[name].flatten() for name in rest]))[:2]
         return vmap(lambda column: pull(column)[0], in_dims=1)(columns)
 
-    rows = by_row(one_row, x, cotangents)
+    def one_row_plainly(single: Inputs, columns: Tensor) -> Tensor:
+        values = torch.cat([known[name].flatten() for name in rest]).detach().requires_grad_()
+        with torch.enable_grad():
+            own = {n: v.view_as(known[n]) for n, v in zip(rest, values.split(sizes), strict=True)}
+            answer = as_function(trained, _as_batch(single))({**known, **own})[0].flatten()
+            back = [torch.autograd.grad(answer, values, c, retain_graph=True)[0] for c in columns.unbind(1)]
+        return torch.stack(back)
+
+    rows = by_row(one_row, x, cotangents, otherwise=one_row_plainly)
     for name, part in zip(rest, rows.split(sizes, dim=2), strict=True):
         yield name, part.unflatten(2, known[name].shape)
 

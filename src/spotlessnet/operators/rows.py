@@ -29,7 +29,9 @@ def attention_spelled_out() -> Iterator[None]:
         torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(halved)
 
 
-def by_row(function: Callable[..., Tensor], *inputs: Any) -> Float[Tensor, "n ..."]:
+def by_row(
+    function: Callable[..., Tensor], *inputs: Any, otherwise: Callable[..., Tensor] | None = None
+) -> Float[Tensor, "n ..."]:
     """`function` of every row, stacked.
 
     Some networks look into their inputs while they answer (transformers does with attention masks), and some layers
@@ -43,7 +45,14 @@ def by_row(function: Callable[..., Tensor], *inputs: Any) -> Float[Tensor, "n ..
     except RuntimeError:
         pass
     count = len(next(iter(inputs[0].values())) if isinstance(inputs[0], dict) else inputs[0])
-    return torch.stack([function(*(_row(one, i) for one in inputs)) for i in range(count)])
+    try:
+        return torch.stack([function(*(_row(one, i) for one in inputs)) for i in range(count)])
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as e:
+        if otherwise is None or "data pointer" not in str(e):
+            raise
+    return torch.stack([otherwise(*(_row(one, i) for one in inputs)) for i in range(count)])
 
 
 def _row(values: Any, i: int) -> Any:
