@@ -14,7 +14,7 @@ from spotlessnet.auditing.equivalence import EquivalenceTest, Gates
 from spotlessnet.auditing.evidence import Evidence
 from spotlessnet.auditing.exchanging import StandingOut
 from spotlessnet.auditing.looks import LOOKS, goes_on
-from spotlessnet.auditing.tuned import traits, tuned
+from spotlessnet.auditing.tuned import traits, tuned_networks
 from spotlessnet.auditing.verdict import ROWS, TUNED, CouldHide, Verdict
 from spotlessnet.core.scrub import METHODS, declared_by
 
@@ -115,7 +115,9 @@ class Judges:
 
     def _tuned(self, originals: torch.Tensor, references: torch.Tensor) -> list[torch.Tensor]:
         setting = self.setting
-        made = tuned(setting.networks(originals), setting.networks(references[: len(originals)]), setting.split)
+        made = tuned_networks(
+            setting.networks(originals), setting.networks(references[: len(originals)]), setting.split
+        )
         return [found for some in made if (found := traits(some, setting.split)) is not None]
 
     def rows(self, candidate: str, groups: Sequence[Evidence], *, with_file: bool, again: bool) -> Iterator[Row]:

@@ -6,7 +6,7 @@
 >>> train = sn.Data.of((x, y), columns={"person": ["ann", "bob", "cy"] * 3})
 >>> trained = sn.Trained.of(model, weight_decay=1e-3)
 >>> split = sn.ids(["ann", "bob"], column="person")(train)
->>> scrubbed = sn.WithinBudget(sn.chain(sn.NTK(), sn.Fisher()), max_nats=1)(trained, split)
+>>> scrubbed = sn.chain(sn.NTK(), sn.Fisher())(trained, split)
 >>> network = trained.module(scrubbed.draw(sn.NoiseSeed.secret().generator()))
 
 `sn.ids("forget.csv")` reads the list from a file, `sn.write_weights(path, network)` writes what is left, and

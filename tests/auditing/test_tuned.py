@@ -13,8 +13,8 @@ from spotlessnet.auditing import run_audit
 from spotlessnet.auditing.equivalence import EquivalenceTest
 from spotlessnet.auditing.evidence import Evidence
 from spotlessnet.auditing.judging import judge_networks
-from spotlessnet.auditing.likeness import FLOOR, RIDGE, _shuffled, direction, likeness
-from spotlessnet.auditing.tuned import LEAST, traits, tuned
+from spotlessnet.auditing.likeness import FLOOR, RIDGE, _shuffled, direction, resemblance
+from spotlessnet.auditing.tuned import LEAST, traits, tuned_networks
 from spotlessnet.auditing.verdict import TUNED, Check, Checks, Verdict
 from spotlessnet.auditing.wording import too_faint
 from spotlessnet.core.data import Data
@@ -64,7 +64,7 @@ def test_p_values_are_not_too_small_where_candidates_are_retrained(taught):
     for s in range(200):
         references = drawn(3 * s, 16)
         planted = drawn(3 * s + 1, 8, 2.0) + (references[:8] if taught else 0.0)
-        found.append(likeness([planted, -planted], drawn(3 * s + 2, 8), references, permutations=199, seed=s).p)
+        found.append(resemblance([planted, -planted], drawn(3 * s + 2, 8), references, permutations=199, seed=s).p)
     for level in (0.05, 0.1, 0.5):
         assert stats.binomtest(sum(p <= level for p in found), 200, level, alternative="greater").pvalue > 0.01
     assert taught or stats.kstest(found, "uniform").pvalue > 0.001
@@ -75,7 +75,7 @@ def test_tuned_candidates_are_known_and_those_that_went_elsewhere_are_not():
     references = [drawn(5 * s + 2, 16) for s in range(20)]
     for number, known in ((0, True), (1, True), (3, False)):
         found = [
-            likeness(ways, drawn(5 * s + 3, 8, 6.0, number=number), references[s], permutations=199)
+            resemblance(ways, drawn(5 * s + 3, 8, 6.0, number=number), references[s], permutations=199)
             for s, ways in enumerate(planted)
         ]
         assert sum(one.p <= 0.05 for one in found) >= 18 if known else sum(one.p <= 0.05 for one in found) <= 2
@@ -83,7 +83,9 @@ def test_tuned_candidates_are_known_and_those_that_went_elsewhere_are_not():
 
 
 def test_networks_that_nobody_could_tell_are_called_that():
-    found = [likeness([drawn(3 * s, 8)], drawn(3 * s + 1, 8), drawn(3 * s + 2, 16), permutations=9) for s in range(40)]
+    found = [
+        resemblance([drawn(3 * s, 8)], drawn(3 * s + 1, 8), drawn(3 * s + 2, 16), permutations=9) for s in range(40)
+    ]
     assert sum(min(one.noticed) > 3 for one in found) <= 2
 
 
@@ -122,14 +124,14 @@ def apart(ours: list[Trained], theirs: list[Trained], data: Data) -> float:
 def test_tuned_networks_answer_as_their_teachers_do(trainings, monkeypatch):
     split = problem()
     before = apart(trainings.original, trainings.retrained, split.forget)
-    held, going_on = tuned(trainings.original, trainings.retrained, split)
+    held, going_on = tuned_networks(trainings.original, trainings.retrained, split)
     assert apart(held, trainings.retrained, split.forget) < 0.05 * before
     assert apart(held, trainings.original, split.retain) < 0.1 * before
     assert apart(going_on, trainings.retrained, split.forget) < 0.5 * before
     # One by one, as larger networks are: the same ones.
     monkeypatch.setattr("spotlessnet.auditing.tuned.TOGETHER", 1)
-    [alone, _] = tuned(trainings.original[:1], trainings.retrained[:1], split)
-    [alone_too, _] = tuned(trainings.original[:2], trainings.retrained[:2], split)
+    [alone, _] = tuned_networks(trainings.original[:1], trainings.retrained[:1], split)
+    [alone_too, _] = tuned_networks(trainings.original[:2], trainings.retrained[:2], split)
     assert apart(alone, alone_too[:1], split.forget) < 0.01 * before
 
 

@@ -18,7 +18,7 @@ from spotlessnet.requests.planning import estimate
 from tests.cli.workshop import BASE, DATA, QUICK, RECIPE, spotless
 
 RUINOUS = ("--method", "gradient-ascent", "--set", "lr=1e6")
-NOISY = ("--method", "ntk", "--max-nats", "1")
+NOISY = ("--method", "ntk", "--max-nats", "4")
 
 
 @pytest.mark.parametrize("how", [RUINOUS, NOISY], ids=["lr", "nats"])

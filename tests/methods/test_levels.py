@@ -16,7 +16,7 @@ from spotlessnet.bounds import BlackBox, WhiteBox
 from spotlessnet.bounds.adversarial_query import adversarial_query
 from spotlessnet.bounds.per_query import per_query
 from spotlessnet.core.data import Data
-from spotlessnet.core.errors import NumericsError
+from spotlessnet.core.errors import NumericsError, SettingError
 from spotlessnet.core.gaussian import Diagonal, Gaussian
 from spotlessnet.core.loss import SquaredError
 from spotlessnet.core.scrub import Notes
@@ -205,3 +205,25 @@ def test_the_loss_of_the_reference_is_not_asked_for():
     assert isinstance(split, Split)
     assert isinstance(trained, Trained)
     assert expected_nats(trained, Diagonal(torch.ones(4, dtype=float64)), split, 5) > 0
+
+
+@pytest.mark.parametrize("max_nats", [1e-310, 5e-324, 1e300])
+def test_budgets_that_no_level_can_be_told_apart_for_are_refused(max_nats):
+    """They ended in a NaN, a division by zero, and a divergence without end."""
+    with pytest.raises(SettingError, match="must lie between 1e-09 and 1e"):
+        WithinBudget(Fisher(), max_nats=max_nats)
+
+
+def test_a_refusal_names_no_number_of_the_rows():
+    """It told the fewest nats to three digits, and whoever took them chose a budget on the request."""
+    trained, split = linear()
+    told = []
+    for far in (100.0, 101.0):
+        with pytest.raises(NumericsError) as raised:
+            WithinBudget(Shaken(), max_nats=1.0, reference=ridge(split.retain))(
+                trained.at(trained.weights + far), split
+            )
+        told.append(str(raised.value))
+    assert told[0] == told[1]
+    coarse = float(told[0].partition("at most ")[2].partition(" nats")[0])
+    assert math.log2(coarse) == round(math.log2(coarse), 4)

@@ -48,7 +48,7 @@ PLANTED = (
     Planted(
         "fold models as sure as they are",
         "methods/out_of_fold/in_minus_out.py",
-        "said = said * fold_models.scales.to(said)[:, None, None]",
+        "said = said * (scales if ordinary else scales.clamp(min=1))[:, None, None]",
         "said = said * 1.0",
         "methods/out_of_fold/test_in_minus_out.py::test_ordinary_rows_in_units_of_the_network",
     ),

@@ -155,10 +155,9 @@ def test_an_effect_tells_of_the_rows_that_carry_it():
     assert from_text(as_text(kept, "../first"), now) == (kept, "../first")
     assert from_text(as_text(None, ""), now) == (None, "")
     assert from_text(as_text(replace(kept, due="2029-12-31T00:00:00+00:00"), ""), now) is None
-    rest = '"due": "2030-02-01T00:00:00+00:00", "key": "", "hashes": []'
     for bad in ('"size": 0, "raised": 1, "loss": 1', '"size": 1, "raised": NaN, "loss": 1'):
         with pytest.raises(ValueError, match="no positive number"):
-            from_text(f'{{"effect": {{{bad}, {rest}}}, "before": ""}}', now)
+            from_text(f'{{"effect": {{{bad}, "due": "2030-02-01T00:00:00+00:00"}}, "before": ""}}', now)
 
 
 def test_what_was_done_to_one_row_of_many_is_told():

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from spotlessnet.auditing.equivalence import EquivalenceTest
 from spotlessnet.auditing.evidence import Evidence
-from spotlessnet.auditing.tuned import traits, tuned
+from spotlessnet.auditing.tuned import traits, tuned_networks
 from spotlessnet.auditing.verdict import Check, Verdict
 from spotlessnet.core.progress import working
 from spotlessnet.core.split import Split
@@ -43,7 +43,7 @@ def judge_networks(
 
     def planted() -> list[Tensor]:
         with working("tuning originals to look retrained"):
-            made = tuned(trainings.original, trainings.retrained, split)
+            made = tuned_networks(trainings.original, trainings.retrained, split)
             return [found for some in made if (found := traits(some, split)) is not None]
 
     can_ask = not never_saw and split.kept is not None

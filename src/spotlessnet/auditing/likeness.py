@@ -38,7 +38,7 @@ class Likeness:
     noticed: tuple[float, ...]
 
 
-def likeness(
+def resemblance(
     planted: Sequence[Float64[Tensor, "m K"]],
     candidates: Float64[Tensor, "S K"],
     references: Float64[Tensor, "n K"],

@@ -12,7 +12,7 @@ from torch import Tensor
 from spotlessnet.auditing.beside import Beside
 from spotlessnet.auditing.evidence import Evidence, joined
 from spotlessnet.auditing.exchanging import StandingOut, exchangeable, standing_out
-from spotlessnet.auditing.likeness import likeness
+from spotlessnet.auditing.likeness import resemblance
 from spotlessnet.auditing.planted_rows import unnoticed
 from spotlessnet.auditing.verdict import (
     FILE_RETAIN_ERROR,
@@ -137,7 +137,7 @@ class Rules:
         ours, theirs = candidate.traits, [group.traits for group in references]
         assert ours is not None  # as of the planted ones
         known = torch.cat([one for one in theirs if one is not None])
-        found = likeness(planted, ours, known, **self.shuffles)
+        found = resemblance(planted, ours, known, **self.shuffles)
         is_blind = min(found.noticed) < self.tuned_noticed
         state: State = "unclear" if is_blind or found.p <= self.tuned_doubt else "same"
         reached = ", ".join(f"{one:.2g}" for one in found.noticed)

@@ -79,7 +79,7 @@ def _slope(network: Trained, data: Data) -> Float64[Tensor, " P"]:
     return total / len(data)
 
 
-def tuned(
+def tuned_networks(
     group: Sequence[Trained], teachers: Sequence[Trained], split: Split, recipe: Recipe | None = None
 ) -> list[list[Trained]]:
     """Originals that answer forgotten rows as their teachers do: once with as little change as may be, and once while

@@ -70,7 +70,8 @@ class Hessian:
 
     def _slope(self, one: Batch, s: Float[Tensor, " n"]) -> Callable[[Tensor], Tensor]:
         """The gradient as a function of the weights."""
-        f, loss = as_function(self.trained, one.x), self.trained.loss
+        f = as_function(self.trained, one.x)
+        loss = self.trained.loss
         return grad(lambda weights: (s * loss(f(weights), one.y)).sum())
 
     def _along(self, slope: Callable[[Tensor], Tensor], rows: Float[Tensor, "k P"]) -> Float[Tensor, "k P"]:

@@ -1,10 +1,8 @@
-"""What a request did to its own rows, in three numbers and hashes: what later requests must not take back."""
+"""What a request did to its own rows, in three numbers: what later requests must not take back."""
 
 import json
-import re
-import secrets
 import sys
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 
 import torch
@@ -13,7 +11,6 @@ from torch import Tensor
 
 from spotlessnet.core.data import Data
 from spotlessnet.core.trained import Trained
-from spotlessnet.precomputed.near_copies import TABLES, hashes_of
 
 NOISE = 0.05
 """A smaller rise of the mean loss, in nats, is none: there is nothing to take back. Of other losses, this share."""
@@ -27,17 +24,7 @@ LARGEST = 2**53
 LEAST, GREATEST = sys.float_info.min, sys.float_info.max
 """Of a rise or a loss: below, numbers lose their digits, and a quotient by one is no number any more."""
 
-MOST_HASHED = 64
-"""Rows of a request whose near copies are known again: those that it did most to."""
-
-KINDS: dict[str, tuple[type, ...]] = {
-    "size": (int,),
-    "raised": (int, float),
-    "loss": (int, float),
-    "due": (str,),
-    "key": (str,),
-    "hashes": (list,),
-}
+KINDS: dict[str, tuple[type, ...]] = {"size": (int,), "raised": (int, float), "loss": (int, float), "due": (str,)}
 
 
 @dataclass(frozen=True)
@@ -53,15 +40,12 @@ class Effect:
     - `raised`: by how much their loss rose.
     - `loss`: what it was afterwards.
     - `due`: when it must be destroyed, as an ISO date with a zone; empty for what is never written.
-    - `key`, `hashes`: by which near copies of its rows are known (`near_copies`).
     """
 
     size: int
     raised: float
     loss: float
     due: str = ""
-    key: str = field(default="", compare=False, repr=False)
-    hashes: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
     @staticmethod
     def of(before: Trained, after: Trained, rows: Data) -> "Effect | None":
@@ -79,7 +63,7 @@ class Effect:
             return None
         raised, size = float(d.square().sum() / d.sum()), float(d.sum().square() / d.square().sum())
         loss_after = max(float((d * loss).sum() / d.sum()), raised)
-        return Effect(max(1, round(size)), raised, loss_after, "", *_hashed(rows, d))
+        return Effect(max(1, round(size)), raised, loss_after)
 
     @staticmethod
     def of_all(before: Trained, after: Trained, rows: Data) -> "Effect | None":
@@ -88,7 +72,7 @@ class Effect:
         raised = float((loss - lost).mean())
         if raised <= NOISE * (1.0 if before.loss.is_classification else float(loss.mean().abs())):
             return Effect.of(before, after, rows)
-        return Effect(len(rows), raised, max(float(loss.mean()), raised), "", *_hashed(rows, loss - lost))
+        return Effect(len(rows), raised, max(float(loss.mean()), raised))
 
 
 @torch.no_grad()
@@ -98,13 +82,6 @@ def _losses(before: Trained, after: Trained, rows: Data) -> tuple[Float64[Tensor
         for network in (before, after)
     )
     return first, second
-
-
-def _hashed(rows: Data, raised: Float64[Tensor, " N"]) -> tuple[str, tuple[str, ...]]:
-    """A new key, and under it the hashes of the rows that were raised most."""
-    key = secrets.token_bytes(16)
-    most = raised.argsort(descending=True)[:MOST_HASHED]
-    return key.hex(), tuple(one for row in hashes_of(rows.select(most), key) for one in row)
 
 
 def as_text(effect: Effect | None, before: str) -> str:
@@ -132,11 +109,6 @@ def from_text(text: str, now: datetime) -> tuple[Effect | None, str] | None:
         raise ValueError("what a request did is no number")
     if not (0 < e["size"] <= LARGEST and LEAST <= e["raised"] <= e["loss"] <= GREATEST):
         raise ValueError("what a request did is no positive number, or more than the loss that it left")
-    if not re.fullmatch(r"([0-9a-f]{2})*", e["key"]) or len(e["hashes"]) > MOST_HASHED * TABLES:
-        raise ValueError("by what near copies are known is no key and its hashes")
-    if not all(type(one) is str and re.fullmatch(r"[0-9a-f]{16}", one) for one in e["hashes"]):
-        raise ValueError("by what near copies are known is no hash")
     if datetime.fromisoformat(e["due"]).astimezone(UTC) <= now:
         return None
-    numbers = e["size"], float(e["raised"]), float(e["loss"])
-    return Effect(*numbers, e["due"], e["key"], tuple(e["hashes"])), told["before"]
+    return Effect(e["size"], float(e["raised"]), float(e["loss"]), e["due"]), told["before"]

@@ -1,7 +1,6 @@
 """Serve a request from precomputed statistics: the rows that must go, and sums over the rest, are all it takes."""
 
 import math
-import sys
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -25,7 +24,6 @@ from spotlessnet.operators.kernel import kernel
 from spotlessnet.operators.linear_response import removal_gradient, respond
 from spotlessnet.operators.low_rank import LowRank
 from spotlessnet.operators.trust import dampings
-from spotlessnet.precomputed.near_copies import comes_back
 from spotlessnet.precomputed.others import CLOSE, ENOUGH, Others
 from spotlessnet.precomputed.statistics import Statistics
 
@@ -49,10 +47,6 @@ FAITHFUL = 0.2
 
 MOST = 0.25
 """The share of the rows trained on that may go before the network must be retrained."""
-
-
-BROUGHT_BACK = sys.float_info.max
-"""How far others are taken to move where a near copy would bring back a row: no faithful step makes that good."""
 
 
 @dataclass(frozen=True)
@@ -167,13 +161,12 @@ def _others_moved(request: "_Request", found: Step, retain: Data | None) -> floa
         return math.inf
     others = Others.of(request.trained, retain)
     effects = request.statistics.effects
-    moved = others.moved(found.step) if effects is None else others.taken_back(found.step, effects)
-    return BROUGHT_BACK if comes_back(request.trained, found.step, request.rows, effects) else moved
+    return others.moved(found.step) if effects is None else others.taken_back(found.step, effects)
 
 
 def _is_near(others: float, error: float) -> bool:
     """Whether others stay within the limit, or are moved by a step that moves them as retraining would."""
-    return others <= 1 or (others < BROUGHT_BACK and error <= CLOSE)
+    return others <= 1 or (others < math.inf and error <= CLOSE)
 
 
 def _judged(request: "_Request", found: Step, error: float, others: float | None, ridge: float, notes: Notes) -> Step:

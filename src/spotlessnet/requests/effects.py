@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 Kept = TypeVar("Kept", Statistics, FoldModels)
 
 EFFECT = "effect.json"
-LONGEST = 2**16
-"""Bytes of such a file: four numbers, hashes of a few rows, a path and a seal."""
+LONGEST = 2**13
+"""Bytes of such a file: four numbers, a path and a seal."""
 
 FIRST, UNKNOWN = "", "?"
 """Instead of the folder of the request before: there was none, or it is not known."""

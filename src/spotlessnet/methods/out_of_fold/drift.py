@@ -9,14 +9,12 @@ from torch import Tensor
 
 from spotlessnet.core.data import Data, evenly
 from spotlessnet.core.scrub import Notes
-from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.methods.out_of_fold.facts import DistillationFacts
 from spotlessnet.methods.out_of_fold.lesson import NEVER, Lesson
 from spotlessnet.precomputed import others
 from spotlessnet.precomputed.effect import Effect
 from spotlessnet.precomputed.fold_models import READ, WATCHED, FoldModels, off_by
-from spotlessnet.precomputed.near_copies import comes_back
 from spotlessnet.precomputed.others import Others
 
 ASIDE = 64
@@ -74,10 +72,9 @@ def set_aside(retain: Data, fold_models: FoldModels | None) -> Data | None:
 
 
 def look_back(
-    trained: Trained, weights: Float[Tensor, " P"], split: Split, fold_models: FoldModels, notes: Notes
+    trained: Trained, weights: Float[Tensor, " P"], retain: Data, fold_models: FoldModels, notes: Notes
 ) -> None:
     """Whether the step may take back what earlier requests did: retained rows stand in for theirs (`Others`)."""
-    retain = split.retain
     aside = set_aside(retain, fold_models)
     if aside is None:
         return
@@ -88,7 +85,7 @@ def look_back(
     moved = alone.moved(step) if known is None else _taken_back(alone, step, known)
     # The other number would tell of the rows of earlier requests, as long as it is known what they did.
     notes.measure(DistillationFacts, others_moved=held if known is not None else max(held, moved))
-    if not max(held, moved) <= 1 or comes_back(trained, step, split.forget, known):
+    if not max(held, moved) <= 1:
         notes.measure(DistillationFacts, retrain_now=True)
         notes.assume(
             "the step moves other rows further than earlier requests are safe from",

@@ -196,7 +196,8 @@ class OutOfFoldDistillation(Tuning):
             return trained.weights
         aside = set_aside(split.retain, self.fold_models)
         lesson = self._lesson(trained, split, aside, notes)
-        preset, usual = self._preset(lesson, split), self._usual(split)
+        preset = self._preset(lesson, split)
+        usual = self._usual(split)
         begun = self._begun(trained, lesson, notes)
         goal = lesson.finite(taught=math.isinf(preset.temperature), known=math.isinf(preset.retain_temperature))
         careful = self._is_careful(split)
@@ -205,13 +206,14 @@ class OutOfFoldDistillation(Tuning):
         weights = self._extended(trained, begun, weights, goal, preset, notes, careful=careful)
         if self.fold_models is not None:
             watch(trained, weights, lesson, preset.label_boost, self.fold_models, notes)
-            look_back(trained, weights, split, self.fold_models, notes)
+            look_back(trained, weights, split.retain, self.fold_models, notes)
         return weights
 
     def _lesson(self, trained: Trained, split: Split, aside: Data | None, notes: Notes) -> Lesson:
         """Who is visited, and which answers they are held to."""
         visited = split.retain if aside is None else split.retain.without(aside)
-        rows, rounds = self.rows_in_a_round(trained, split), self.rounds(trained, split)
+        rows = self.rows_in_a_round(trained, split)
+        rounds = self.rounds(trained, split)
         if trained.recipe is not None:
             cost = self.price(split, rounds).in_trainings(rows, trained.recipe.epochs)
             notes.measure(DistillationFacts, rounds=rounds, rows_in_a_round=rows, cost_in_trainings=cost)

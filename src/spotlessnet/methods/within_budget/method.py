@@ -4,6 +4,7 @@ The Forgetting Lagrangian of Golatkar, Achille and Soatto (2020), *Eternal Sunsh
 multiplier.
 """
 
+import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -36,6 +37,9 @@ from spotlessnet.operators.gauss_newton import GaussNewton
 from spotlessnet.operators.gradient import gradient
 from spotlessnet.operators.linear_response import EXPECTED_ITERATIONS
 from spotlessnet.operators.solve import conjugate_gradient
+
+LEAST_NATS, MOST_NATS = 1e-9, 1e6
+"""Budgets whose levels of noise single precision can tell apart."""
 
 GRID = range(-8, 9)
 """Noise levels of the reported curve, counted from the chosen one."""
@@ -130,6 +134,11 @@ class WithinBudget(Scrub):
             value = getattr(self, name)
             if value is not None:
                 check_positive(f"WithinBudget.{name}", value)
+        if self.max_nats is not None and not LEAST_NATS <= self.max_nats <= MOST_NATS:
+            raise SettingError(
+                f"`WithinBudget.max_nats` must lie between {LEAST_NATS:g} and {MOST_NATS:g}, where levels of noise can "
+                f"be told apart, but got {self.max_nats:g}."
+            )
         if self.scrub.budget:
             raise SettingError(
                 f"One budget goes around one scrub, but this one is around another ({self.scrub.budget}), whose noise "
@@ -241,7 +250,8 @@ class WithinBudget(Scrub):
         norms_from = None if notes.buffers is None else split.kept
         costs = NoiseCost(shifted, covariance, _judging_rows(split, notes), self.draws, self.seed, norms_from)
         level, cost = self._level(unit_nats, levels, costs)
-        price, scale = levels.price(level), scale_of(level)
+        price = levels.price(level)
+        scale = scale_of(level)
         # ½ Δᵀ (αΣ)⁻¹ Δ is one αth of ½ Δᵀ Σ⁻¹ Δ.
         counted = unit_nats / scale + price
         promised = counted if self.max_nats is None else self.max_nats
@@ -295,12 +305,13 @@ def _curve(unit_nats: float, levels: Levels, costs: NoiseCost, level: int) -> li
 
 
 def _too_far(max_nats: float, unit_nats: float, levels: Levels) -> str:
-    """Why no level keeps a budget, and which budget one would keep."""
+    """Why no level keeps a budget, and about which budget one would keep: the number itself would tell of the rows."""
     least = min(unit_nats / scale_of(i) + levels.price(i) for i in levels.choices)
+    coarse = 2.0 ** math.ceil(math.log2(least))
     return (
         f"No level of noise keeps {max_nats:g} nats: these rows moved the network further than as many rows do on "
-        f"average, and louder noise would tell so. The fewest that can be kept here are {least:.3g} nats. Allow more, "
-        "or use a scrub that shifts closer first."
+        f"average, and louder noise would tell so. The fewest that can be kept here are at most {coarse:g} nats. Allow "
+        "more, which is then a choice made on these rows, or use a scrub that shifts closer first."
     )
 
 
