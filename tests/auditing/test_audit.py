@@ -104,3 +104,17 @@ def test_without_a_recipe_there_are_numbers_but_no_verdict():
     assert told.limits[0].startswith("The start of training or its recipe is not known")
     assert "There is no verdict" in page(told)
     assert {row.method for row in told.rows} == {"original", "fine-tune"}
+
+
+def test_a_picture_that_cannot_be_drawn_costs_no_verdict(monkeypatch):
+    """A network with packed sequences ended an audit in a raw error, after all its trainings."""
+
+    def fails(*_: object) -> None:
+        raise RuntimeError("no storage")
+
+    monkeypatch.setattr("spotlessnet.auditing.curves._noise_curves", fails)
+    trained, split = problem()
+    with pytest.warns(UserWarning, match="The picture of noise against error is left out: no storage"):
+        found = audit(trained, split, Retrain(), name="retrain again", seeds=5)
+    assert found.curves.trade_off == {}
+    assert found.outcome

@@ -1,5 +1,6 @@
 """What the figures of an audit show: noise against error, the attack's curve, confidences, and ways of the weights."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ from spotlessnet.bounds.per_query import per_query_by_set
 from spotlessnet.bounds.trade_off import trade_off
 from spotlessnet.bounds.white_box import WhiteBox
 from spotlessnet.core.data import Data
+from spotlessnet.core.errors import SpotlessError
 from spotlessnet.core.progress import Meter
 from spotlessnet.core.scrub import Scrub, chain
 from spotlessnet.core.split import Split
@@ -43,7 +45,7 @@ def curves_of(networks: Networks, split: Split, controls: Data | None, scrub: Sc
     trainings = networks.trainings
     # The retrained ones on show are held out: the attack below is fitted to the paired ones.
     shown = {ORIGINAL: trainings.original, name: networks.by(name), RETRAINED: trainings.held_out}
-    noise, leak = _noise_curves(trainings, split, scrub, name)
+    noise, leak = _noise_or_nothing(trainings, split, scrub, name)
     confidence = {n: p for n, group in shown.items() if (p := label_probabilities(group[0], split))}
     roc = {}
     if controls is not None:
@@ -59,6 +61,17 @@ def label_probabilities(network: Trained, split: Split) -> list[float]:
     if kind_of(network, split.forget) == "losses":
         return []
     return scores(network, split.forget).sigmoid().tolist()
+
+
+def _noise_or_nothing(
+    trainings: Trainings, split: Split, scrub: Scrub, name: str
+) -> tuple[TradeOffs, dict[str, list[float]]]:
+    """A picture must not cost a verdict whose trainings are done: a network that noise cannot be made for has none."""
+    try:
+        return _noise_curves(trainings, split, scrub, name)
+    except (SpotlessError, RuntimeError) as error:
+        warnings.warn(f"The picture of noise against error is left out: {error}", stacklevel=2)
+        return {}, {}
 
 
 def _noise_curves(
