@@ -11,6 +11,27 @@ PLANTED = (
         "operators/test_fisher.py::test_exact_is_the_diagonal_of_the_dense_matrix",
     ),
     Planted(
+        "values that stand still in forward mode's attention",
+        "operators/forward_mode.py",
+        "torch.bmm(moved, v).baddbmm_(chosen, dv), None",
+        "torch.bmm(moved, v), None",
+        "operators/test_forward_mode.py::test_is_the_dense_jacobian_times_a_vector",
+    ),
+    Planted(
+        "a layer norm whose weights stand still in forward mode",
+        "operators/forward_mode.py",
+        ".addcmul_(standardised, dweight), None, None",
+        ", None, None",
+        "operators/test_forward_mode.py::test_is_the_dense_jacobian_times_a_vector",
+    ),
+    Planted(
+        "padded keys that are attended to",
+        "operators/forward_mode.py",
+        "        scores[..., length:] = -torch.inf\n",
+        "",
+        "operators/test_forward_mode.py::test_is_the_dense_jacobian_times_a_vector",
+    ),
+    Planted(
         "identity for the output Hessian",
         "operators/gauss_newton.py",
         "return H(outputs, y, jv)",

@@ -14,6 +14,7 @@ from spotlessnet.core.data import Batch, Data
 from spotlessnet.core.errors import check_choice
 from spotlessnet.core.source import Inputs
 from spotlessnet.core.trained import Trained
+from spotlessnet.operators.forward_mode import fewer_passes
 from spotlessnet.operators.jacobian import as_function
 from spotlessnet.operators.matrix import check_vector
 from spotlessnet.operators.room import in_parts, vectors_at_once
@@ -99,7 +100,8 @@ class GaussNewton:
             return self._weighed(outputs.detach(), one.y, jv, s)
 
         if together == 1:  # one by one, without what `vmap` asks of the network
-            return torch.stack([push(v) for v in rows])
+            with fewer_passes(self.trained.device):
+                return torch.stack([push(v) for v in rows])
         return torch.cat([vmap(push)(some) for some in rows.split(together)])
 
     def _pulled(self, x: Inputs, u: Float[Tensor, "K n *C"], together: int) -> Iterator[Rows]:

@@ -13,6 +13,7 @@ from spotlessnet.core.data import Batch, Data
 from spotlessnet.core.errors import MismatchError, NeedError
 from spotlessnet.core.source import Inputs
 from spotlessnet.core.trained import Trained
+from spotlessnet.operators.forward_mode import fewer_passes
 from spotlessnet.operators.matrix import check_device, check_vector
 from spotlessnet.operators.rows import attention_spelled_out, by_row
 from spotlessnet.operators.sums import fill_over, stream, total_of
@@ -59,7 +60,8 @@ class Jacobian:
 
         def piece(one: Batch, where: Int64[Tensor, " n"]) -> Tensor:
             # Forward mode: one pass for all outputs, where the way back would take one for each.
-            return jvp(as_function(self.trained, one.x), (w,), (v,))[1]
+            with fewer_passes(self.trained.device):
+                return jvp(as_function(self.trained, one.x), (w,), (v,))[1]
 
         return fill_over(
             self.trained, self.data, piece, batch_size=self.batch_size, vectors=1, label="Jacobian product"
