@@ -180,7 +180,9 @@ class Report:
             "exactness": options.exactness,
             "torch": torch.__version__,
             "device": accelerator(trained.device),
-            "command": command("vit", [Path(word).name if "/" in word else word for word in sys.argv[1:]]),
+            "command": command(
+                "vit", [word if "/" not in word or _is_cell(word) else Path(word).name for word in sys.argv[1:]]
+            ),
         }
 
     def learn(self, row: dict[str, Any]) -> None:
@@ -349,6 +351,11 @@ def measure(options: argparse.Namespace, trained: Trained, report: Report) -> No
             report.run(f"{STEP} from statistics", sets[rows], lambda _, step=step: step, limit)  # type: ignore[misc]
             del step
         del found
+
+
+def _is_cell(word: str) -> bool:
+    """Whether it is a word of `--cells`, no path."""
+    return word.rsplit("/", maxsplit=1)[-1] in NAMES and word.count("/") == 2
 
 
 def flags() -> Flags:
