@@ -45,6 +45,9 @@ DIFFERS_AND_COULD_HIDE = (
 WOULD_NOT_BE_KNOWN = "too little to tell them from retrained ones"
 """The note of a check that sees too little to clear anybody."""
 
+LIE_APART = "which tells too little, but the networks lie as far from the originals as other trainings do"
+"""The note of a check that sees enough all the same."""
+
 ALIKE = "retraining with other seeds changes nothing, so nobody sees how much chance would; use smaller batches"
 
 NEXT = {
