@@ -77,12 +77,16 @@ LARGER = ("cnn", "attention")
 SELDOM = 12
 """Settings of larger networks have their turn once while the others have so many."""
 
-Part = Literal["full", "core", "tuned", "origins", "few", "methods"]
+Part = Literal["full", "core", "tuned", "origins", "wide", "few", "methods"]
+ORIGINS = ("retrained", REPLAYED, "original", *TUNED, "one row kept", "a tenth kept")
+"""Of which it matters whether the audit could know where they come from."""
+
 PARTS: dict[Part, tuple[str, ...]] = {
     "full": CANDIDATES,
     "core": CORE,
     "tuned": ("retrained", REPLAYED, "original", "half batch", "cosine", *TUNED),
-    "origins": ("retrained", REPLAYED, "original", *TUNED, *ELSEWHERE),
+    "origins": ORIGINS,
+    "wide": (*ORIGINS, *ELSEWHERE),
     "few": ("retrained", REPLAYED, "original"),
 }
 TURNS: tuple[Part, ...] = ("full", "core", "core", "core")

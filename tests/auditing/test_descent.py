@@ -16,8 +16,12 @@ def drawn(seed: int, *shape: int) -> Tensor:
 
 
 def test_closeness_by_hand():
-    originals = Place([torch.tensor([0.0, 0.0]), torch.tensor([6.0, 8.0])], torch.tensor([[[1.0, 0.0]], [[3.0, 4.0]]]))
-    group = Place([torch.tensor([3.0, 4.0]), torch.tensor([6.0, 8.0])], torch.tensor([[[4.0, 2.0]], [[2.0, 7.0]]]))
+    originals = Place(
+        [torch.tensor([0.0, 0.0]), torch.tensor([6.0, 8.0])], torch.tensor([[[1.0, 0.0]], [[3.0, 4.0]]], dtype=float64)
+    )
+    group = Place(
+        [torch.tensor([3.0, 4.0]), torch.tensor([6.0, 8.0])], torch.tensor([[[4.0, 2.0]], [[2.0, 7.0]]], dtype=float64)
+    )
     found = closeness(group, originals)
     # In the mean originals answer (2, 2), so they are (-1, -2) and (1, 2) beside it, and the others (2, 0) and (0, 5).
     expected = [[-math.log(5 + LEAST), 1 / math.sqrt(5)], [-math.log(LEAST), 2 / math.sqrt(5)]]

@@ -1,6 +1,7 @@
 """Networks that were tuned to look retrained: how they are made, how others are held beside them, and who is told."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -159,10 +160,13 @@ def test_networks_that_were_tuned_are_not_called_forgotten_and_retrained_ones_ar
     retrained = judge_networks(others.retrained, trainings, split, test=QUICK)
     assert retrained.outcome == "forgotten"
     assert retrained.checks[TUNED].state == "same"
-    more = [train_pairs(lambda seed, first=first: begin(seed + first), split, seeds=8) for first in (25_000, 20_000)]
-    made = cheat(more[0].original, more[1].retrained, split)
+    made = cheat(trained(begin, 25_000, split).original, trained(begin, 20_000, split).retrained, split)
     tuned_ones = judge_networks(made, trainings, split, test=QUICK)
     assert tuned_ones.outcome != "forgotten"
+
+
+def trained(start: Callable[[int], Trained], first: int, split: Split) -> Trainings:
+    return train_pairs(lambda seed: start(seed + first), split, seeds=8)
 
 
 def likely(traits_of: Tensor | None, seed: int = 0, place: Place | None = None) -> Evidence:
@@ -217,8 +221,14 @@ def test_networks_far_from_all_originals_are_cleared_where_traits_tell_nothing()
         assert (near.outcome, near.checks[TUNED].state) == ("inconclusive", "unclear")
         assert "could not be told from retrained ones" in near.reason
     # It clears nobody who looks tuned, and blames nobody who does not.
+    by_chance = drawn(20, 8)
+    p = [verdict(one, far, at=weights(4)).checks[TUNED].value for one in (drawn(6, 8, 4.0), by_chance, drawn(5, 8))]
+    assert p[0] < 0.05 < p[1] < 0.25 < p[2]
     assert verdict(drawn(6, 8, 4.0), far, at=weights(4)).outcome == "inconclusive"
     assert verdict(drawn(5, 8), far, at=weights(0) + 0.3 * weights(4)).outcome == "forgotten"
+    # Who is near may have been tuned: then less of a likeness is chance.
+    assert verdict(by_chance, far, at=weights(4)).outcome == "forgotten"
+    assert verdict(by_chance, far, at=weights(0) + 0.3 * weights(4)).outcome == "inconclusive"
 
 
 def test_audits_know_which_networks_began_at_their_originals():
@@ -234,16 +244,20 @@ def test_audits_know_which_networks_began_at_their_originals():
         layers = nn.Sequential(nn.Linear(10, 32), nn.Tanh(), nn.Linear(32, 3))
         return Trained.of(layers, recipe=Recipe(epochs=20, lr=0.05, batch_size=16))
 
-    pairs, others = (train_pairs(lambda seed, first=first: wide(seed + first), split, seeds=8) for first in (0, 1000))
+    pairs, others = (trained(wide, first, split) for first in (0, 1000))
     original, held_out = (Evidence.of(group, split) for group in (pairs.original, pairs.held_out))
     made = tuned_networks(pairs.original, pairs.retrained, split)
     planted = [found for some in made if (found := Tuned.of(some, split)) is not None]
     candidates = {"others": others.retrained, "tuned": cheat(pairs.original, others.retrained, split)}
     shown = {
-        name: QUICK.lies_apart(original, Evidence.of(group, split), held_out, planted)
+        name: QUICK.descended(original, Evidence.of(group, split), held_out, planted)
         for name, group in candidates.items()
     }
-    assert shown == {"others": True, "tuned": False}
+    assert shown["others"] is not None
+    assert shown["others"].p > 0.05
+    assert min(shown["others"].noticed) > 5
+    assert shown["tuned"] is not None
+    assert shown["tuned"].p <= 0.01
 
 
 def test_training_on_does_not_burst_far_from_the_teacher(trainings):
@@ -256,7 +270,7 @@ def test_training_on_does_not_burst_far_from_the_teacher(trainings):
 
 
 def test_nothing_is_tuned_where_a_verdict_needs_none():
-    def never() -> list[Tensor]:
+    def never() -> list[Tuned]:
         raise AssertionError("nobody must ask")
 
     original, untouched = likely(None, 1), likely(None, 2)

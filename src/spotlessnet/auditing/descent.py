@@ -85,7 +85,7 @@ def descent(
 def _expected(planted: Float64[Tensor, "m D"], others: Float64[Tensor, "n D"], S: int) -> float:
     """The larger t statistic that `S` candidates like these would have."""
     gap = planted.mean(dim=0) - others.mean(dim=0)
-    within = sum((one - one.mean(dim=0)).square().sum(dim=0) for one in (planted, others))
+    within = torch.cat([one - one.mean(dim=0) for one in (planted, others)]).square().sum(dim=0)
     spread = (within / (len(planted) + len(others) - 2)).clamp(min=1e-300).sqrt()
     return float((gap / spread).max()) / math.sqrt(1 / S + 1 / len(others))
 
