@@ -115,10 +115,12 @@ def rows_of(job: Job, packed: Path | None, done: Collection[Done] = ()) -> Itera
               **dict.fromkeys(TWO_CLASSES, "two classes")}  # fmt: skip
     about = {"setting": name, "used_for": served.get(name, "confirming"),
              "method": part == "methods", "forgotten_rows": len(setting.rows)}  # fmt: skip
+    weights, groups = torch.empty(0), []
     for candidate in names:
         began = time.perf_counter()
         try:
-            groups = looked(setting, made[candidate]())
+            before, weights = weights, made[candidate]()
+            groups = groups if weights is before else looked(setting, weights)
             spent = round((time.perf_counter() - began) / len(numbers), 2)
             again = candidate in CORE and part != "methods"
             found = [*judges.rows(candidate, groups, with_file=part == "full", again=again)]

@@ -106,6 +106,7 @@ class Judges:
         originals, references, planted = self._own(audits)
         first = [Own.of(*each) for each in zip(originals, references, self.tests, planted, strict=True)]
         self.looks = [dict(enumerate(first)), *({} for _ in range(1, LOOKS))]
+        self.seen: dict[tuple[int, int], Evidence] = {}
 
     def _own(self, audits: Audits) -> tuple[list[Evidence], list[Evidence], list[Callable[[], list[Tuned]]]]:
         """Originals and references of every audit; and how to tune its originals."""
@@ -170,13 +171,25 @@ class Judges:
             for i, original, references, planted in zip(unknown, *both, strict=True):
                 before = self.looks[look - 1][i]
                 self.looks[look][i] = before.join(original, references, self.tests[i][1:], planted)
-        more = Audits(self.setting, [self.numbers[i] for i in some], look).candidates()[candidate]()
-        for i, others in zip(some, looked(self.setting, more), strict=True):
-            own, networks[i] = self.looks[look][i], networks[i].join(others)
+        more = self._more(candidate, look, some)
+        for i in some:
+            own, networks[i] = self.looks[look][i], networks[i].join(more[i])
             asked = None if is_known(candidate) else own.planted
             verdicts[i] = self.tests[i][1](
                 own.original, networks[i], *own.references, gates=own.gates[0], planted=asked
             )
+
+    def _more(self, candidate: str, look: int, some: list[int]) -> dict[int, Evidence]:
+        """Further networks of a candidate; those that are known and those that are not are the same retrained ones."""
+        name = "retrained" if candidate == REPLAYED else candidate
+        found = {i: self.seen[look, i] for i in some if name == "retrained" and (look, i) in self.seen}
+        new = [i for i in some if i not in found]
+        if new:
+            groups = Audits(self.setting, [self.numbers[i] for i in new], look).candidates()[name]()
+            found |= dict(zip(new, looked(self.setting, groups), strict=True))
+        if name == "retrained":
+            self.seen |= {(look, i): group for i, group in found.items()}
+        return found
 
 
 def is_known(candidate: str) -> bool:
