@@ -217,9 +217,9 @@ def test_networks_far_from_all_originals_are_cleared_where_traits_tell_nothing()
     assert LIE_APART in other_seeds.checks[TUNED].note
     # Those that began at an original did not get far, and those that were moved everywhere cannot be told.
     for at, moved in ((weights(0) + 0.3 * weights(4), 0.1), (weights(4), 30.0)):
-        near = verdict(drawn(5, 8), faint, at=at, moved=moved)
-        assert (near.outcome, near.checks[TUNED].state) == ("inconclusive", "unclear")
-        assert "could not be told from retrained ones" in near.reason
+        unknown = verdict(drawn(5, 8), faint, at=at, moved=moved)
+        assert (unknown.outcome, unknown.checks[TUNED].state) == ("inconclusive", "unclear")
+        assert "could not be told from retrained ones" in unknown.reason
     # It clears nobody who looks tuned, and blames nobody who does not.
     by_chance = drawn(20, 8)
     p = [verdict(one, far, at=weights(4)).checks[TUNED].value for one in (drawn(6, 8, 4.0), by_chance, drawn(5, 8))]
@@ -228,7 +228,9 @@ def test_networks_far_from_all_originals_are_cleared_where_traits_tell_nothing()
     assert verdict(drawn(5, 8), far, at=weights(0) + 0.3 * weights(4)).outcome == "forgotten"
     # Who is near may have been tuned: then less of a likeness is chance.
     assert verdict(by_chance, far, at=weights(4)).outcome == "forgotten"
-    assert verdict(by_chance, far, at=weights(0) + 0.3 * weights(4)).outcome == "inconclusive"
+    near = verdict(by_chance, far, at=weights(0) + 0.3 * weights(4))
+    assert near.outcome == "inconclusive"
+    assert "lie near the original ones, and on the whole they resemble" in near.reason
 
 
 def test_audits_know_which_networks_began_at_their_originals():

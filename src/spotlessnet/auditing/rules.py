@@ -25,7 +25,13 @@ from spotlessnet.auditing.verdict import (
     Outcome,
     State,
 )
-from spotlessnet.auditing.wording import DIFFERS_AND_COULD_HIDE, HALF_COULD_HIDE, LIE_APART, WOULD_NOT_BE_KNOWN
+from spotlessnet.auditing.wording import (
+    DIFFERS_AND_COULD_HIDE,
+    HALF_COULD_HIDE,
+    LIE_APART,
+    LIE_NEAR,
+    WOULD_NOT_BE_KNOWN,
+)
 from spotlessnet.core.errors import SettingError, check_positive
 from spotlessnet.core.intervals import Interval, quotient_interval
 
@@ -160,7 +166,8 @@ class Rules:
         state: State = "unclear" if is_blind or found.p <= doubt else "same"
         reached = ", ".join(f"{one:.2g}" for one in found.noticed)
         note = f"networks that the audit tuned itself reach t = {reached}"
-        note = f"{note}; {WOULD_NOT_BE_KNOWN if is_blind else LIE_APART}" if is_faint else note
+        more = WOULD_NOT_BE_KNOWN if is_blind else LIE_APART if is_faint else LIE_NEAR if is_near else ""
+        note = f"{note}; {more}" if more else note
         return Check(TUNED, state, found.p, math.nan, math.nan, math.nan, note)
 
     def descended(
