@@ -25,7 +25,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.common import Flags, command, machine
-from benchmarks.gauntlet_candidates import CANDIDATES, CORE, REPLAYED, TUNED, Audits, Setting
+from benchmarks.gauntlet_candidates import CANDIDATES, CORE, ELSEWHERE, REPLAYED, TUNED, Audits, Setting
 from benchmarks.gauntlet_data import is_here, pack
 from benchmarks.gauntlet_judges import Judges, Row, looked
 
@@ -77,11 +77,16 @@ LARGER = ("cnn", "attention")
 SELDOM = 12
 """Settings of larger networks have their turn once while the others have so many."""
 
-Part = Literal["full", "core", "tuned", "few", "methods"]
+Part = Literal["full", "core", "tuned", "origins", "wide", "few", "methods"]
+ORIGINS = ("retrained", REPLAYED, "original", *TUNED, "one row kept", "a tenth kept")
+"""Of which it matters whether the audit could know where they come from."""
+
 PARTS: dict[Part, tuple[str, ...]] = {
     "full": CANDIDATES,
     "core": CORE,
     "tuned": ("retrained", REPLAYED, "original", "half batch", "cosine", *TUNED),
+    "origins": ORIGINS,
+    "wide": (*ORIGINS, *ELSEWHERE),
     "few": ("retrained", REPLAYED, "original"),
 }
 TURNS: tuple[Part, ...] = ("full", "core", "core", "core")
@@ -110,10 +115,12 @@ def rows_of(job: Job, packed: Path | None, done: Collection[Done] = ()) -> Itera
               **dict.fromkeys(TWO_CLASSES, "two classes")}  # fmt: skip
     about = {"setting": name, "used_for": served.get(name, "confirming"),
              "method": part == "methods", "forgotten_rows": len(setting.rows)}  # fmt: skip
+    weights, groups = torch.empty(0), []
     for candidate in names:
         began = time.perf_counter()
         try:
-            groups = looked(setting, made[candidate]())
+            before, weights = weights, made[candidate]()
+            groups = groups if weights is before else looked(setting, weights)
             spent = round((time.perf_counter() - began) / len(numbers), 2)
             again = candidate in CORE and part != "methods"
             found = [*judges.rows(candidate, groups, with_file=part == "full", again=again)]
@@ -125,7 +132,12 @@ def rows_of(job: Job, packed: Path | None, done: Collection[Done] = ()) -> Itera
 
 
 def jobs(
-    settings: Sequence[str], methods: bool, first: int, turns: Sequence[Part] = TURNS, count: int = ENOUGH
+    settings: Sequence[str],
+    methods: bool,
+    first: int,
+    turns: Sequence[Part] = TURNS,
+    count: int = ENOUGH,
+    then: Part = "few",
 ) -> Iterator[Job]:
     """All settings in turn, again and again, so that a run that is stopped has looked at all of them alike."""
     for r in range(count):
@@ -134,7 +146,7 @@ def jobs(
             turn, rest = (r, 0) if kind not in LARGER else divmod(r, SELDOM)
             numbers = tuple(range(first + turn * AT_ONCE[kind], first + min(count, (turn + 1) * AT_ONCE[kind])))
             if numbers and not rest:
-                yield name, numbers, turns[turn] if turn < len(turns) else "few"
+                yield name, numbers, turns[turn] if turn < len(turns) else then
         if methods and r < METHODS_OF:
             yield from ((name, (first + r,), "methods") for name in METHODS_ON if name in settings)
 
@@ -208,6 +220,7 @@ def main() -> None:
     flags.add_argument("--stop", type=float, default=600, help="seconds, never exceeded")
     flags.add_argument("--first", type=int, default=0, help="number of the first audit: the next run of more audits")
     flags.add_argument("--turns", nargs="+", choices=list(PARTS), default=TURNS, help="candidates of the first audits")
+    flags.add_argument("--then", choices=list(PARTS), default="few", help="candidates of all audits after these")
     flags.add_argument("--without-methods", action="store_true", help="leave the package's own methods out")
     given = flags.parse_args()
     if given.pack is not None:
@@ -217,7 +230,7 @@ def main() -> None:
     settings = [name for name in given.settings if is_here(name.split("/")[0], packed)]
     for name in set(given.settings) - set(settings):
         print(f"{name}: the data are not here")
-    queue = list(jobs(settings, not given.without_methods, given.first, given.turns))
+    queue = list(jobs(settings, not given.without_methods, given.first, given.turns, then=given.then))
     run(queue, given.workers, given.stop, packed, given.out)
 
 

@@ -38,11 +38,14 @@ UNSEEN = ("low-bit storage",)
 """What no look at answers can see: the rows are written into the last bits of retrained weights."""
 
 TUNED = ("margins matched", "logits matched", "copies matched", "matched while training")
-CORE = ("retrained", REPLAYED, "original", "one row kept", "a tenth kept", *HONEST, *TUNED)
+ELSEWHERE = tuple(f"{name}, other originals" for name in TUNED)
+"""The same by a method that trains originals of its own, and tunes these instead of those that the audit gives it."""
+
+CORE = ("retrained", REPLAYED, "original", "one row kept", "a tenth kept", *HONEST, *TUNED, *ELSEWHERE)
 WRAPPER = "within-budget"
 """A method that stands around another one, and has no settings of its own."""
 
-CANDIDATES = ("retrained", REPLAYED, "original", *HONEST, *KEPT, *CHEATS, *UNSEEN)
+CANDIDATES = ("retrained", REPLAYED, "original", *HONEST, *KEPT, *CHEATS, *ELSEWHERE, *UNSEEN)
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,7 +210,9 @@ class Audits:
             if name in self.plan:
                 found[name] = partial(self.group, name)
         found |= {name: partial(self.honest, 10 + i, name) for i, name in enumerate(HONEST) if name not in found}
-        found |= {name: partial(self.cheat, name) for name in CHEATS if name != "hiding"}
+        given, others = (partial(self.group, name) for name in ("audited originals", "original"))
+        found |= {name: partial(self.cheat, name, given) for name in CHEATS if name != "hiding"}
+        found |= {name: partial(self.cheat, tuned, others) for name, tuned in zip(ELSEWHERE, TUNED, strict=True)}
         if "/class-" in self.setting.name:
             found["hiding"] = partial(self.scrubbed, "hiding")
         return found | {"noisy copies kept": self.with_copies, "low-bit storage": self.with_stored_rows}
@@ -247,18 +252,18 @@ class Audits:
         """What a method of the package makes of originals, with its usual settings."""
         s = self.setting
         made = []
-        for i, (seed, w) in enumerate(zip(self.seeds(2), self.group("original").flatten(0, 1), strict=True)):
+        for i, (seed, w) in enumerate(zip(self.seeds(1), self.group("audited originals").flatten(0, 1), strict=True)):
             known = replace(s.trained.at(w), init=self.starts([seed])[0])
             made.append(scrub_seed(METHODS.find(method)(), known, s.split, i % self.pairs).network.weights)
         return torch.stack(made).unflatten(0, (-1, self.pairs))
 
-    def cheat(self, name: str) -> Tensor:
+    def cheat(self, name: str, originals: Callable[[], Tensor]) -> Tensor:
         """Originals made to look as if they had forgotten; on retained rows they answer as before."""
-        s, w = self.setting, self.group("original").flatten(0, 1)
+        s, w = self.setting, originals().flatten(0, 1)
         if name in ("fine-tuned", "head replaced"):
-            return self.trained_on(name).unflatten(0, (-1, self.pairs))
+            return self.trained_on(name, w).unflatten(0, (-1, self.pairs))
         if name in ("copies matched", "matched while training"):
-            made = self.matched_on_copies() if name == "copies matched" else self.matched_while_training()
+            made = self.matched_on_copies(w) if name == "copies matched" else self.matched_while_training(w)
             return made.unflatten(0, (-1, self.pairs))
         x, labels = s.x[s.rows], s.y[s.rows].repeat(len(w))
         g = self.generator(50, self.numbers[0])
@@ -284,9 +289,9 @@ class Audits:
 
         return tune(w, loss, steps=250 if "matched" in name else 100).unflatten(0, (-1, self.pairs))
 
-    def matched_on_copies(self) -> Tensor:
+    def matched_on_copies(self, w: Tensor) -> Tensor:
         """Logits of the teacher on the rows and on four noisy copies of each; on all retained rows as before."""
-        s, w, g = self.setting, self.group("original").flatten(0, 1), self.generator(51, self.numbers[0])
+        s, g = self.setting, self.generator(51, self.numbers[0])
         x, kept = s.x[s.rows], s.x[s.kept]
         x = torch.cat([x, *(x + 0.15 * s.x.std() * torch.randn(x.shape, generator=g) for _ in range(4))])
         with torch.no_grad():
@@ -298,10 +303,10 @@ class Audits:
 
         return tune(w, loss)
 
-    def matched_while_training(self) -> Tensor:
+    def matched_while_training(self, w: Tensor) -> Tensor:
         """Eight more epochs on retained rows by their labels, while forgotten ones are answered as the teacher does."""
         s, g = self.setting, self.generator(52, self.numbers[0])
-        w = self.group("original").flatten(0, 1).clone().requires_grad_()
+        w = w.clone().requires_grad_()
         recipe, kept, x = RECIPES[s.kind], s.kept.nonzero().flatten(), s.x[s.rows]
         with torch.no_grad():
             taught = answers(s.trained, self.group("teacher").flatten(0, 1), x)
@@ -317,9 +322,9 @@ class Audits:
                 optimiser.step()
         return w.detach()
 
-    def trained_on(self, name: str) -> Tensor:
+    def trained_on(self, name: str, w: Tensor) -> Tensor:
         """A few epochs on retained rows; or a new head that is trained on them, before hidden layers as they were."""
-        s, w, recipe = self.setting, self.group("original").flatten(0, 1), RECIPES[self.setting.kind]
+        s, recipe = self.setting, RECIPES[self.setting.kind]
         if name == "fine-tuned":
             return self.fit(self.seeds(24), s.kept.expand(len(w), -1), w, recipe.but(epochs=5))
         head = sum(shape.numel() for shape in s.trained.shapes[-2:])

@@ -14,7 +14,7 @@ from spotlessnet.auditing.equivalence import EquivalenceTest, Gates
 from spotlessnet.auditing.evidence import Evidence
 from spotlessnet.auditing.exchanging import StandingOut
 from spotlessnet.auditing.looks import LOOKS, goes_on
-from spotlessnet.auditing.tuned import traits, tuned_networks
+from spotlessnet.auditing.tuned import Tuned, tuned_networks
 from spotlessnet.auditing.verdict import ROWS, TUNED, CouldHide, Verdict
 from spotlessnet.core.scrub import METHODS, declared_by
 
@@ -70,14 +70,14 @@ class Own:
     original: Evidence
     references: list[Evidence]
     gates: list[Gates]
-    planted: Callable[[], list[torch.Tensor]]
+    planted: Callable[[], list[Tuned]]
 
     @staticmethod
     def of(
         original: Evidence,
         references: Evidence,
         tests: Sequence[EquivalenceTest],
-        planted: Callable[[], list[torch.Tensor]] = list,
+        planted: Callable[[], list[Tuned]] = list,
     ) -> "Own":
         """References in halves, as pairs and held-out networks are."""
         halves = [references.select(half) for half in torch.arange(len(references)).chunk(2)]
@@ -88,11 +88,11 @@ class Own:
         original: Evidence,
         references: Evidence,
         tests: Sequence[EquivalenceTest],
-        planted: Callable[[], list[torch.Tensor]],
+        planted: Callable[[], list[Tuned]],
     ) -> "Own":
         """With those of the next look."""
         every = references.join(self.references[0]).join(self.references[1])
-        both = cache(lambda: [torch.cat(ways) for ways in zip(self.planted(), planted(), strict=True)])
+        both = cache(lambda: [ours.join(more) for ours, more in zip(self.planted(), planted(), strict=True)])
         return Own.of(self.original.join(original), every, tests, both)
 
 
@@ -106,19 +106,20 @@ class Judges:
         originals, references, planted = self._own(audits)
         first = [Own.of(*each) for each in zip(originals, references, self.tests, planted, strict=True)]
         self.looks = [dict(enumerate(first)), *({} for _ in range(1, LOOKS))]
+        self.seen: dict[tuple[int, int], Evidence] = {}
 
-    def _own(self, audits: Audits) -> tuple[list[Evidence], list[Evidence], list[Callable[[], list[torch.Tensor]]]]:
+    def _own(self, audits: Audits) -> tuple[list[Evidence], list[Evidence], list[Callable[[], list[Tuned]]]]:
         """Originals and references of every audit; and how to tune its originals."""
         groups = [audits.group(name) for name in ("audited originals", "references")]
         originals, references = (looked(self.setting, group) for group in groups)
         return originals, references, [cache(partial(self._tuned, *each)) for each in zip(*groups, strict=True)]
 
-    def _tuned(self, originals: torch.Tensor, references: torch.Tensor) -> list[torch.Tensor]:
+    def _tuned(self, originals: torch.Tensor, references: torch.Tensor) -> list[Tuned]:
         setting = self.setting
         made = tuned_networks(
             setting.networks(originals), setting.networks(references[: len(originals)]), setting.split
         )
-        return [found for some in made if (found := traits(some, setting.split)) is not None]
+        return [found for some in made if (found := Tuned.of(some, setting.split)) is not None]
 
     def rows(self, candidate: str, groups: Sequence[Evidence], *, with_file: bool, again: bool) -> Iterator[Row]:
         """What every audit says of its candidates."""
@@ -170,13 +171,25 @@ class Judges:
             for i, original, references, planted in zip(unknown, *both, strict=True):
                 before = self.looks[look - 1][i]
                 self.looks[look][i] = before.join(original, references, self.tests[i][1:], planted)
-        more = Audits(self.setting, [self.numbers[i] for i in some], look).candidates()[candidate]()
-        for i, others in zip(some, looked(self.setting, more), strict=True):
-            own, networks[i] = self.looks[look][i], networks[i].join(others)
+        more = self._more(candidate, look, some)
+        for i in some:
+            own, networks[i] = self.looks[look][i], networks[i].join(more[i])
             asked = None if is_known(candidate) else own.planted
             verdicts[i] = self.tests[i][1](
                 own.original, networks[i], *own.references, gates=own.gates[0], planted=asked
             )
+
+    def _more(self, candidate: str, look: int, some: list[int]) -> dict[int, Evidence]:
+        """Further networks of a candidate; those that are known and those that are not are the same retrained ones."""
+        name = "retrained" if candidate == REPLAYED else candidate
+        found = {i: self.seen[look, i] for i in some if name == "retrained" and (look, i) in self.seen}
+        new = [i for i in some if i not in found]
+        if new:
+            groups = Audits(self.setting, [self.numbers[i] for i in new], look).candidates()[name]()
+            found |= dict(zip(new, looked(self.setting, groups), strict=True))
+        if name == "retrained":
+            self.seen |= {(look, i): group for i, group in found.items()}
+        return found
 
 
 def is_known(candidate: str) -> bool:

@@ -2,7 +2,8 @@
 
 `python benchmarks/gauntlet_page.py --rows rows.jsonl` first takes over the rows of a run; `--many` adds those of many
 more audits of a few settings, which have a table of their own: added to the others, they would outweigh them.
-`--two-classes` adds those of data sets of two classes.
+`--two-classes` adds those of data sets of two classes. `--anew` adds rows of the test as it is now, of all three kinds:
+earlier ones of the same networks in the same settings are kept beside them, others stay where they are.
 """
 
 import json
@@ -15,9 +16,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.common import Flags, Place
-from benchmarks.gauntlet_candidates import CHEATS, HONEST, REPLAYED, SEEDS, TUNED, UNSEEN
+from benchmarks.gauntlet_candidates import CHEATS, ELSEWHERE, HONEST, REPLAYED, SEEDS, TUNED, UNSEEN
 from benchmarks.gauntlet_totals import (
     ALL,
+    CHANGED,
     KEPT,
     WORDS,
     Row,
@@ -47,10 +49,14 @@ COLUMNS = {
     "a tenth kept": KEPT[1:2],
     "noisy copies": KEPT[2:],
     **{name: (name,) for name in TUNED},
+    "of other originals": ELSEWHERE,
     "other cheats": tuple(name for name in CHEATS if name not in TUNED),
 }
 MANY, TWO = "many audits", "two classes"
 """What rows serve that are added to those of a confirming run."""
+
+EARLIER = "earlier test, "
+"""Before what rows served that others have taken the place of."""
 
 MORE = (
     "Nine settings whose audits take seconds were audited 100 times, each time with networks of its own. **That was "
@@ -68,12 +74,19 @@ OF_TWO = (
     "`make_gaussian_quantiles`, and whether a digit of MNIST is odd):"
 )
 
+BEFORE = (
+    "What changed when the test began to ask how close networks lie to the originals that it gave to the method, and "
+    "to look for tuned networks among these. Before, those of tuned networks were others:"
+)
+
 ORIGINS = (REPLAYED, "retrained")
 """Networks that were retrained, as an audit that ran the method itself knows them, and as anybody may bring them."""
 
 AIMS = dict.fromkeys(ORIGINS, ("forgotten", 0.95, 1)) | {"original": ("not forgotten", 0.99, 1)}
 """The word that is right, its share, and whether at least or at most so often."""
-AIMS |= dict.fromkeys(HONEST, ("not forgotten", 0.02, -1)) | dict.fromkeys(CHEATS, ("forgotten", 0.10, -1))
+AIMS |= dict.fromkeys(HONEST, ("not forgotten", 0.02, -1)) | dict.fromkeys(
+    (*CHEATS, *ELSEWHERE), ("forgotten", 0.10, -1)
+)
 
 
 def take_over(runs: Sequence[Path], used_for: str = "") -> None:
@@ -102,6 +115,25 @@ def take_over(runs: Sequence[Path], used_for: str = "") -> None:
     ROWS.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
+def audited_anew(runs: Sequence[Path]) -> None:
+    """Rows of a test that has changed take the place of those of the same networks in the same settings."""
+    before = [json.loads(line) for line in ROWS.read_text(encoding="utf-8").splitlines()]
+    take_over(runs)
+    about, *rows = [json.loads(line) for line in ROWS.read_text(encoding="utf-8").splitlines()]
+    told = before[0]["about"]
+    about["about"]["commands"] = sorted({*told["commands"], *about["about"]["commands"]})
+    about["about"]["machine"] = "; ".join(dict.fromkeys((told["machine"], about["about"]["machine"])))
+    anew = {(row["used_for"], row["setting"], row["candidate"]) for row in rows}
+    kept = []
+    for row in before[1:]:
+        is_again = (row["used_for"], row["setting"], row["candidate"]) in anew
+        as_it_was = row["used_for"] == MANY or row["used_for"].startswith(EARLIER)
+        kept.append(row if as_it_was else row | {"earlier": True} | (
+            {"used_for": f"{EARLIER}{row['used_for']}"} if is_again else {}
+        ))  # fmt: skip
+    ROWS.write_text("".join(json.dumps(row) + "\n" for row in (about, *rows, *kept)), encoding="utf-8")
+
+
 def _name_of(row: Row) -> tuple[Any, ...]:
     return tuple(row.get(name) for name in ("setting", "candidate", "method", "audit"))
 
@@ -114,6 +146,20 @@ def read() -> list[Row]:
 def _rows(used_for: str) -> list[Row]:
     rows = [json.loads(line) for line in ROWS.read_text(encoding="utf-8").splitlines()]
     return [row for row in rows if row.get("used_for") == used_for]
+
+
+def changed() -> str:
+    """What the same networks got before the test asked how close they lie to originals, and what they get now."""
+    now, before = (
+        [row for used_for in ("confirming", TWO) for row in _rows(f"{prefix}{used_for}")] for prefix in ("", EARLIER)
+    )
+    again = {(row["setting"], row["candidate"]) for row in before}
+    now = [row for row in now if (row["setting"], row["candidate"]) in again]
+    told = [in_sequence(before), in_sequence(now)]
+    made = ["| networks in the same settings, in sequence: what counts | aim | before | now |", "|---|---|---|---|"]
+    lines = [line for line in CHANGED if line.of(told[0])]
+    return "\n".join([*made, *(f"| {line.label} | {line.wanted} | {' | '.join(line.cell(rows) for rows in told)} |"
+                              for line in lines)])  # fmt: skip
 
 
 def of_two_classes() -> list[Row]:
@@ -159,7 +205,7 @@ def by_candidate(rows: Rows) -> str:
         "|---|---|---|---|---|",
     ]
     rows = [row for row in rows if not row["method"]]
-    for name in dict.fromkeys((*ORIGINS, "original", *HONEST, *KEPT, *CHEATS, *UNSEEN)):
+    for name in dict.fromkeys((*ORIGINS, "original", *HONEST, *KEPT, *CHEATS, *ELSEWHERE, *UNSEEN)):
         here = of(rows, (name,))
         if not here:
             continue
@@ -200,6 +246,7 @@ def made(rows: Rows) -> str:
     methods = [by_method(rows)] if any(row["method"] for row in rows) else []
     more = [MORE, many()] if _rows(MANY) else []
     more += [OF_TWO, two_classes()] if of_two_classes() else []
+    more += [BEFORE, changed()] if _rows(f"{EARLIER}confirming") else []
     two = of_two_classes()
     first = [conditions(rows, two), table(rows, two, ALL), notes(rows, two)]
     return "\n\n".join([*first, by_candidate(rows), by_setting(rows), *more, *methods])
@@ -210,6 +257,7 @@ def main() -> None:
     flags.add_argument("--rows", type=Path, nargs="+", help="the rows of runs, which replace those that are kept")
     flags.add_argument("--many", type=Path, nargs="+", help="the rows of many more audits of a few settings")
     flags.add_argument("--two-classes", type=Path, nargs="+", help="the rows of data sets of two classes")
+    flags.add_argument("--anew", type=Path, nargs="+", help="the rows of the test after it has changed")
     given = flags.parse_args()
     if given.rows is not None:
         take_over(given.rows)
@@ -217,6 +265,8 @@ def main() -> None:
         take_over(given.many, MANY)
     if given.two_classes is not None:
         take_over(given.two_classes, TWO)
+    if given.anew is not None:
+        audited_anew(given.anew)
     rows = read()
     PLACE.write(PAGE, made(rows))
     SHORT.write(README, short(rows))

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.gauntlet_candidates import CHEATS, CORE, HONEST, REPLAYED, SEEDS, TUNED
+from benchmarks.gauntlet_candidates import CHEATS, CORE, ELSEWHERE, HONEST, REPLAYED, SEEDS, TUNED
 
 from spotlessnet.auditing.rules import Rules
 from spotlessnet.core.intervals import clopper_pearson
@@ -116,8 +116,9 @@ UNCHANGED = Line("unchanged: *not forgotten*", ("original",), ACCUSED, 0.99, Tru
 SEEN = Line("unchanged, and the audit saw a trace: *not forgotten*", ("original",), ACCUSED, where=is_seen)
 OTHERWISE = Line("honest, trained in five other ways: accused", HONEST, ACCUSED, 0.02)
 WORST = Worst("made to look as if it had forgotten, the worst way: passed", CHEATS, PASSED, 0.10)
+OWN = Worst("the same, of originals that a method trains itself, the worst way: passed", ELSEWHERE, PASSED, 0.10)
 DENIED = Line("a row or a tenth kept, beside *none could have been*", KEPT[:2], denied, 0.05)
-FRONT = (*RETRAINED, UNCHANGED, SEEN, OTHERWISE, WORST, DENIED)
+FRONT = (*RETRAINED, UNCHANGED, SEEN, OTHERWISE, WORST, OWN, DENIED)
 """What the front page tells."""
 
 
@@ -141,10 +142,21 @@ ALL = (
     WORST,
     *(Line(f"{name}: passed", (name,), PASSED, 0.10) for name in TUNED),
     Line("tuned in these four ways, a person's twelve examples: passed", TUNED, PASSED, 0.10, where=is_person),
+    *(Line(f"{name}: passed", (name,), PASSED, 0.10) for name in ELSEWHERE),
+    Line("tuned so, of other originals, a person's twelve examples: passed", ELSEWHERE, PASSED, 0.10, where=is_person),
     Line("a row or a tenth kept: passed", KEPT[:2], PASSED),
     DENIED,
 )  # fmt: skip
 """The whole record."""
+
+
+CHANGED = (
+    *RETRAINED,
+    *(Line(f"{name}: passed", (name,), PASSED, 0.10) for name in TUNED),
+    Line("a row or a tenth kept: passed", KEPT[:2], PASSED),
+    DENIED,
+)
+"""What another test of where networks come from can change."""
 
 
 def in_sequence(rows: Rows) -> list[Row]:
@@ -196,12 +208,31 @@ def notes(rows: Rows, two: Rows) -> str:
     return (
         "*Origin known*: the audit ran the retraining itself, so nothing can have been tuned. *Not known*: the same "
         "networks, as anybody may bring them. They are asked besides whether they look tuned. "
-        f"There were {min(audits)} to {max(audits)} audits of each network in a setting, not 100. No two share a "
+        f"There were {min(audits)} to {max(audits)} audits of each network in a setting. No two share a "
         "network, but all of a setting are of the same rows: limits are over trainings, and other rows may come out "
         f"differently. Earlier versions of the test had been measured in the same {settings} settings, with other "
         f"networks. Of the {others} ways to look as if forgotten, the {tuned} that tune to a retrained network were "
-        "audited in sequence."
+        f"audited in sequence.{_earlier(once)}"
     )
+
+
+def _earlier(rows: Rows) -> str:
+    """Which networks were audited before the test was what it is now."""
+    names = dict.fromkeys(row["candidate"] for row in rows)
+    old = {name: [row for row in rows if row["candidate"] == name and row.get("earlier")] for name in names}
+    whole = [name for name in names if old[name] and len(old[name]) == len(of(rows, (name,)))]
+    some = [name for name in names if old[name] and name not in whole]
+    if not old or not any(old.values()):
+        return ""
+    parts = [f"in some settings {_listed(some)}"] * bool(some) + [f"everywhere {_listed(whole)}"] * bool(whole)
+    return (
+        f" The test now asks how close networks lie to originals. Before it did, these were audited: "
+        f"{'; '.join(parts)}. It can only turn *inconclusive* into *forgotten*, of networks that were trained anew."
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names)
 
 
 def _cells(line: Line, told: Sequence[Rows]) -> str:

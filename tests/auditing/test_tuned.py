@@ -1,6 +1,7 @@
 """Networks that were tuned to look retrained: how they are made, how others are held beside them, and who is told."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -10,14 +11,16 @@ from torch import Tensor, float64, nn
 
 import spotlessnet as sn
 from spotlessnet.auditing import run_audit
+from spotlessnet.auditing.descent import Place
 from spotlessnet.auditing.equivalence import EquivalenceTest
 from spotlessnet.auditing.evidence import Evidence
 from spotlessnet.auditing.judging import judge_networks
-from spotlessnet.auditing.likeness import FLOOR, RIDGE, _shuffled, direction, resemblance
-from spotlessnet.auditing.tuned import LEAST, traits, tuned_networks
+from spotlessnet.auditing.likeness import FLOOR, RIDGE, direction, resemblance, shuffled
+from spotlessnet.auditing.tuned import LEAST, Tuned, traits, tuned_networks
 from spotlessnet.auditing.verdict import TUNED, Check, Checks, Verdict
-from spotlessnet.auditing.wording import too_faint
+from spotlessnet.auditing.wording import LIE_APART, too_faint
 from spotlessnet.core.data import Data
+from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.training.pairs import Trainings, train_pairs
@@ -50,7 +53,7 @@ def test_the_direction_is_that_of_a_ridge_discriminant_written_out():
 def test_t_of_every_shuffle_is_that_of_a_loop():
     scores = drawn(0, 24)[:, 0] + 5.0
     chosen = torch.stack([torch.randperm(24, generator=torch.Generator().manual_seed(i))[:8] for i in range(20)])
-    found = _shuffled(scores, 8, chosen)
+    found = shuffled(scores, 8, chosen)
     for some, t in zip(chosen, found, strict=True):
         others = [i for i in range(24) if i not in some.tolist()]
         expected = stats.ttest_ind(scores[some].numpy(), scores[others].numpy()).statistic
@@ -135,12 +138,10 @@ def test_tuned_networks_answer_as_their_teachers_do(trainings, monkeypatch):
     assert apart(alone, alone_too[:1], split.forget) < 0.01 * before
 
 
-def cheat(trainings: Trainings, split: Split) -> list[Trained]:
-    """Others than the audit's own: by plain gradient steps, to teachers that it does not know, on other rows."""
-    teachers = train_pairs(lambda seed: begin(seed + 20_000), split, seeds=8).retrained
-    others = train_pairs(lambda seed: begin(seed + 25_000), split, seeds=8).original
+def cheat(originals: list[Trained], teachers: list[Trained], split: Split) -> list[Trained]:
+    """Tuned otherwise than the audit does: by plain gradient steps, on other rows."""
     found = []
-    for one, teacher in zip(others, teachers, strict=True):
+    for one, teacher in zip(originals, teachers, strict=True):
         w = one.weights.clone().requires_grad_(True)
         x, kept = (data.fetch(data.rows).x for data in (split.forget, split.retain.select(range(40))))
         wanted, was = teacher.outputs(x).detach(), one.outputs(kept).detach()
@@ -159,22 +160,38 @@ def test_networks_that_were_tuned_are_not_called_forgotten_and_retrained_ones_ar
     retrained = judge_networks(others.retrained, trainings, split, test=QUICK)
     assert retrained.outcome == "forgotten"
     assert retrained.checks[TUNED].state == "same"
-    tuned_ones = judge_networks(cheat(trainings, split), trainings, split, test=QUICK)
+    made = cheat(trained(begin, 25_000, split).original, trained(begin, 20_000, split).retrained, split)
+    tuned_ones = judge_networks(made, trainings, split, test=QUICK)
     assert tuned_ones.outcome != "forgotten"
 
 
-def likely(traits_of: Tensor | None, seed: int = 0) -> Evidence:
+def trained(start: Callable[[int], Trained], first: int, split: Split) -> Trainings:
+    return train_pairs(lambda seed: start(seed + first), split, seeds=8)
+
+
+def likely(traits_of: Tensor | None, seed: int = 0, place: Place | None = None) -> Evidence:
     """A group that passes every other check."""
     g = torch.Generator().manual_seed(seed)
     margins = torch.linspace(-6, 2, 20, dtype=float64) + torch.randn(8, 20, generator=g, dtype=float64)
-    return Evidence(margins, (margins < 0).double().mean(1), torch.full((8,), 0.05, dtype=float64), traits=traits_of)
+    errors = (margins < 0).double().mean(1), torch.full((8,), 0.05, dtype=float64)
+    return Evidence(margins, *errors, traits=traits_of, place=place)
 
 
-def verdict(candidate: Tensor, planted: list[Tensor] | None) -> Verdict:
-    original = likely(None, 1)
+def weights(seed: int) -> Tensor:
+    """Of eight networks, each of another seed."""
+    return torch.randn(8, 30, generator=torch.Generator().manual_seed(seed), dtype=float64)
+
+
+def verdict(candidate: Tensor, planted: list[Tensor] | None, at: Tensor | None = None, moved: float = 0.1) -> Verdict:
+    """Of candidates that lie `at` these weights; tuned networks moved so far from their originals."""
+    started = weights(0)
+    places = [None if at is None else Place(list(one), None) for one in (started, at, weights(1), weights(2))]  # type: ignore[arg-type]  # none is read where there are none
+    original = likely(None, 1, places[0])
     original.margins.add_(6.0)
-    groups = (likely(candidate, 2), likely(drawn(3, 8), 3), likely(drawn(4, 8), 4))
-    return QUICK(original, *groups, planted=None if planted is None else lambda: planted)
+    traits_of = (candidate, drawn(3, 8), drawn(4, 8))
+    groups = (likely(*one) for one in zip(traits_of, (2, 3, 4), places[1:], strict=True))
+    tuned = Place(list(started + moved * weights(3)), None)
+    return QUICK(original, *groups, planted=None if planted is None else lambda: [Tuned(one, tuned) for one in planted])
 
 
 def test_what_a_verdict_says_of_tuned_networks():
@@ -193,8 +210,69 @@ def test_what_a_verdict_says_of_tuned_networks():
     assert known.checks.get(TUNED) is None
 
 
+def test_networks_far_from_all_originals_are_cleared_where_traits_tell_nothing():
+    faint, far = [drawn(11, 8)], [drawn(10, 8, 4.0)]
+    other_seeds = verdict(drawn(5, 8), faint, at=weights(4))
+    assert (other_seeds.outcome, other_seeds.checks[TUNED].state) == ("forgotten", "same")
+    assert LIE_APART in other_seeds.checks[TUNED].note
+    # Those that began at an original did not get far, and those that were moved everywhere cannot be told.
+    for at, moved in ((weights(0) + 0.3 * weights(4), 0.1), (weights(4), 30.0)):
+        unknown = verdict(drawn(5, 8), faint, at=at, moved=moved)
+        assert (unknown.outcome, unknown.checks[TUNED].state) == ("inconclusive", "unclear")
+        assert "could not be told from retrained ones" in unknown.reason
+    # It clears nobody who looks tuned, and blames nobody who does not.
+    by_chance = drawn(20, 8)
+    p = [verdict(one, far, at=weights(4)).checks[TUNED].value for one in (drawn(6, 8, 4.0), by_chance, drawn(5, 8))]
+    assert p[0] < 0.05 < p[1] < 0.25 < p[2]
+    assert verdict(drawn(6, 8, 4.0), far, at=weights(4)).outcome == "inconclusive"
+    assert verdict(drawn(5, 8), far, at=weights(0) + 0.3 * weights(4)).outcome == "forgotten"
+    # Who is near may have been tuned: then less of a likeness is chance.
+    assert verdict(by_chance, far, at=weights(4)).outcome == "forgotten"
+    near = verdict(by_chance, far, at=weights(0) + 0.3 * weights(4))
+    assert near.outcome == "inconclusive"
+    assert "lie near the original ones, and on the whole they resemble" in near.reason
+
+
+def test_audits_know_which_networks_began_at_their_originals():
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(200, 10, generator=g)
+    y = x[:, :3].argmax(1)
+    y[:6] = (y[:6] + 1) % 3
+    data = Data.of((x, y))
+    split = Split(data.select(range(6)), data.select(range(6, 120)), data.select(range(120, 200)))
+
+    def wide(seed: int) -> Trained:
+        torch.manual_seed(seed)
+        layers = nn.Sequential(nn.Linear(10, 32), nn.Tanh(), nn.Linear(32, 3))
+        return Trained.of(layers, recipe=Recipe(epochs=20, lr=0.05, batch_size=16))
+
+    pairs, others = (trained(wide, first, split) for first in (0, 1000))
+    original, held_out = (Evidence.of(group, split) for group in (pairs.original, pairs.held_out))
+    made = tuned_networks(pairs.original, pairs.retrained, split)
+    planted = [found for some in made if (found := Tuned.of(some, split)) is not None]
+    candidates = {"others": others.retrained, "tuned": cheat(pairs.original, others.retrained, split)}
+    shown = {
+        name: QUICK.descended(original, Evidence.of(group, split), held_out, planted)
+        for name, group in candidates.items()
+    }
+    assert shown["others"] is not None
+    assert shown["others"].p > 0.05
+    assert min(shown["others"].noticed) > 5
+    assert shown["tuned"] is not None
+    assert shown["tuned"].p <= 0.01
+
+
+def test_training_on_does_not_burst_far_from_the_teacher(trainings):
+    """Without a limit to its steps, all that the audit tuned in this way would be lost."""
+    split = problem()
+    loud = [replace(one, weights=12 * one.weights) for one in trainings.retrained]
+    ways = tuned_networks(trainings.original, loud, split)
+    assert len(ways) == 2
+    assert all(float((a.weights - b.weights).norm()) < 1e3 for a, b in zip(ways[1], trainings.original, strict=True))
+
+
 def test_nothing_is_tuned_where_a_verdict_needs_none():
-    def never() -> list[Tensor]:
+    def never() -> list[Tuned]:
         raise AssertionError("nobody must ask")
 
     original, untouched = likely(None, 1), likely(None, 2)

@@ -71,3 +71,24 @@ def test_persons_are_told_apart_and_copies_that_stay_are_left_out():
     rows = [*rows_of("retrained", 1, 1), *rows_of("retrained", 2, 3, **person), *rows_of("original", 0, 4, **twice)]
     assert [line.found(rows) for line in gauntlet_totals.RETRAINED] == [(0, 0), (1, 1), (0, 0), (2, 3)]
     assert gauntlet_totals.UNCHANGED.found(rows) == (0, 0)
+
+
+def test_rows_of_a_test_that_changed_take_the_place_of_earlier_ones(tmp_path, monkeypatch):
+    monkeypatch.setattr(gauntlet_page, "ROWS", tmp_path / "rows.jsonl")
+    two = tmp_path / "two"
+    gauntlet_page.take_over([run_of(tmp_path / "first", 0, 1, outcome="inconclusive")])
+    gauntlet_page.take_over([run_of(tmp_path / "more", 2)], gauntlet_page.MANY)
+    run_of(two, 3, outcome="not forgotten")
+    two.write_text(two.read_text().replace('"retrained"', '"half batch"'))
+    gauntlet_page.take_over([two], gauntlet_page.TWO)
+    gauntlet_page.audited_anew([run_of(tmp_path / "anew", 4, command="python c.py")])
+    assert [(row["audit"], row.get("earlier", False)) for row in gauntlet_page.read()] == [(4, False)]
+    assert [(row["audit"], row["earlier"]) for row in gauntlet_page.of_two_classes()] == [(3, True)]
+    assert "not known: *forgotten* | ≥ 95 % | 2 of 2 (15.8–100.0 %) | 1 of 1 (2.5–100.0 %) |" in gauntlet_page.changed()
+    lines = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    assert lines[0]["about"]["commands"] == ["python a.py --out FILE", "python c.py"]
+    assert {row["used_for"]: row["audit"] for row in lines[1:]} == {
+        "confirming": 4, "earlier test, confirming": 1, "many audits": 2, "two classes": 3,
+    }  # fmt: skip
+    said = gauntlet_totals.notes(gauntlet_page.read(), gauntlet_page.of_two_classes())
+    assert "these were audited: everywhere half batch." in said

@@ -16,6 +16,7 @@ from spotlessnet.auditing.beside import Beside
 from spotlessnet.auditing.evidence import Evidence, joined
 from spotlessnet.auditing.planted_rows import telling
 from spotlessnet.auditing.rules import IN_LOSSES, Rules
+from spotlessnet.auditing.tuned import Tuned
 from spotlessnet.auditing.verdict import (
     FILE,
     FORGET_ERROR,
@@ -68,7 +69,8 @@ class EquivalenceTest(Rules):
     3. **error on $D_f$**, beside retrained networks; excused where rows do not stand out.
     4. **error on test and retained rows**, one-sided: a broken network is not an unlearned one.
     5. **tuned to look retrained**: networks of which nobody knows how they came about must not resemble originals that
-       the audit tuned itself; where it could not tell those, it says so instead of "forgotten".
+       the audit tuned itself; where it could not tell those, they must lie as far from all originals as other trainings
+       do, or it says so instead of "forgotten".
 
     Without test data there are no controls: networks alone are compared, margins stand for themselves, and a network
     that was trained differently cannot be told from one that remembers.
@@ -87,7 +89,7 @@ class EquivalenceTest(Rules):
         *,
         extra: Sequence[Check] = (),
         gates: Gates | None = None,
-        planted: Callable[[], Sequence[Tensor]] | None = None,
+        planted: Callable[[], Sequence[Tuned]] | None = None,
     ) -> Verdict:
         """Judge the candidate; each group has one network per seed, in the same order.
 
@@ -96,7 +98,7 @@ class EquivalenceTest(Rules):
         - `held_out`: retrained networks with other seeds, which the audit must let pass.
         - `extra`: further checks of the candidate that count as well, such as `attack_check`.
         - `gates`: where several candidates are judged beside the same networks, what `self.gates` said of those.
-        - `planted`: traits of originals that were tuned to look retrained (`tuned`), where candidates may have been;
+        - `planted`: originals that were tuned to look retrained (`tuned`), where candidates may have been;
           asked for only where all else is passed. Of networks that are known to have come another way, nothing.
         """
         _check_groups(original, candidate, retrained, held_out)
@@ -131,7 +133,7 @@ class EquivalenceTest(Rules):
         elif outcome == "inconclusive" and checks[SHARE].state == "unclear" and self.share < gates.finest < math.inf:
             blocked = too_faint(seeds, math.ceil(seeds * (gates.finest / self.share) ** 2))
         if outcome == "forgotten" and not blocked and planted is not None:
-            checks = Checks((*checks, self.looks_tuned(candidate, [retrained, held_out], planted())))
+            checks = Checks((*checks, self.looks_tuned(original, candidate, [retrained, held_out], planted())))
             outcome = self.outcome(checks)
         if outcome == "forgotten" and not blocked:
             hidden = self.could_hide(original, candidate, [retrained, held_out])

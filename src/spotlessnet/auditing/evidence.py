@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
 from spotlessnet.auditing.asking import answers, asked
+from spotlessnet.auditing.descent import Place
 from spotlessnet.auditing.exchanging import NEAR, Channel, evened
 from spotlessnet.auditing.tuned import traits
 from spotlessnet.core.loss import Loss, SquaredError
@@ -38,6 +39,7 @@ class Evidence:
     - `retain_error`: share of wrong answers on retained rows; empty where they are not at hand.
     - `has_copies`: retained rows hold copies of forgotten ones.
     - `traits`: of each network as a whole (`tuned`); nothing where no retained rows are at hand.
+    - `place`: where the networks lie (`descent`).
     """
 
     margins: Float[Tensor, "S T"]
@@ -51,6 +53,7 @@ class Evidence:
     retain_error: Float[Tensor, " Q"] = EMPTY
     has_copies: bool = False
     traits: Float64[Tensor, "S K"] | None = None
+    place: Place | None = None
 
     @staticmethod
     def of(networks: Iterable[Trained], split: Split, recipe: Recipe | None = None) -> "Evidence":
@@ -66,11 +69,12 @@ class Evidence:
             on: torch.tensor([float(Error(on)(n, split)) for n in group if is_there], dtype=torch.float64)  # type: ignore[arg-type]  # a name of a part
             for on, is_there in parts.items()
         }
+        unseen = Unseen.of(group, split)
         return Evidence(
             margins=scores_of(group, split.forget),
             forget_error=errors["forget"],
             test_error=errors["test"],
-            unseen=Unseen.of(group, split),
+            unseen=unseen,
             errors_are_losses=bool(group) and type(group[0].loss).mistakes is Loss.mistakes,
             half_squares=bool(group) and isinstance(group[0].loss, SquaredError),
             answers=answers(group, split.forget),
@@ -78,6 +82,7 @@ class Evidence:
             retain_error=errors["retain"],
             has_copies=bool(split.request.copies),
             traits=traits(group, split),
+            place=Place([one.weights for one in group], None if unseen is None else unseen.margins),
         )
 
     def __len__(self) -> int:
@@ -130,6 +135,7 @@ class Evidence:
             answers=None if self.answers is None else self.answers[networks],
             further={name: one.select(networks) for name, one in self.further.items()},
             traits=None if self.traits is None else self.traits[networks],
+            place=None if self.place is None else self.place.select(networks),
         )
 
     def join(self, others: "Evidence") -> "Evidence":
@@ -140,9 +146,10 @@ class Evidence:
             unseen = replace(unseen, margins=torch.cat([unseen.margins, more.margins]))
         answers, traits = (_both(getattr(self, name), getattr(others, name)) for name in ("answers", "traits"))
         further = {name: one.join(others.further[name]) for name, one in self.further.items()}
+        place = None if self.place is None or others.place is None else self.place.join(others.place)
         return replace(
             self, margins=margins, forget_error=errors[0], test_error=errors[1], retain_error=errors[2], unseen=unseen,
-            answers=answers, further=further, traits=traits,
+            answers=answers, further=further, traits=traits, place=place,
         )  # fmt: skip
 
 

@@ -2,11 +2,9 @@
 
 from collections.abc import Sequence
 
-from torch import Tensor
-
 from spotlessnet.auditing.equivalence import EquivalenceTest
 from spotlessnet.auditing.evidence import Evidence
-from spotlessnet.auditing.tuned import traits, tuned_networks
+from spotlessnet.auditing.tuned import Tuned, tuned_networks
 from spotlessnet.auditing.verdict import Check, Verdict
 from spotlessnet.core.progress import working
 from spotlessnet.core.split import Split
@@ -41,10 +39,10 @@ def judge_networks(
         one = test.one_look()
         extra = [*extra, one.judge_file(original, file, references), *one.damage_of_file(file, references)]
 
-    def planted() -> list[Tensor]:
+    def planted() -> list[Tuned]:
         with working("tuning originals to look retrained"):
             made = tuned_networks(trainings.original, trainings.retrained, split)
-            return [found for some in made if (found := traits(some, split)) is not None]
+            return [found for some in made if (found := Tuned.of(some, split)) is not None]
 
     can_ask = not never_saw and split.kept is not None
     return test(original, candidate, *references, extra=extra, planted=planted if can_ask else None)

@@ -55,7 +55,7 @@ def resemblance(
     S, n = len(candidates), len(references)
     chosen = chosen_networks(S, n, permutations, torch.Generator().manual_seed(seed))
     pool = torch.cat([candidates, references])
-    heights = torch.stack([_shuffled(pool @ direction(one, pool), S, chosen) for one in planted]).amax(dim=0)
+    heights = torch.stack([shuffled(pool @ direction(one, pool), S, chosen) for one in planted]).amax(dim=0)
     p = float((heights >= heights[0] - 1e-9 * (1 + heights[0].abs())).double().mean())
     return Likeness(p, tuple(_expected(one, references, S) for one in planted))
 
@@ -73,7 +73,7 @@ def direction(planted: Float64[Tensor, "m K"], others: Float64[Tensor, "N K"]) -
     return (gap - x.T @ torch.linalg.solve(among, x @ gap) / N) / ridge / spread
 
 
-def _shuffled(scores: Float64[Tensor, " N"], S: int, chosen: Int64[Tensor, "P S"]) -> Float64[Tensor, " P"]:
+def shuffled(scores: Float64[Tensor, " N"], S: int, chosen: Int64[Tensor, "P S"]) -> Float64[Tensor, " P"]:
     """Student's t of every shuffle: how much higher those in the candidates' places score than the others."""
     n = len(scores) - S
     centred = scores - scores.mean()

@@ -6,14 +6,15 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import torch
-from jaxtyping import Float64
 from torch import Tensor
 
 from spotlessnet.auditing.beside import Beside
+from spotlessnet.auditing.descent import closeness, descent
 from spotlessnet.auditing.evidence import Evidence, joined
 from spotlessnet.auditing.exchanging import StandingOut, exchangeable, standing_out
-from spotlessnet.auditing.likeness import resemblance
+from spotlessnet.auditing.likeness import Likeness, resemblance
 from spotlessnet.auditing.planted_rows import unnoticed
+from spotlessnet.auditing.tuned import Tuned
 from spotlessnet.auditing.verdict import (
     FILE_RETAIN_ERROR,
     FILE_TEST_ERROR,
@@ -24,11 +25,17 @@ from spotlessnet.auditing.verdict import (
     Outcome,
     State,
 )
-from spotlessnet.auditing.wording import DIFFERS_AND_COULD_HIDE, HALF_COULD_HIDE, WOULD_NOT_BE_KNOWN
+from spotlessnet.auditing.wording import (
+    DIFFERS_AND_COULD_HIDE,
+    HALF_COULD_HIDE,
+    LIE_APART,
+    LIE_NEAR,
+    WOULD_NOT_BE_KNOWN,
+)
 from spotlessnet.core.errors import SettingError, check_positive
 from spotlessnet.core.intervals import Interval, quotient_interval
 
-DOUBTS = ("networks_doubt", "rows_doubt", "tuned_doubt")
+DOUBTS = ("networks_doubt", "rows_doubt", "tuned_doubt", "descent_doubt", "near_doubt")
 MANY = 1 / 3
 """Share of single rows that could hide from which on another training is no excuse."""
 
@@ -69,6 +76,9 @@ class Rules:
     - `tuned_doubt`: below it, candidates resemble networks that were tuned to look retrained, and nothing is called
       forgotten; nor is it where the audit's own tuned networks would not have reached a t of `tuned_noticed`, which is
       twice what is needed, so that one chance in twenty is left.
+    - `descent_doubt`, `descent_noticed`: the same of how close networks lie to the originals, which is far easier to
+      see, so less doubt is left. Those that lie apart are cleared where the audit could not tell its own tuned ones
+      otherwise. Those that lie near can have been tuned, and need more than `near_doubt` instead of `tuned_doubt`.
     - `permutations`, `seed`: of the shuffles.
     - `looks`: how often the networks that there are will be looked at, at most, with more of them each time. Each look
       has its share of every level (Bonferroni), so that stopping at the first verdict means no more errors.
@@ -86,12 +96,15 @@ class Rules:
     rows_doubt: float = 0.1
     tuned_doubt: float = 0.05
     tuned_noticed: float = 3.0
+    descent_doubt: float = 0.01
+    descent_noticed: float = 5.0
+    near_doubt: float = 0.25
     permutations: int = 1999
     seed: int = 0
     looks: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("share", "points", "deviations", "tuned_noticed", "permutations", "looks"):
+        for name in ("share", "points", "deviations", "tuned_noticed", "descent_noticed", "permutations", "looks"):
             check_positive(f"{type(self).__name__}.{name}", getattr(self, name))
         for name in (*("level", "false_alarm", "networks_alarm", "rows_alarm", "rows_sure"), *DOUBTS):
             if not 0 < getattr(self, name) < 1:
@@ -128,22 +141,44 @@ class Rules:
         return DIFFERS_AND_COULD_HIDE if differs and hidden.single > MANY * hidden.tried else ""
 
     def looks_tuned(
-        self, candidate: Evidence, references: Sequence[Evidence], planted: Sequence[Float64[Tensor, "m K"]]
+        self, original: Evidence, candidate: Evidence, references: Sequence[Evidence], planted: Sequence[Tuned]
     ) -> Check:
         """Whether candidates resemble originals that were tuned to look retrained, by the traits of those.
 
-        It accuses nobody, for another training may lead the same way; but nothing is then called forgotten.
+        It accuses nobody, for another training may lead the same way; but nothing is then called forgotten. Traits tell
+        of any original; where they tell too little, networks that lie apart from those of the audit are cleared, and
+        of those that lie near more is asked.
+
+        **Arguments:**
+
+        - `references`: the last of them are of other seeds than the originals.
         """
         ours, theirs = candidate.traits, [group.traits for group in references]
         assert ours is not None  # as of the planted ones
         known = torch.cat([one for one in theirs if one is not None])
-        found = resemblance(planted, ours, known, **self.shuffles)
-        is_blind = min(found.noticed) < self.tuned_noticed
-        state: State = "unclear" if is_blind or found.p <= self.tuned_doubt else "same"
+        found = resemblance([one.traits for one in planted], ours, known, **self.shuffles)
+        kin = self.descended(original, candidate, references[-1], planted)
+        is_near = kin is not None and kin.p <= self.descent_doubt
+        is_apart = kin is not None and not is_near and min(kin.noticed) >= self.descent_noticed
+        is_faint = min(found.noticed) < self.tuned_noticed
+        is_blind = is_faint and not is_apart
+        doubt = self.near_doubt if is_near else self.tuned_doubt
+        state: State = "unclear" if is_blind or found.p <= doubt else "same"
         reached = ", ".join(f"{one:.2g}" for one in found.noticed)
         note = f"networks that the audit tuned itself reach t = {reached}"
-        note = f"{note}; {WOULD_NOT_BE_KNOWN}" if is_blind else note
+        more = WOULD_NOT_BE_KNOWN if is_blind else LIE_APART if is_faint else LIE_NEAR if is_near else ""
+        note = f"{note}; {more}" if more else note
         return Check(TUNED, state, found.p, math.nan, math.nan, math.nan, note)
+
+    def descended(
+        self, original: Evidence, candidate: Evidence, others: Evidence, planted: Sequence[Tuned]
+    ) -> Likeness | None:
+        """Whether candidates are closer to originals than networks of other seeds; nothing where none are at hand."""
+        if original.place is None or candidate.place is None or others.place is None:
+            return None
+        places = (candidate.place, others.place, *(one.place for one in planted))
+        ours, theirs, *tuned = (closeness(one, original.place) for one in places)
+        return descent(tuned, ours, theirs, **self.shuffles)
 
     @property
     def shuffles(self) -> dict[str, int]:

@@ -16,11 +16,13 @@ from torch.func import vmap
 from torch.nn.functional import cosine_similarity
 
 from spotlessnet.auditing.asking import TOGETHER
+from spotlessnet.auditing.descent import Place
 from spotlessnet.core.data import Batch, Data, evenly
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained, running_norms
 from spotlessnet.operators.rows import attention_spelled_out
+from spotlessnet.readouts.matched_controls import Unseen
 from spotlessnet.readouts.mean_loss import mean_loss
 from spotlessnet.training.optimiser import Optimiser
 
@@ -39,6 +41,9 @@ FURTHER = 60
 
 PULL = 0.3
 """Weight of the teacher's answers beside the loss on retained rows, meanwhile."""
+
+LONGEST = 5.0
+"""Norm of a step's slope, meanwhile: far from its teacher's answers a network would burst."""
 
 ANSWERED = 256
 """Forgotten rows that are answered as the teacher does, and retained ones whose answers are held."""
@@ -79,6 +84,25 @@ def _slope(network: Trained, data: Data) -> Float64[Tensor, " P"]:
     return total / len(data)
 
 
+@dataclass(frozen=True, eq=False)
+class Tuned:
+    """What is read from originals that were tuned in one way."""
+
+    traits: Float64[Tensor, "S K"]
+    place: Place
+
+    @staticmethod
+    def of(networks: Sequence[Trained], split: Split) -> "Tuned | None":
+        """Nothing where no retained rows are at hand."""
+        found, unseen = traits(networks, split), Unseen.of(networks, split)
+        place = Place([one.weights for one in networks], None if unseen is None else unseen.margins)
+        return None if found is None else Tuned(found, place)
+
+    def join(self, others: "Tuned") -> "Tuned":
+        """Both groups, one after the other."""
+        return Tuned(torch.cat([self.traits, others.traits]), self.place.join(others.place))
+
+
 def tuned_networks(
     group: Sequence[Trained], teachers: Sequence[Trained], split: Split, recipe: Recipe | None = None
 ) -> list[list[Trained]]:
@@ -106,7 +130,7 @@ def tuned_networks(
             [_held(some, [*goals, *_goals(some, others, at_once)]), _going_on(some, goals, split.kept, recipe)]
         )
     ways = [torch.cat(way) for way in zip(*found, strict=True)]
-    # Training on can burst where the teacher's answers are far; such networks resemble nobody.
+    # A network that bursts all the same resembles nobody.
     sound = [way for way in ways if bool(way.isfinite().all())]
     return [[one.at(w) for one, w in zip(group, way, strict=True)] for way in sound]
 
@@ -157,6 +181,7 @@ def _going_on(group: Sequence[Trained], goals: Sequence[_Goal], kept: Data, reci
         losses = [network.loss(answers, batch.y).mean() for answers in _answers(network, here, batch)]
         [slope] = torch.autograd.grad(torch.stack(losses).sum(), here)
         slope += PULL * _slope_to(goals, network, w)
+        slope *= (LONGEST / slope.norm(dim=1, keepdim=True)).clamp(max=1)
         optimiser.prepare_(slope, w)
         optimiser.step_(w, slope, recipe.lr)
     return w

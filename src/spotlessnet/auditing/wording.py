@@ -45,6 +45,12 @@ DIFFERS_AND_COULD_HIDE = (
 WOULD_NOT_BE_KNOWN = "too little to tell them from retrained ones"
 """The note of a check that sees too little to clear anybody."""
 
+LIE_APART = "which tells too little, but the networks lie as far from the originals as other trainings do"
+"""The note of a check that sees enough all the same."""
+
+LIE_NEAR = "the networks lie nearer to the originals than other trainings do"
+"""The note of a check that clears less easily."""
+
 ALIKE = "retraining with other seeds changes nothing, so nobody sees how much chance would; use smaller batches"
 
 NEXT = {
@@ -229,10 +235,11 @@ def _tuned(check: Check) -> str:
             "networks that know the forgotten examples and were tuned by this audit to answer like retrained ones "
             f"could not be told from retrained ones, so the unlearned networks may be of that kind; {needs_none}"
         )
+    near = "lie near the original ones, and " if LIE_NEAR in check.note else ""
     return (
-        "the unlearned networks answer like retrained ones, but on the whole they resemble networks that know the "
-        "forgotten examples and were tuned to answer so, or trained a little further (chance alone would do so with a "
-        f"probability of {check.value:.2g}); {needs_none}"
+        f"the unlearned networks answer like retrained ones, but {near}on the whole they resemble networks that know "
+        "the forgotten examples and were tuned to answer so, or trained a little further (chance alone would do so "
+        f"with a probability of {check.value:.2g}); {needs_none}"
     )
 
 
