@@ -278,7 +278,8 @@ class Training:
             # One after another, so that a run that ends early has some for every few networks.
             done, due = (-(-k * len(folds) // len(groups)) for k in (i, i + 1))
             for fold in folds[done:due]:
-                self.fold_models(fold)
+                if self.world.left > 2.5 * took:  # three networks on two thirds of the rows each
+                    self.fold_models(fold)
             if i == min(1, len(groups) - 1):
                 for fraction, cuts in (cut or {}).items():
                     for k in range(0, len(cuts), at_once):

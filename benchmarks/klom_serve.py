@@ -70,6 +70,9 @@ EVERY = 5
 LAST = ("bad-teacher", "rewind", "respond-and-finetune", "noisy-finetune", "ssd", "short-retrain")
 """Methods that take longest, or broke before: they are asked when all others have served as many networks as asked."""
 
+FACTS = ("lr", "rounds", "rows_in_a_round", "step_scale", "parts_taken_back", "cost_in_trainings")
+"""What ours says of its steps."""
+
 LARGE = ("random, large", "coherent, large")
 OWN: dict[str, dict[str, Any]] = {
     "scrub": {"away": 1},
@@ -202,7 +205,9 @@ class Server:
             return None
         after = network.at(done.mean, done.buffers)
         told = {"seed": unit.seed, "set": unit.name, "method": unit.method + unit.label, "settings": unit.settings}
-        told |= {"seconds": meter.seconds, "share": share}
+        facts = done.diagnostics.record()
+        known = {name: float(facts[name]) for name in FACTS if facts.get(name) is not None}
+        told |= {"seconds": meter.seconds, "share": share, "facts": known}
         return told | self.world.looked(after, unit.name, "retain", "validation")
 
 
@@ -282,7 +287,7 @@ def choose(server: Server, seeds: list[int], options: argparse.Namespace) -> Non
             worse = found["error"] - sum(one["error"] for one in goal) / len(goal)
             line = {"method": unit.method, "set": unit.name, "settings": unit.settings, "seed": unit.seed,
                     "gap": [round(float(v), 2) for v in (found["margins"][unit.name].double() - mean)[::EVERY]],
-                    "worse": worse, "share": found["share"], "seconds": found["seconds"],
+                    "worse": worse, "share": found["share"], "seconds": found["seconds"], "facts": found["facts"],
                     "note": note("klom_serve")}  # fmt: skip
             file.write(json.dumps(line) + "\n")
             file.flush()

@@ -90,7 +90,7 @@ if [ "$what" = klom ]; then
 else
     if [ "${FAST:-1}" = 0 ]; then touch fast; else
         speed=(fleet_speed --timed --recipes 28:0.4 --seeds 4 --at-once 4)
-        (until [ -e ready-usual ] && [ -e ready-whitened ] || [ "$SECONDS" -ge 110 ]; do sleep 0.5; done; touch ready) &
+        (until [ -e ready-usual ] && [ -e ready-whitened ] || [ "$SECONDS" -ge 95 ]; do sleep 0.5; done; touch ready) &
         (go fast 165 "${speed[@]}" --out speed-0.jsonl --after ready; touch fast-0) &
         (go fast-whitened 200 "${speed[@]}" --network resnet-9-whitened --out speed-1.jsonl --ready ready-whitened \
             --after fast-0; touch fast) &

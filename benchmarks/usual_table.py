@@ -258,7 +258,7 @@ def choose(world: Table, options: argparse.Namespace) -> None:
         each = {readout: [round(mine[readout], 3), round(goal[readout], 3)] for readout in FOUR}
         line = {"method": OURS, "set": unit.name, "settings": unit.settings, "seed": origin, "each": each,
                 "gap": sum(abs(a - b) for a, b in each.values()) / len(FOUR), "share": made["share"],
-                "time": made["seconds"] / training, "seconds": made["seconds"],
+                "time": made["seconds"] / training, "seconds": made["seconds"], "facts": made["facts"],
                 "note": note("usual_table")}  # fmt: skip
         with options.out.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
