@@ -295,6 +295,34 @@ class ResNet9(nn.Module):
         return self.head(nn.functional.max_pool2d(x, x.shape[-2:]).flatten(1)) / 5
 
 
+class Whitened(nn.Module):
+    """ResNet-9 behind patches of 2×2 pixels whose entries are uncorrelated and equally large: a layer not trained.
+
+    **Arguments:**
+
+    - `images`: some, from which correlations are known.
+    """
+
+    FAINT = 1e-2
+    """Added to eigenvalues: what hardly varies is noise."""
+
+    def __init__(self, images: Tensor, *, width: int = 64, small: bool = False) -> None:
+        super().__init__()
+        channels = images.shape[1]
+        patches = nn.functional.unfold(images.float().cpu(), 2).transpose(1, 2).reshape(-1, 4 * channels).double()
+        values, vectors = torch.linalg.eigh(patches.T.cov())
+        # The largest first; divided so that each filter's answers vary by one.
+        filters = (vectors / (values + self.FAINT).sqrt()).T.flip(0).float().view(-1, channels, 2, 2)
+        self.filters: Tensor
+        self.register_buffer("filters", torch.cat([filters, -filters]))
+        self.body = ResNet9(10, channels=8 * channels, width=width, small=small)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits."""
+        x = nn.functional.conv2d(x, self.filters.to(x.dtype), padding=0 if x.shape[-1] > 8 else 1)
+        return self.body(nn.functional.relu(x))
+
+
 class _Residual(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()

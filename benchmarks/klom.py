@@ -264,7 +264,7 @@ class Training:
         print(f"{epochs} epochs: {took:.2f} s, {world.left:.0f} s left", flush=True)
 
     def go(self, seeds: list[int], folds: list[int], about: str, cut: dict[float, list[int]] | None = None) -> None:
-        """Some networks, fold models, retraining cut short, then the other networks as long as there is time."""
+        """Networks with fold models between them as long as there is time; after the first, retraining cut short."""
         at_once, took = len(self.fleet.lanes), 0.0
         size = self.world.size.recipe.epochs
         said = f"{about}; {accelerator(self.world.device)}, {size} epochs, {at_once} networks at once"
@@ -275,9 +275,12 @@ class Training:
                 break
             took = self.networks(group)
             self.save(seeds[0], said)
-            if i == min(1, len(groups) - 1):
-                for fold in folds:
+            # One after another, so that a run that ends early has some for every few networks.
+            done, due = (-(-k * len(folds) // len(groups)) for k in (i, i + 1))
+            for fold in folds[done:due]:
+                if self.world.left > 2.5 * took:  # three networks on two thirds of the rows each
                     self.fold_models(fold)
+            if i == min(1, len(groups) - 1):
                 for fraction, cuts in (cut or {}).items():
                     for k in range(0, len(cuts), at_once):
                         self.truncated(cuts[k : k + at_once], fraction)

@@ -3,6 +3,7 @@
     python benchmarks/klom_serve.py run --data DIR --keep FOLDER --out served-0.pt
     python benchmarks/klom_serve.py run --data DIR --keep FOLDER --out ours.pt --only ours --ours 'NAME={"epochs": 5}'
     python benchmarks/klom_serve.py choose --data DIR --keep FOLDER --draw 1 --out choose.jsonl   # for --chosen
+    python benchmarks/klom_serve.py choose --data DIR --keep FOLDER --draw 1 --out choose.jsonl --only ours
     python benchmarks/klom_page.py FOLDER/trained-*.pt served-*.pt --out results/klom.jsonl
 
 Several processes side by side (`--worker 0 --workers 4` and so on) share the work; each waits until the networks are
@@ -68,6 +69,9 @@ EVERY = 5
 
 LAST = ("bad-teacher", "rewind", "respond-and-finetune", "noisy-finetune", "ssd", "short-retrain")
 """Methods that take longest, or broke before: they are asked when all others have served as many networks as asked."""
+
+FACTS = ("lr", "rounds", "rows_in_a_round", "step_scale", "parts_taken_back", "cost_in_trainings")
+"""What ours says of its steps."""
 
 LARGE = ("random, large", "coherent, large")
 OWN: dict[str, dict[str, Any]] = {
@@ -201,7 +205,9 @@ class Server:
             return None
         after = network.at(done.mean, done.buffers)
         told = {"seed": unit.seed, "set": unit.name, "method": unit.method + unit.label, "settings": unit.settings}
-        told |= {"seconds": meter.seconds, "share": share}
+        facts = done.diagnostics.record()
+        known = {name: float(facts[name]) for name in FACTS if facts.get(name) is not None}
+        told |= {"seconds": meter.seconds, "share": share, "facts": known}
         return told | self.world.looked(after, unit.name, "retain", "validation")
 
 
@@ -209,9 +215,12 @@ def originals(world: World, seeds: list[int], name: str) -> list[int]:
     return [seed for seed in seeds if name not in world.missed(seed)]
 
 
-def to_choose(world: World, seeds: list[int], count: int, given: list[str] | None = None) -> Iterator[Unit]:
+def to_choose(
+    world: World, seeds: list[int], count: int, given: list[str] | None = None, only: str | None = None
+) -> Iterator[Unit]:
     """Every setting on a few originals of the large sets, ours first, where there are several to choose from."""
     found = sorted(grid(world, given).items(), key=lambda item: (item[0] != OURS, item[0] in LAST))
+    found = [one for one in found if only is None or (one[0] == OURS) == (only == "ours")]
     for k in range(count):
         for method, every in found:
             for settings in every if len(every) > 1 and method not in LAST else ():
@@ -265,7 +274,7 @@ def choose(server: Server, seeds: list[int], options: argparse.Namespace) -> Non
     world = server.world
     paths = world.keep.glob("trained-*.pt")
     trained = [one for path in paths for one in torch.load(path, weights_only=True)["networks"]]
-    units = list(to_choose(world, seeds, options.count, options.ours))
+    units = list(to_choose(world, seeds, options.count, options.ours, options.only))
     with options.out.open("a", encoding="utf-8") as file:
         for unit in units[options.worker :: options.workers]:
             if world.left < 2 or server.broken.get(unit.method, 0) > 1:
@@ -278,7 +287,7 @@ def choose(server: Server, seeds: list[int], options: argparse.Namespace) -> Non
             worse = found["error"] - sum(one["error"] for one in goal) / len(goal)
             line = {"method": unit.method, "set": unit.name, "settings": unit.settings, "seed": unit.seed,
                     "gap": [round(float(v), 2) for v in (found["margins"][unit.name].double() - mean)[::EVERY]],
-                    "worse": worse, "share": found["share"], "seconds": found["seconds"],
+                    "worse": worse, "share": found["share"], "seconds": found["seconds"], "facts": found["facts"],
                     "note": note("klom_serve")}  # fmt: skip
             file.write(json.dumps(line) + "\n")
             file.flush()

@@ -12,7 +12,7 @@ from spotlessnet.core.data import Data
 from spotlessnet.core.deprecated import OldName
 from spotlessnet.core.errors import DataError, NeedError, SettingError, check_choice, check_not_negative, check_positive
 from spotlessnet.core.recipe import Recipe
-from spotlessnet.core.scrub import METHODS, Notes, Work, gradients
+from spotlessnet.core.scrub import METHODS, Notes, Work, gradients, with_statistics
 from spotlessnet.core.split import Split
 from spotlessnet.core.targets import WeightedDistillation
 from spotlessnet.core.trained import Trained
@@ -198,15 +198,17 @@ class OutOfFoldDistillation(Tuning):
         lesson = self._lesson(trained, split, aside, notes)
         preset = self._preset(lesson, split)
         usual = self._usual(split)
-        begun = self._begun(trained, lesson, notes)
+        # Estimated anew after the step, statistics would take back half of it.
+        ready = with_statistics(trained, split, notes)
+        begun = self._begun(ready, lesson, notes)
         goal = lesson.finite(taught=math.isinf(preset.temperature), known=math.isinf(preset.retain_temperature))
         careful = self._is_careful(split)
         size = SMALL.get(usual) if self.batch_size is None else self.batch_size
-        weights = self._distilled(trained, begun, goal, preset, notes, size=size, careful=careful)
-        weights = self._extended(trained, begun, weights, goal, preset, notes, careful=careful)
+        weights = self._distilled(ready, begun, goal, preset, notes, size=size, careful=careful)
+        weights = self._extended(ready, begun, weights, goal, preset, notes, careful=careful)
         if self.fold_models is not None:
-            watch(trained, weights, lesson, preset.label_boost, self.fold_models, notes)
-            look_back(trained, weights, split.retain, self.fold_models, notes)
+            watch(ready, weights, lesson, preset.label_boost, self.fold_models, notes)
+            look_back(ready, weights, split.retain, self.fold_models, notes)
         return weights
 
     def _lesson(self, trained: Trained, split: Split, aside: Data | None, notes: Notes) -> Lesson:
