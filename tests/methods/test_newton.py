@@ -187,6 +187,17 @@ def test_a_time_that_would_explode_is_refused(time):
             assert float((Newton(time=time)(network, split).mean - network.weights).norm()) < 4 * most
 
 
+def test_a_flow_that_leads_further_than_training_can_have_gone_is_refused():
+    """Below the longest time, rounding is no reason: what was not left by such a flow explodes all the same."""
+    for seed in range(4):
+        trained, split = logistic_problem(seed)
+        assert trained.init is not None
+        recipe = Recipe(epochs=10, lr=0.1, momentum=0.0, batch_size=1000, weight_decay=0.1)
+        early = trained.at(fit(trained.at(trained.init), split.whole, recipe).weights)
+        with pytest.raises(NumericsError, match="must not lead further than that training can have gone"):
+            Newton(time=16.0, clamp=False)(early, split)
+
+
 def test_time_of_the_recipe():
     trained, split = ridge_problem(2)
     recipe = Recipe(epochs=5, lr=0.1, momentum=0.5, batch_size=10, weight_decay=0.1)

@@ -211,6 +211,6 @@ PLANTED = (
         "methods/newton.py",
         "    if length > SLACK * most:",
         "    if length > 1e99 * most:",
-        "methods/test_newton.py::test_a_time_that_would_explode_is_refused",
+        "methods/test_newton.py::test_a_flow_that_leads_further_than_training_can_have_gone_is_refused",
     ),
 )
