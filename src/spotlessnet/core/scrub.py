@@ -169,10 +169,15 @@ class Sizes:
         return self.answer + 3 * self.gradient
 
 
-def gradients(trained: Trained, split: Split, count: float) -> Work:
-    """The work of so many loss gradients of one row, which is all that most methods do."""
+def gradients(trained: Trained, split: Split, count: float, *, looks: bool = False) -> Work:
+    """The work of so many loss gradients of one row, which is all that most methods do.
+
+    **Arguments:**
+
+    - `looks`: whether a few rows are looked at alone before.
+    """
     sizes = Sizes.of(trained, split)
-    return Work.sure(count * sizes.gradient + sizes.looks)
+    return Work.sure(count * sizes.gradient + looks * sizes.looks)
 
 
 class Scrub(metaclass=AcceptsOldNames):

@@ -166,7 +166,9 @@ class OutOfFoldDistillation(Tuning):
         price = self.price(split, self.rounds(trained, split))
         rows = self.rows_in_a_round(trained, split)
         reads = price.of(rows) - THERE_AND_BACK * price.visits(rows)
-        return gradients(trained, split, price.visits(rows)) + Work.sure(reads * Sizes.of(trained, split).answer)
+        return gradients(trained, split, price.visits(rows), looks=True) + Work.sure(
+            reads * Sizes.of(trained, split).answer
+        )
 
     def check_needs(self, trained: Trained, split: Split) -> None:
         super().check_needs(trained, split)
