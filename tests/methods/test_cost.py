@@ -143,8 +143,8 @@ def test_the_count_is_that_of_a_counter_of_operations(make):
 def test_what_is_found_on_the_way_stays_below_the_most(make):
     trained, split = problem()
     scrub = make()
-    guess, truth = scrub.cost(trained, split), counted(scrub, trained, split)
-    assert truth <= 1.1 * guess.most
+    guess, truth = scrub.foreseen(trained, split), counted(scrub, trained, split)
+    assert truth <= guess.most
     assert truth / 6 <= guess.usual <= 6 * truth, f"guessed {guess.usual:.0f}, counted {truth:.0f}"
 
 
@@ -317,7 +317,8 @@ def test_a_short_retraining_is_planned_between_its_least_and_its_most():
     trained, split = problem()
     least, planned = sn.ShortRetrain().cost(trained, split), sn.ShortRetrain().foreseen(trained, split)
     assert least.usual < planned.usual < planned.most == least.most
-    assert planned.usual**2 == pytest.approx(least.usual * least.most)
+    # Within a factor of two of one stage, of two and of three.
+    assert planned.usual**2 == pytest.approx(3 * least.usual**2)
 
 
 def test_the_count_of_adversarial_inputs_is_that_of_its_gradients():

@@ -333,7 +333,7 @@ NOTHING = Footprint(0.0, 0.0)
 class Made(TorchDispatchMode):
     """Adds up the bytes of all that is made within the block; views and what is written in place make nothing.
 
-    `flat` are the weights that meet a single vector: of linear layers, where one row passes and has no positions.
+    `layers` are its products with weights: numbers that leave, numbers that enter, and positions, of one row.
 
     **Arguments:**
 
@@ -343,10 +343,10 @@ class Made(TorchDispatchMode):
     total = 0
     widest = 0
     convolved = 0
-    flat = 0
 
     def __init__(self, weights: Tensor | None = None) -> None:
         super().__init__()
+        self.layers: list[tuple[int, int, int]] = []
         self.own = None if weights is None else weights.untyped_storage().data_ptr()
 
     @property
@@ -356,8 +356,11 @@ class Made(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
-        if func._schema.name in ("aten::mm", "aten::addmm") and args[-2].shape[0] == 1:
-            self.flat += args[-1].numel()
+        if func._schema.name in ("aten::mm", "aten::addmm"):
+            self.layers.append((args[-1].shape[1], args[-1].shape[0], args[-2].shape[0]))
+        elif func._schema.name == "aten::convolution":
+            leave, enter = args[1].shape[0], args[1][0].numel()
+            self.layers.append((leave, enter, made[0, 0].numel()))
         if func._schema.name == "aten::_to_copy" and self._is_own(args[0]):
             return made
         # Returns that share memory with an argument say so.

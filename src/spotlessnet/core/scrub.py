@@ -61,6 +61,9 @@ class Work:
         return Work(math.nan, math.nan)
 
 
+LOOKS = 4
+"""Rows that a method looks at one by one before it begins, at most."""
+
 AT_ONCE = 2**22
 """Entries of single gradients that are written out at a time."""
 
@@ -77,7 +80,8 @@ class Sizes:
     - `bytes`: of one weight.
     - `row`: what a row takes on its way through the network.
     - `room`: bytes that pieces of work are cut to.
-    - `flat`: weights of linear layers that are fed one vector a row: squares of their gradients are never written out.
+    - `layers`: products with weights on a row's way: numbers that leave, numbers that enter, and positions.
+    - `slow`: weights whose gradient for each row has no closed form, where somebody has looked.
     """
 
     n: int
@@ -89,7 +93,8 @@ class Sizes:
     bytes: int
     row: Footprint = NOTHING
     room: float = math.inf
-    flat: int = 0
+    layers: tuple[tuple[int, int, int], ...] = ()
+    slow: int = 0
 
     @staticmethod
     def of(trained: Trained, split: Split) -> "Sizes":
@@ -109,18 +114,35 @@ class Sizes:
         size = trained.weights.element_size()
         room = budget(trained.device)
         k = len(split.forget)
-        return Sizes(n, k, trained.size, C, answer, gradient, size, made.footprint, room, made.flat)
+        return Sizes(n, k, trained.size, C, answer, gradient, size, made.footprint, room, tuple(made.layers))
+
+    @property
+    def product(self) -> float:
+        """FLOPs of one row's part in a curvature product: there in forward mode, and back on a tape of its own.
+
+        In forward mode the first layer carries what enters it along too.
+        """
+        first = 2.0 * math.prod(self.layers[0]) if self.layers else 0.0
+        return 2 * self.gradient + first
 
     @property
     def columns(self) -> int:
         """Backward passes for the exact Fisher matrix of a row."""
         return max(1, self.C - 1)
 
+    @property
+    def flat(self) -> int:
+        """Weights of linear layers that are fed one vector a row: squares of their gradients are never written out."""
+        return sum(leave * enter for leave, enter, positions in self.layers if positions == 1)
+
     def diagonal(self, kind: str = "exact") -> float:
-        """FLOPs of one row's Fisher diagonal: an answer, and for each column a way back to all layers."""
+        """FLOPs of one row's Fisher diagonal: an answer, and for each column a way back to all layers and squares."""
         columns = self.columns if kind == "exact" else 1
         back = max(self.gradient - self.answer - 2.0 * self.flat, self.answer)
-        return self.answer + columns * back + 2.0 * self.flat
+        passing = self.answer + columns * back
+        # Gradients that are written out are squared and added; of the others squares alone are ever made. For weights
+        # without a closed form the row passes once more.
+        return (2 if self.slow else 1) * passing + columns * 2.0 * (self.P - self.flat) + 2.0 * self.flat
 
     def diagonals(self, rows: float, kind: str = "exact") -> Work:
         """The Fisher diagonal of so many rows: every gradient is written out, squared and added."""
@@ -131,12 +153,31 @@ class Sizes:
         held = passing + 3.0 * min(64 * columns * written, AT_ONCE) * self.bytes
         # Each entry is touched three times: made, squared, added; so is each pixel's copy for one of nine taps.
         touched = 3 * rows * columns * (written * self.bytes + 9 * self.row.convolved)
-        return Work.sure(rows * self.diagonal(kind), held, touched)
+        return Work.sure(rows * self.diagonal(kind) + self.closed_forms, held, touched)
+
+    @property
+    def looks(self) -> float:
+        """Rows that are answered alone, to see classes and shapes: of few rows to forget that may be much."""
+        return LOOKS * self.answer
+
+    @property
+    def closed_forms(self) -> float:
+        """Seeing which layers have per-sample gradients in closed form.
+
+        A row goes there, then two there and back, and the gradient of the first is made both ways.
+        """
+        return self.answer + 3 * self.gradient
 
 
-def gradients(trained: Trained, split: Split, count: float) -> Work:
-    """The work of so many loss gradients of one row, which is all that most methods do."""
-    return Work.sure(count * Sizes.of(trained, split).gradient)
+def gradients(trained: Trained, split: Split, count: float, *, looks: bool = False) -> Work:
+    """The work of so many loss gradients of one row, which is all that most methods do.
+
+    **Arguments:**
+
+    - `looks`: whether a few rows are looked at alone before.
+    """
+    sizes = Sizes.of(trained, split)
+    return Work.sure(count * sizes.gradient + looks * sizes.looks)
 
 
 class Scrub(metaclass=AcceptsOldNames):

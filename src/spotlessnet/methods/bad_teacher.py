@@ -46,7 +46,7 @@ class BadTeacher(Tuning):
         teachers = 1 if trained.init is None else 2
         sizes = Sizes.of(trained, split)
         N = len(split.whole)
-        return Work.sure(self.epochs * N * sizes.gradient + teachers * N * sizes.answer)
+        return Work.sure(self.epochs * N * sizes.gradient + teachers * N * sizes.answer + sizes.looks)
 
     def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
         answers = trained.predict(split.whole).cpu()

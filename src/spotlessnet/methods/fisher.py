@@ -15,10 +15,10 @@ from spotlessnet.core.damping import ridge_of
 from spotlessnet.core.deprecated import OldName
 from spotlessnet.core.errors import NeedError, check_choice, check_not_negative, check_positive
 from spotlessnet.core.gaussian import Covariance, Diagonal, Measured
-from spotlessnet.core.scrub import METHODS, Notes, Scrub, Sizes, Work
+from spotlessnet.core.scrub import METHODS, Notes, Scrub, Work
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
-from spotlessnet.operators.cost import noise
+from spotlessnet.operators.cost import noise, with_slow
 from spotlessnet.operators.fisher import fisher_diagonal
 from spotlessnet.operators.kronecker import kronecker
 from spotlessnet.precomputed.statistics import Statistics
@@ -93,10 +93,13 @@ class Fisher(Scrub):
         return True
 
     def cost(self, trained: Trained, split: Split) -> Work:
-        sizes = Sizes.of(trained, split)
         if self.statistics is None:
-            return noise(sizes, self.structure, self.kind)
-        return Work.sure(0 if self.structure == "kronecker" else sizes.k * sizes.diagonal(self.kind))
+            return noise(with_slow(trained, split), self.structure, self.kind)
+        return (
+            Work(0, 0)
+            if self.structure == "kronecker"
+            else with_slow(trained, split).diagonals(len(split.forget), self.kind)
+        )
 
     def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
         return trained.weights

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from spotlessnet.core.answers import error_rate
-from spotlessnet.core.data import Data
+from spotlessnet.core.data import Data, evenly
 from spotlessnet.core.errors import SettingError, check_positive
 from spotlessnet.core.scrub import METHODS, Notes, Sizes, Work
 from spotlessnet.core.split import Split, joined
@@ -27,6 +27,9 @@ NEVER = -1e4
 
 ENOUGH = -0.01
 """Forgotten rows that are answered worse than held-out ones by this share end it."""
+
+ASKED = 512
+"""Rows of either kind that a plan asks."""
 
 
 @METHODS.register(
@@ -72,7 +75,22 @@ class LoTUS(Tuning):
         held = len(split.retain if split.validation is None else split.validation)
         read = (some + k + held) * sizes.answer
         epoch = (some + k) * sizes.gradient + k * sizes.answer
-        return Work(read + epoch, read + self.epochs * epoch)
+        # Once begun, few epochs seldom bring the forgotten rows to be answered worse than new ones, which would end it.
+        return Work.sure(read + self.epochs * epoch + sizes.looks)
+
+    def foreseen(self, trained: Trained, split: Split) -> Work:
+        """Nothing is trained where the forgotten rows are answered worse than new ones from the start: some tell."""
+        if split.validation is None:
+            return self.cost(trained, split)
+        forget, held = (data.select(evenly(len(data), ASKED)) for data in (split.forget, split.validation))
+        some = replace(split, forget=forget, validation=held)
+        begun = self._gap(trained, forget, self._unseen(trained, some, Notes())) > ENOUGH
+        usual = (self if begun else replace(self, epochs=0)).cost(trained, split).usual
+        return replace(self.cost(trained, split), usual=usual)
+
+    def _gap(self, at: Trained, forget: Data, unseen: float) -> float:
+        """How much better the forgotten rows are answered than new ones."""
+        return 1 - error_rate(at, forget) - unseen
 
     def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
         draw = torch.Generator().manual_seed(self.seed)
@@ -85,7 +103,7 @@ class LoTUS(Tuning):
         start = trained.weights if trained.init is None else trained.init
         student = replace(trained, init=start, loss=Distillation())
         for epoch in range(self.epochs):
-            gap = 1 - error_rate(trained.at(student.weights), forget) - unseen
+            gap = self._gap(trained.at(student.weights), forget, unseen)
             if gap <= ENOUGH:
                 break
             soft = (z_f + self._gumbel(z_f, draw)) / math.exp(self.alpha * gap)

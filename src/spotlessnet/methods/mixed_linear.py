@@ -19,9 +19,9 @@ from spotlessnet.core.gaussian_dp import epsilon_of
 from spotlessnet.core.scrub import METHODS, Notes, Scrub, Sizes, Work
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
-from spotlessnet.operators.cost import PRODUCT, kernel_entry
+from spotlessnet.operators.cost import kernel_cost
 from spotlessnet.operators.linear_response import EXPECTED_ITERATIONS, cheaper_form
-from spotlessnet.training.mixed import UserNetwork, settle
+from spotlessnet.training.mixed import PASSES, UserNetwork, settle
 
 
 @dataclass(frozen=True)
@@ -83,13 +83,13 @@ class MixedLinear(Scrub):
         sizes = Sizes.of(trained, split)
         n = len(split.retain)
         linear = trained.model.core_network() if isinstance(trained.model, UserNetwork) else trained
-        each, product = sizes.gradient, PRODUCT * sizes.gradient
+        each, product = sizes.gradient, sizes.product
         # Gradients before and after, and their norms.
         looks = Work(3 * n * each, 5 * n * each)
         if cheaper_form(linear, split.retain) == "dual":
-            made = (n * sizes.C) ** 2 * kernel_entry(linear) + (n * sizes.C) ** 3 / 3
+            made = kernel_cost(Sizes.of(linear, split), n) + (n * sizes.C) ** 3 / 3
             return looks + Work.sure(n * (sizes.answer + sizes.C * each) + made + 8 * product * n)
-        return looks + Work(2 * EXPECTED_ITERATIONS * product * n, 1.1 * self.max_iterations * product * n)
+        return looks + Work(2 * EXPECTED_ITERATIONS * product * n, PASSES * (1 + 2 * self.max_iterations) * product * n)
 
     def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
         if not len(split.retain):

@@ -54,7 +54,7 @@ class MSG(Tuning):
             raise SettingError(f"`MSG.share` must lie in (0, 1], but got {self.share}.")
 
     def cost(self, trained: Trained, split: Split) -> Work:
-        return gradients(trained, split, self.epochs * len(split.retain) + 2 * len(split.forget))
+        return gradients(trained, split, self.epochs * len(split.retain) + 2 * len(split.forget), looks=True)
 
     def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
         draw = torch.Generator().manual_seed(self.seed)

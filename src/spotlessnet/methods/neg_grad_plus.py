@@ -44,7 +44,7 @@ class NegGradPlus(Tuning):
             raise SettingError(f"`NegGradPlus.beta` must lie in (0, 1], but got {self.beta}.")
 
     def cost(self, trained: Trained, split: Split) -> Work:
-        return gradients(trained, split, self.epochs * len(split.whole))
+        return gradients(trained, split, self.epochs * len(split.whole), looks=True)
 
     def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
         N, k = len(split.whole), len(split.forget)

@@ -5,7 +5,7 @@ root put right.
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
@@ -28,14 +28,22 @@ from spotlessnet.core.scrub import METHODS, Notes, Scrub, Sizes, Work
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.operators.best_noise import best_noise
-from spotlessnet.operators.cost import EIGEN, PRODUCT, expected_products, noise, products
+from spotlessnet.operators.cost import (
+    EIGEN,
+    expected_products,
+    hessian_product_of,
+    noise,
+    product_of,
+    products,
+    with_slow,
+)
 from spotlessnet.operators.dense import clamped_off, divide, eigenbasis, symmetric_exp, undo_and_redo
 from spotlessnet.operators.fisher import fisher_diagonal
 from spotlessnet.operators.gauss_newton import GaussNewton
 from spotlessnet.operators.gradient import gradient
 from spotlessnet.operators.hessian import Hessian, dense_hessian
 from spotlessnet.operators.kronecker import kronecker
-from spotlessnet.operators.line_search import backtrack
+from spotlessnet.operators.line_search import HALVINGS, backtrack
 from spotlessnet.operators.linear_response import EXPECTED_ITERATIONS
 from spotlessnet.operators.solve import conjugate_gradient
 from spotlessnet.operators.solvers import CG, solver_of
@@ -160,9 +168,9 @@ class Newton(Scrub):
         return self.cost(trained, split, expected_products(trained, split, self.solver, ridge))
 
     def cost(self, trained: Trained, split: Split, expected: float = EXPECTED_ITERATIONS) -> Work:
-        sizes = Sizes.of(trained, split)
+        sizes = with_slow(trained, split) if self.is_noisy else Sizes.of(trained, split)
         if self.statistics is not None:
-            noisy = Work.sure(sizes.k * sizes.diagonal()) if self.is_noisy else Work(0, 0)
+            noisy = sizes.diagonals(sizes.k) if self.is_noisy else Work(0, 0)
             return step_cost(self.statistics, sizes, tries=1) + noisy
         cube = float(sizes.P) ** 3
         written = self._written(sizes)
@@ -172,7 +180,11 @@ class Newton(Scrub):
             step = written + Work.sure(2 * EIGEN * cube)
         else:
             step = products(sizes, sizes.n, self.solver.max_iterations, expected)
-        search = Work.sure(2 * sizes.answer * sizes.n if self.search and self.time is None else 0)
+            if self.curvature == "hessian":
+                more = hessian_product_of(sizes, 1) / sizes.product
+                step = replace(step, usual=more * step.usual, most=more * step.most)
+        searched = sizes.answer * sizes.n if self.search and self.time is None else 0.0
+        search = Work(2 * searched, (2 + HALVINGS) * searched)
         noisy = Work(0, 0)
         if self.is_noisy:
             dense = written + Work.sure(2 * EIGEN * cube)
@@ -181,9 +193,11 @@ class Newton(Scrub):
 
     def _written(self, sizes: Sizes) -> Work:
         """Both curvatures written out, column by column; an indefinite Hessian is given up for Gauss-Newton."""
-        again = 2 if self.curvature == "auto" else 1
-        once = PRODUCT * sizes.P * (sizes.n + sizes.k) * sizes.gradient
-        return Work(once, again * once, 4 * 8.0 * sizes.P**2)
+        gauss_newton, hessian = product_of(sizes, sizes.P), hessian_product_of(sizes, sizes.P)
+        first = gauss_newton if self.curvature == "gauss-newton" else hessian
+        most = first + (gauss_newton if self.curvature == "auto" else 0.0)
+        columns = sizes.P * (sizes.n + sizes.k)
+        return Work(columns * first, columns * most, 4 * 8.0 * sizes.P**2)
 
     def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
         ridge = ridge_of(trained, self.damping, notes)

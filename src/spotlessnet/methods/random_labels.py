@@ -30,7 +30,7 @@ class RandomLabels(Tuning):
     """
 
     def cost(self, trained: Trained, split: Split) -> Work:
-        return gradients(trained, split, self.epochs * len(split.whole))
+        return gradients(trained, split, self.epochs * len(split.whole), looks=True)
 
     def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
         forget = _in_order(split.forget)

@@ -14,13 +14,17 @@ from spotlessnet.core.gaussian import Measured
 from spotlessnet.core.scrub import METHODS, Notes, Sizes, Work
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
-from spotlessnet.operators.cost import PRODUCT
+from spotlessnet.operators.cost import expected_products, products
 from spotlessnet.operators.gauss_newton import GaussNewton
 from spotlessnet.operators.gradient import gradient
 from spotlessnet.operators.linear_response import removal_gradient
 from spotlessnet.operators.solve import conjugate_gradient
+from spotlessnet.operators.solvers import CG
 from spotlessnet.training.fit import fit
 from spotlessnet.training.tuning import Tuning
+
+FEW = 10
+"""Products that are nearly always all taken, so that no trial is needed."""
 
 
 @dataclass(frozen=True)
@@ -79,13 +83,22 @@ class RespondAndFinetune(Tuning):
         for name in ("iterations", "length", "rewind"):
             check_not_negative(f"RespondAndFinetune.{name}", getattr(self, name))
 
-    def cost(self, trained: Trained, split: Split) -> Work:
-        n = len(split.retain)
-        coreset = min(self.coreset, len(split.retain))
-        step = len(split.forget) + coreset * (1 + PRODUCT * (self.iterations + 1)) if self.iterations else 0
+    def foreseen(self, trained: Trained, split: Split) -> Work:
+        if self.iterations <= FEW:
+            return self.cost(trained, split)
+        ridge = ridge_of(trained, None, Notes())
+        return self.cost(trained, split, expected_products(trained, split, self._solver, ridge))
+
+    def cost(self, trained: Trained, split: Split, expected: float | None = None) -> Work:
         sizes = Sizes.of(trained, split)
-        passing = min(min(coreset, 256) * sizes.row.each(1), sizes.room) if self.iterations else 0.0
-        return Work.sure((step + self._epochs(trained) * n) * sizes.gradient, passing)
+        tuned = Work.sure(self._epochs(trained) * len(split.retain) * sizes.gradient)
+        if not self.iterations:
+            return tuned
+        coreset = min(self.coreset, len(split.retain))
+        passing = min(min(coreset, 256) * sizes.row.each(1), sizes.room)
+        slopes = Work.sure((len(split.forget) + coreset) * sizes.gradient, passing)
+        solved = products(sizes, coreset, self.iterations, self.iterations if expected is None else expected)
+        return tuned + slopes + replace(solved, bytes=0.0)
 
     def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
         w = trained.weights
@@ -101,6 +114,10 @@ class RespondAndFinetune(Tuning):
         recipe = recipe.but(schedule="cosine", epochs=self._epochs(trained))
         moved = replace(trained.at(w), init=trained.weights if trained.init is None else trained.init)
         return fit(moved, split.retain, recipe, seed=self.seed, label="fine-tuning").weights
+
+    @property
+    def _solver(self) -> CG:
+        return CG(tolerance=1e-3, max_iterations=self.iterations)
 
     def _epochs(self, trained: Trained) -> int:
         """Of the fine-tuning: a share of the recipe's, and the method's own only where there is no recipe."""
@@ -118,7 +135,9 @@ class RespondAndFinetune(Tuning):
         every = torch.full((len(rows),), scale, dtype=trained.dtype, device=trained.device)
         H = GaussNewton(trained, rows, sample_weights=every, ridge=n * ridge_of(trained, None, notes))
         # Few iterations on purpose: stopping early is what damps saturated directions.
-        solved = conjugate_gradient(H, b, tolerance=1e-3, max_iterations=self.iterations, on_failure="return")
+        solved = conjugate_gradient(
+            H, b, tolerance=self._solver.tolerance, max_iterations=self.iterations, on_failure="return"
+        )
         step = solved.x
         notes.measure(
             ResponseFacts, coreset=len(rows), residual=float(solved.residual), step=float(step.double().norm())

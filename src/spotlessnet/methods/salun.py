@@ -45,7 +45,7 @@ class SalUn(Tuning):
 
     def cost(self, trained: Trained, split: Split) -> Work:
         # The forgotten rows' gradient chooses the weights that may move.
-        return gradients(trained, split, self.epochs * len(split.whole) + len(split.forget))
+        return gradients(trained, split, self.epochs * len(split.whole) + len(split.forget), looks=True)
 
     def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
         size = gradient(trained, split.forget).abs()

@@ -49,7 +49,7 @@ class SCRUB(Tuning):
         sizes = Sizes.of(trained, split)
         away = min(self.away, self.epochs)
         visits = away * len(split.forget) + self.epochs * len(split.retain)
-        return Work.sure(visits * sizes.gradient + len(split.whole) * sizes.answer)
+        return Work.sure(visits * sizes.gradient + len(split.whole) * sizes.answer + sizes.looks)
 
     def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
         recipe = self.recipe(trained, notes, split.retain).but(epochs=1)

@@ -12,9 +12,10 @@ from torch import Tensor
 
 from spotlessnet.core.errors import check_positive
 from spotlessnet.core.gaussian import Measured
-from spotlessnet.core.scrub import METHODS, Notes, Scrub, Sizes, Work
+from spotlessnet.core.scrub import METHODS, Notes, Scrub, Work
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
+from spotlessnet.operators.cost import with_slow
 from spotlessnet.operators.fisher import fisher_diagonal
 
 
@@ -50,7 +51,8 @@ class SSD(Scrub):
         check_positive("SSD.dampening", self.dampening)
 
     def cost(self, trained: Trained, split: Split) -> Work:
-        return Sizes.of(trained, split).diagonals(len(split.whole) + len(split.forget), "empirical")
+        sizes = with_slow(trained, split)
+        return sizes.diagonals(len(split.whole), "empirical") + sizes.diagonals(len(split.forget), "empirical")
 
     def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
         # Squared gradients at the true labels, which the published code takes for the Fisher information.

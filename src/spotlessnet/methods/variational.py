@@ -105,15 +105,16 @@ class Variational(Scrub):
 
     def cost(self, trained: Trained, split: Split) -> Work:
         n = len(split.retain)
-        # The last batch of a sweep is smaller; a quarter more batches look at the answer.
-        batch = n / math.ceil(n / self.batch_size)
-        batches = (1 + AVERAGED) * self.steps
+        # A quarter more batches look at the answer; the last one of a sweep is smaller.
+        batches = self.steps + max(LEAST, int(self.steps * AVERAGED))
+        sweeps, more = divmod(batches, math.ceil(n / self.batch_size))
+        rows = sweeps * n + min(n, more * self.batch_size)
         sizes = Sizes.of(trained, split)
         vectors = HELD * sizes.P * sizes.bytes
         # Both mirror images are on their way together; every layer's answer comes with its variance and its noise.
         passing = min(n, self.batch_size) * SIDES * LAYERED * sizes.row.graph
         # Each vector is gone through about once for every batch.
-        return Work.sure(batches * batch * NOISY * sizes.gradient, vectors + passing, batches * vectors)
+        return Work.sure(rows * NOISY * sizes.gradient + 5 * sizes.answer, vectors + passing, batches * vectors)
 
     def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
         return trained.weights

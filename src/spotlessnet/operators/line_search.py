@@ -19,10 +19,14 @@ HALVINGS = 12
 
 
 class Search(NamedTuple):
-    """The factor that was accepted, and whether any was: `scale` is zero where none was."""
+    """The factor that was accepted, and whether any was: `scale` is zero where none was.
+
+    `rounding` is how far two values of the objective may differ by rounding alone.
+    """
 
     scale: float
     accepted: bool
+    rounding: float = 0.0
 
 
 def summed_objective(
@@ -73,5 +77,5 @@ def backtrack(
     for scale in track([0.5**i for i in range(HALVINGS + 1)], "line search"):
         now = summed_objective(trained, data, w + scale * step, ridge=ridge, tilt=tilt, batch_size=batch_size)
         if now <= begin + ENOUGH * scale * slope + rounding:
-            return Search(scale, True)
-    return Search(0.0, False)
+            return Search(scale, True, rounding)
+    return Search(0.0, False, rounding)

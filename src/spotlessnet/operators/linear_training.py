@@ -9,6 +9,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from spotlessnet.core.data import Data
+from spotlessnet.core.scrub import Sizes
+from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.operators.gauss_newton import GaussNewton
 from spotlessnet.operators.gradient import gradient
@@ -37,6 +39,7 @@ class LinearTraining:
     - `minimum_norm`: there is no decay, and more weights than equations: of all solutions take the one nearest to the
       start, as training from there would.
     - `answers`: every system that was solved, in order: for the record.
+    - `solved`: those of every damping; `damped` shares it.
     - `known`: what was found on the way for some rows and holds for every damping; `damped` shares it.
     """
 
@@ -49,6 +52,7 @@ class LinearTraining:
     batch_size: int = 256
     minimum_norm: bool = False
     answers: list[Answer] = field(default_factory=list)
+    solved: list[Answer] = field(default_factory=list, repr=False)
     known: list[tuple[Data, Known]] = field(default_factory=list, repr=False)
 
     def damped(self, damping: float) -> "LinearTraining":
@@ -103,6 +107,10 @@ class LinearTraining:
         r"""$(J_S^\top\Lambda J_S + |S|(\lambda + \gamma) I)^{-1} b$, whatever `b` means."""
         return self._solve(data, b)
 
+    def sizes(self, data: Data) -> Sizes:
+        """What a row costs in the linearised network, whose answers are products themselves."""
+        return Sizes.of(self._linear, Split(data))
+
     def _full_slope(self, data: Data) -> Float[Tensor, " P"]:
         ridge = len(data) * self.trained.known_weight_decay
         return self.slope(data) + ridge * (self.trained.weights - self.trained.anchor)
@@ -111,8 +119,7 @@ class LinearTraining:
         output: Output = "identity" if self.output == "identity" else "softmax"
         if self.minimum_norm:
             away = self.trained.weights - self.trained.anchor
-            self.answers.append(nearest(self._base, data, b, away, output=output, batch_size=self.batch_size))
-            return self.answers[-1].x
+            return self._noted(nearest(self._base, data, b, away, output=output, batch_size=self.batch_size)).x
         answer = solve_response(
             self._base,
             data,
@@ -124,8 +131,12 @@ class LinearTraining:
             batch_size=self.batch_size,
             known=self._known(data),
         )
+        return self._noted(answer).x
+
+    def _noted(self, answer: Answer) -> Answer:
         self.answers.append(answer)
-        return answer.x
+        self.solved.append(answer)
+        return answer
 
     def _known(self, data: Data) -> Known:
         for rows, known in self.known:
@@ -146,7 +157,7 @@ class LinearTraining:
             max_iterations=self.solver.product_limit,
             batch_size=self.batch_size,
         )
-        self.answers.append(Answer(found.weights, "newton", found.residual, found.steps, found.failure))
+        self._noted(Answer(found.weights, "newton", found.residual, found.steps, found.failure))
         return found.weights
 
     def _ridge(self, data: Data) -> float:

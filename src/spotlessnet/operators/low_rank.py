@@ -23,6 +23,9 @@ COLUMNS = {"cpu": 2**21, "cuda": 2**26}
 PIECE = 2**16
 """Entries of a long row that are multiplied at a time."""
 
+BLOCK, PROBES = 16, 4
+"""Vectors that are multiplied at once, and random ones for what is left out, where nobody says."""
+
 AT_WORK, AT_LEAST = 4, 3
 """Vectors that one of a block becomes while it is multiplied and made orthonormal to the others; and by the latter
 alone, where products take what is left."""
@@ -82,8 +85,8 @@ def low_rank(
     generator: torch.Generator,
     like: Float[Tensor, " P"] | None = None,
     oversample: int | None = None,
-    block: int = 16,
-    probes: int = 4,
+    block: int = BLOCK,
+    probes: int = PROBES,
     may_leave_device: bool = False,
     label: str = "finding the strongest directions",
 ) -> LowRank:
@@ -110,7 +113,7 @@ def low_rank(
         raise SettingError(f"`rank` must lie between 1 and the {P} weights, but got {rank}.")
     if block < 1 or probes < 0:
         raise SettingError(f"`block` must be at least 1 and `probes` at least 0, but got {block} and {probes}.")
-    extra = max(rank // 2 + 10, 4 * block - rank) if oversample is None else max(oversample, 0)
+    extra = usual_extra(rank, block) if oversample is None else max(oversample, 0)
     near = _like(matrix, like)
     each = float(P * near.element_size())
     multiply: Product = matrix.multiply
@@ -147,6 +150,11 @@ def low_rank(
         remainder=float(theta[rank:].sum()) + beyond,
         products=width + probes,
     )
+
+
+def usual_extra(rank: int, block: int = BLOCK) -> int:
+    """Vectors to explore beyond so many directions, where nobody says."""
+    return max(rank // 2 + 10, 4 * block - rank)
 
 
 def _combine(mix: Float[Tensor, "r m"], Q: Float[Tensor, "m P"]) -> None:

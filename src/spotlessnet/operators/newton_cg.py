@@ -1,5 +1,6 @@
 """Minimise a convex objective over the weights by damped Newton steps, each solved by conjugate gradients."""
 
+import math
 from dataclasses import dataclass
 
 from jaxtyping import Float
@@ -31,6 +32,15 @@ class Minimum:
     failure: str = ""
 
 
+MOST = 50
+"""Steps at most."""
+
+
+def rough(left: float) -> float:
+    """How well a step is solved for where so much of the gradient is left."""
+    return min(0.1, left**0.5)
+
+
 def minimise(
     trained: Trained,
     data: Data,
@@ -38,7 +48,7 @@ def minimise(
     ridge: float,
     tilt: Float[Tensor, " P"] | None = None,
     tolerance: float = 1e-6,
-    max_steps: int = 50,
+    max_steps: int = MOST,
     max_iterations: int = 500,
     batch_size: int = 256,
 ) -> Minimum:
@@ -53,6 +63,7 @@ def minimise(
     """
     check_positive("ridge", ridge, "Give a decay or a damping; without either the minimum may lie at infinity.")
     here, first, last = trained, 0.0, 0.0
+    promised, rounding, before = math.inf, 0.0, math.inf
     for steps in track(range(max_steps + 1), "linearised training"):
         G = gradient(here, data, ridge=ridge, batch_size=batch_size)
         G = G if tilt is None else G - tilt
@@ -60,11 +71,12 @@ def minimise(
         first = first or last
         if last <= tolerance * first:
             return Minimum(here.weights, last / first if first else 0.0, steps)
-        if steps == max_steps:
+        # Once the last step promised less than the objective rounds, the gradient falls or rounding has taken over.
+        if steps == max_steps or (promised <= rounding and not last <= 0.5 * before):
             break
         H = GaussNewton(here, data, ridge=ridge, batch_size=batch_size)
         # A rough solve is enough far from the minimum; near it the steps become Newton's own.
-        enough = min(0.1, (last / first) ** 0.5, 1.0)
+        enough = rough(last / first)
         step = conjugate_gradient(
             H, -G, tolerance=max(enough, 1e-10), max_iterations=max_iterations, on_failure="return"
         ).x
@@ -74,6 +86,7 @@ def minimise(
         if not found.accepted:
             break
         here = here.at(here.weights + found.scale * step)
+        promised, rounding, before = -0.5 * slope, found.rounding, last
     why = (
         f"The gradient must fall to {tolerance:g} of its first length, but is {last / first:.2g} of it after {steps} "
         f"steps in {str(trained.dtype).removeprefix('torch.')}. Loosen the tolerance, raise the damping, or work in "

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from spotlessnet.core.scrub import Sizes, Work
-from spotlessnet.operators.cost import EIGEN, PRODUCT, directions, noise
+from spotlessnet.operators.cost import EIGEN, TRIES, directions, kernel_cost, noise
 from spotlessnet.precomputed.statistics import Statistics
 from spotlessnet.precomputed.step import SEEN, WIDEST
 from spotlessnet.precomputed.written import Written
@@ -16,16 +16,29 @@ def step_cost(statistics: Statistics, sizes: Sizes, tries: int) -> Work:
 
     - `tries`: dampings that are looked at.
     """
-    P, rank = sizes.P, 0 if statistics.values is None else statistics.values.numel()
+    rank = 0 if statistics.values is None else statistics.values.numel()
     # Of a large cohort some rows stand for all, as in the step itself.
     seen = max(1, min(sizes.k, SEEN // sizes.C))
     roots = seen * sizes.columns
-    width = min(WIDEST, roots)
-    algebra = (seen * sizes.C) ** 2 * P + 2 * P * seen * sizes.C * width + 4.0 * P * (rank + width) ** 2
-    algebra += EIGEN * (roots**3 + (rank + width) ** 3)
-    reads = 2 * seen * sizes.answer
-    passes = sizes.k + 2 * seen * sizes.C + tries * PRODUCT * sizes.k
-    return Work.sure(passes * sizes.gradient + reads + algebra, 3.0 * (rank + width) * P * sizes.bytes)
+    # About half of the cohort's directions are stronger than what the statistics left out.
+    usual, most = (_directions_cost(sizes, rank, min(WIDEST, wide), seen) for wide in (-(-roots // 2), roots))
+    # For the gradients: the kernel's, and those that the directions are mixed from.
+    passes = sizes.k * sizes.gradient + 2 * seen * (sizes.answer + sizes.C * sizes.gradient) + sizes.closed_forms
+    fixed = passes + 2 * seen * sizes.answer + kernel_cost(sizes, seen) + EIGEN * float(roots**3)
+    # A step, its drift on the forgotten rows, and what they move.
+    each = sizes.k * (sizes.product + 2 * sizes.answer) + 4.0 * sizes.P * (rank + min(WIDEST, roots))
+    held = 3.0 * (rank + min(WIDEST, roots)) * sizes.P * sizes.bytes
+    return Work(fixed + usual + min(tries, TRIES) * each, fixed + most + 2 * (1 + tries) * each, held)
+
+
+def _directions_cost(sizes: Sizes, rank: int, width: int, seen: int) -> float:
+    """So many of the cohort's directions are mixed from its gradients and joined with the kept ones.
+
+    Before that they are made orthogonal to those and to each other, three times.
+    """
+    both = rank + width
+    long = 2.0 * seen * sizes.C * width + 12.0 * width * both + 2.0 * both * (width + both)
+    return sizes.P * long + EIGEN * float(rank**3 + both**3 + 4 * width**3)
 
 
 def writing_cost(written: Written, sizes: Sizes) -> Work:

@@ -19,6 +19,7 @@ from spotlessnet.core.scrub import Scrub, Sizes, Work, declared_by
 from spotlessnet.core.split import Request, Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.core.trainer import name_of
+from spotlessnet.operators.cost import with_slow
 from spotlessnet.precomputed.step_cost import writing_cost
 from spotlessnet.precomputed.written import Written
 from spotlessnet.requests.case import Case
@@ -316,7 +317,7 @@ def work_beside(trained: Trained, split: Split, scrub: Scrub, sizes: Sizes, next
     work = _looking(split, sizes) + _running_statistics(trained, split, scrub, sizes)
     if isinstance(scrub, Tuning) and scrub.looks_for_rate(trained):
         work += work_of_rate(sizes.n, sizes)
-    return work if next_request is None else work + writing_cost(next_request, sizes)
+    return work if next_request is None else work + writing_cost(next_request, with_slow(trained, split))
 
 
 def _running_statistics(trained: Trained, split: Split, scrub: Scrub, sizes: Sizes) -> Work:

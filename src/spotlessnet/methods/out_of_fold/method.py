@@ -12,7 +12,7 @@ from spotlessnet.core.data import Data
 from spotlessnet.core.deprecated import OldName
 from spotlessnet.core.errors import DataError, NeedError, SettingError, check_choice, check_not_negative, check_positive
 from spotlessnet.core.recipe import Recipe
-from spotlessnet.core.scrub import METHODS, Notes, Work, gradients, with_statistics
+from spotlessnet.core.scrub import METHODS, Notes, Sizes, Work, gradients, with_statistics
 from spotlessnet.core.split import Split
 from spotlessnet.core.targets import WeightedDistillation
 from spotlessnet.core.trained import Trained
@@ -164,8 +164,11 @@ class OutOfFoldDistillation(Tuning):
 
     def cost(self, trained: Trained, split: Split) -> Work:
         price = self.price(split, self.rounds(trained, split))
-        count = price.of(self.rows_in_a_round(trained, split)) / THERE_AND_BACK
-        return gradients(trained, split, count)
+        rows = self.rows_in_a_round(trained, split)
+        reads = price.of(rows) - THERE_AND_BACK * price.visits(rows)
+        return gradients(trained, split, price.visits(rows), looks=True) + Work.sure(
+            reads * Sizes.of(trained, split).answer
+        )
 
     def check_needs(self, trained: Trained, split: Split) -> None:
         super().check_needs(trained, split)

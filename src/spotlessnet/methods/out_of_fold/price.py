@@ -45,11 +45,15 @@ class Price:
     def of(self, rows: int) -> int:
         """In rows read, if `rows` of either kind are visited in a round."""
         counts = self.forgotten, self.retained
-        visits = self.rounds * sum(min(rows, count) for count in counts)
+        visits = self.visits(rows)
         seen = [min(self.rounds * rows, count) for count in counts]
         tried = self.lengths * (min(ASKED, seen[0]) + min(ASKED_RETAINED, seen[1]))
         tried += self.looks * sum(min(ASKED_BETWEEN, count) for count in seen)
         return THERE_AND_BACK * visits + self.readings * seen[0] + seen[1] + self.others + tried
+
+    def visits(self, rows: int) -> int:
+        """Rows that are learnt from, each as often as it is."""
+        return self.rounds * sum(min(rows, count) for count in (self.forgotten, self.retained))
 
     def in_trainings(self, rows: int, epochs: int) -> float:
         """Beside a training of so many epochs on all rows."""

@@ -24,6 +24,7 @@ from spotlessnet.methods.within_budget.levels import (
     FURTHEST,
     PROBES,
     SOLVED,
+    TOLERANCE,
     USUAL,
     Levels,
     expected_nats,
@@ -32,11 +33,12 @@ from spotlessnet.methods.within_budget.levels import (
     scale_of,
 )
 from spotlessnet.methods.within_budget.noise_cost import CONFIRMING, LOOKS, Cost, NoiseCost
-from spotlessnet.operators.cost import PRODUCT
+from spotlessnet.operators.cost import expected_products, product_of
 from spotlessnet.operators.gauss_newton import GaussNewton
 from spotlessnet.operators.gradient import gradient
 from spotlessnet.operators.linear_response import EXPECTED_ITERATIONS
 from spotlessnet.operators.solve import conjugate_gradient
+from spotlessnet.operators.solvers import CG
 
 LEAST_NATS, MOST_NATS = 1e-9, 1e6
 """Budgets whose levels of noise single precision can tell apart."""
@@ -53,8 +55,8 @@ LEAST_MISSED = 0.25
 """Share of the original's nats that every step is taken to have missed. Without it a Newton step that is checked by
 another Newton step seems to have missed nothing, though two trainings never differ by a Newton step alone."""
 
-MISSED = 200
-"""Curvature products that the estimate of what the step has missed may take."""
+GAP = CG(tolerance=1e-3, max_iterations=200)
+"""How the estimate of what the step has missed is solved for."""
 
 
 @dataclass(frozen=True)
@@ -170,7 +172,16 @@ class WithinBudget(Scrub):
     def reseeded(self, by: int) -> Scrub:
         return replace(self, scrub=self.scrub.reseeded(by), seed=self.seed + by)
 
-    def cost(self, trained: Trained, split: Split) -> Work:
+    def foreseen(self, trained: Trained, split: Split) -> Work:
+        ridge = ridge_of(trained, None, Notes())
+        levels = expected_products(trained, split, CG(tolerance=TOLERANCE, max_iterations=SOLVED), ridge)
+        missed = 0.0 if self.reference is not None else expected_products(trained, split, GAP, ridge)
+        # What the count takes of the scrub inside is replaced by what that foresees.
+        own = self.cost(trained, split, levels, missed)
+        inside, seen = self.scrub.cost(trained, split), self.scrub.foreseen(trained, split)
+        return replace(own, usual=own.usual - inside.usual + seen.usual)
+
+    def cost(self, trained: Trained, split: Split, levels: float = USUAL, missed: float = EXPECTED_ITERATIONS) -> Work:
         sizes = Sizes.of(trained, split)
         n = len(split.retain)
         N = len(split.whole)
@@ -191,12 +202,14 @@ class WithinBudget(Scrub):
             anew = min(n, MOST) * sizes.answer
             errors += Work((drawn + CONFIRMING) * anew, (drawn + CONFIRMING * attempts) * anew)
         # Halvings of the stand-ins, and a solve for each, for the expected level.
-        halving, product = PROBES * rows * sizes.gradient, PROBES * PRODUCT * n * sizes.gradient
-        errors += Work(halving + USUAL * product, halving + 1.1 * SOLVED * product)
+        halving, product = PROBES * rows * sizes.gradient, PROBES * n * product_of(sizes, PROBES)
+        errors += Work(halving + (1 + levels) * product, halving + (1 + 2 * SOLVED) * product)
         if self.reference is None:
             # One more Newton step where the scrub ends, and another where it began if that is elsewhere.
-            usual, most = EXPECTED_ITERATIONS * PRODUCT * n, 2 * 1.1 * MISSED * PRODUCT * n
-            gap = Work((N + n + usual) * sizes.gradient, (N + 2 * n + most) * sizes.gradient)
+            steps = 1 if stays(self.scrub) else 2
+            fixed = (N + steps * n) * sizes.gradient
+            usual, most = (steps * n * sizes.product * (1 + count) for count in (missed, 2.0 * GAP.max_iterations))
+            gap = Work(fixed + usual, fixed + most)
         return self.scrub.cost(trained, split) + errors + gap
 
     def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
@@ -342,7 +355,9 @@ def _estimated_nats(
         here = trained.at(weights)
         slope = gradient(here, split.retain, ridge=n * weight_decay) - left_undone
         curvature = GaussNewton(here, split.retain, ridge=n * ridge)
-        solved = conjugate_gradient(curvature, slope, tolerance=1e-3, max_iterations=MISSED, on_failure="return")
+        solved = conjugate_gradient(
+            curvature, slope, tolerance=GAP.tolerance, max_iterations=GAP.max_iterations, on_failure="return"
+        )
         return nats_of(solved.x, covariance), float(solved.residual)
 
     after, residual = missed(mean)
