@@ -78,7 +78,7 @@ class Rules:
       twice what is needed, so that one chance in twenty is left.
     - `descent_doubt`, `descent_noticed`: the same of how close networks lie to the originals, which is far easier to
       see, so less doubt is left. Those that lie apart are cleared where the audit could not tell its own tuned ones
-      otherwise, with `apart_doubt` instead of `tuned_doubt`; those that lie near can have been tuned, with `near_doubt`.
+      otherwise, and have `apart_doubt` instead of `tuned_doubt`; those that lie near, `near_doubt`.
     - `permutations`, `seed`: of the shuffles.
     - `looks`: how often the networks that there are will be looked at, at most, with more of them each time. Each look
       has its share of every level (Bonferroni), so that stopping at the first verdict means no more errors.
