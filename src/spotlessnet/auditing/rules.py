@@ -35,7 +35,7 @@ from spotlessnet.auditing.wording import (
 from spotlessnet.core.errors import SettingError, check_positive
 from spotlessnet.core.intervals import Interval, quotient_interval
 
-DOUBTS = ("networks_doubt", "rows_doubt", "tuned_doubt", "descent_doubt", "near_doubt", "apart_doubt")
+DOUBTS = ("networks_doubt", "rows_doubt", "tuned_doubt", "descent_doubt", "near_doubt")
 MANY = 1 / 3
 """Share of single rows that could hide from which on another training is no excuse."""
 
@@ -78,7 +78,7 @@ class Rules:
       twice what is needed, so that one chance in twenty is left.
     - `descent_doubt`, `descent_noticed`: the same of how close networks lie to the originals, which is far easier to
       see, so less doubt is left. Those that lie apart are cleared where the audit could not tell its own tuned ones
-      otherwise, and have `apart_doubt` instead of `tuned_doubt`; those that lie near, `near_doubt`.
+      otherwise. Those that lie near can have been tuned, and need more than `near_doubt` instead of `tuned_doubt`.
     - `permutations`, `seed`: of the shuffles.
     - `looks`: how often the networks that there are will be looked at, at most, with more of them each time. Each look
       has its share of every level (Bonferroni), so that stopping at the first verdict means no more errors.
@@ -99,7 +99,6 @@ class Rules:
     descent_doubt: float = 0.01
     descent_noticed: float = 5.0
     near_doubt: float = 0.25
-    apart_doubt: float = 0.01
     permutations: int = 1999
     seed: int = 0
     looks: int = 1
@@ -163,7 +162,7 @@ class Rules:
         is_apart = kin is not None and not is_near and min(kin.noticed) >= self.descent_noticed
         is_faint = min(found.noticed) < self.tuned_noticed
         is_blind = is_faint and not is_apart
-        doubt = self.near_doubt if is_near else self.apart_doubt if is_apart else self.tuned_doubt
+        doubt = self.near_doubt if is_near else self.tuned_doubt
         state: State = "unclear" if is_blind or found.p <= doubt else "same"
         reached = ", ".join(f"{one:.2g}" for one in found.noticed)
         note = f"networks that the audit tuned itself reach t = {reached}"
