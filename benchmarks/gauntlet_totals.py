@@ -227,7 +227,8 @@ def _earlier(rows: Rows) -> str:
     parts = [f"in some settings {_listed(some)}"] * bool(some) + [f"everywhere {_listed(whole)}"] * bool(whole)
     return (
         f" The test now asks how close networks lie to originals. Before it did, these were audited: "
-        f"{'; '.join(parts)}. It can only turn *inconclusive* into *forgotten*, of networks that were trained anew."
+        f"{'; '.join(parts)}. Since, more of the networks that were trained anew can be *forgotten* that were "
+        "*inconclusive*."
     )
 
 
