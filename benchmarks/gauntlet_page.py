@@ -122,7 +122,8 @@ def audited_anew(runs: Sequence[Path]) -> None:
     about, *rows = [json.loads(line) for line in ROWS.read_text(encoding="utf-8").splitlines()]
     told = before[0]["about"]
     about["about"]["commands"] = sorted({*told["commands"], *about["about"]["commands"]})
-    about["about"]["machine"] = "; ".join(dict.fromkeys((told["machine"], about["about"]["machine"])))
+    machines = (name for one in (told, about["about"]) for name in one["machine"].split("; "))
+    about["about"]["machine"] = "; ".join(dict.fromkeys(machines))
     anew = {(row["used_for"], row["setting"], row["candidate"]) for row in rows}
     kept = []
     for row in before[1:]:
