@@ -227,7 +227,8 @@ def _earlier(rows: Rows) -> str:
     parts += [f"in all settings {_listed(names)}"] * bool(names) + [f"{len(more)} more"] * bool(more)
     return (
         " The test now asks how close networks lie to originals. Before it did, these were audited: "
-        f"{'; '.join(parts)}. Since, more of the networks that were trained anew can be *forgotten* that were *inconclusive*."
+        f"{'; '.join(parts)}. Since, more of the networks that were trained anew can be *forgotten* that were "
+        "*inconclusive*."
     )
 
 

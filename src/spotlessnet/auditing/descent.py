@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
+from torch.linalg import vector_norm
 
 from spotlessnet.auditing.exchanging import chosen_networks
 from spotlessnet.auditing.likeness import Likeness, shuffled
@@ -51,7 +52,10 @@ def closeness(group: Place, originals: Place) -> Float64[Tensor, "S D"]:
     And the highest correlation of its answers with an original's, less what originals answer in the mean. Units can be
     permuted until weights lie anywhere; answers stay.
     """
-    apart = [torch.stack([(w.to(o) - o).double().norm().cpu() for o in originals.weights]).min() for w in group.weights]
+    apart = [
+        torch.stack([vector_norm(w.to(o) - o, dtype=torch.float64).cpu() for o in originals.weights]).min()
+        for w in group.weights
+    ]
     found = [-(torch.stack(apart) + LEAST).log()]
     if group.answers is not None and originals.answers is not None:
         theirs = originals.answers.double().flatten(1)
