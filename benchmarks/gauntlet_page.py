@@ -122,7 +122,8 @@ def audited_anew(runs: Sequence[Path]) -> None:
     about, *rows = [json.loads(line) for line in ROWS.read_text(encoding="utf-8").splitlines()]
     told = before[0]["about"]
     about["about"]["commands"] = sorted({*told["commands"], *about["about"]["commands"]})
-    about["about"]["machine"] = "; ".join(dict.fromkeys((told["machine"], about["about"]["machine"])))
+    machines = (name for one in (told, about["about"]) for name in one["machine"].split("; "))
+    about["about"]["machine"] = "; ".join(dict.fromkeys(machines))
     anew = {(row["used_for"], row["setting"], row["candidate"]) for row in rows}
     kept = []
     for row in before[1:]:
@@ -150,16 +151,21 @@ def _rows(used_for: str) -> list[Row]:
 
 def changed() -> str:
     """What the same networks got before the test asked how close they lie to originals, and what they get now."""
-    now, before = (
+    now, old = (
         [row for used_for in ("confirming", TWO) for row in _rows(f"{prefix}{used_for}")] for prefix in ("", EARLIER)
     )
-    again = {(row["setting"], row["candidate"]) for row in before}
-    now = [row for row in now if (row["setting"], row["candidate"]) in again]
-    told = [in_sequence(before), in_sequence(now)]
+    again = {(row["setting"], row["candidate"]) for row in old}
+    told = [in_sequence(old), in_sequence([row for row in now if (row["setting"], row["candidate"]) in again])]
     made = ["| networks in the same settings, in sequence: what counts | aim | before | now |", "|---|---|---|---|"]
-    lines = [line for line in CHANGED if line.of(told[0])]
-    return "\n".join([*made, *(f"| {line.label} | {line.wanted} | {' | '.join(line.cell(rows) for rows in told)} |"
-                              for line in lines)])  # fmt: skip
+    for line in CHANGED:
+        if line.of(told[0]):
+            made.append(f"| {line.label} | {line.wanted} | {' | '.join(line.cell(rows) for rows in told)} |")
+    return "\n".join(made)
+
+
+def before() -> list[Row]:
+    """What the same networks had got in these settings before the test changed."""
+    return _rows(f"{EARLIER}confirming")
 
 
 def of_two_classes() -> list[Row]:
@@ -192,7 +198,7 @@ def by_setting(rows: Rows) -> str:
     rows = [row for row in rows if not row["method"]]
     for setting in dict.fromkeys(row["setting"] for row in rows):
         here = [row for row in rows if row["setting"] == setting]
-        audits = len({row["audit"] for row in here})
+        audits = len({row["audit"] for row in here if not row.get("earlier")} or {row["audit"] for row in here})
         cells = [_slashed([row for row in here if row["candidate"] in names]) for names in COLUMNS.values()]
         lines.append(f"| {setting} | {audits} | {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -213,7 +219,7 @@ def by_candidate(rows: Rows) -> str:
         # Of persons another share is aimed at: the table before this one tells them apart.
         wanted = "above" if sign > 0 else "–" if aim is None else f"≤ {100 * aim:.0f} %"
         files = [row["file"] for row in here if row.get("file")]
-        passes = f"{files.count('same')} of {len(files)}"
+        passes = f"{files.count('same')} of {len(files)}" if files else "–"
         lines.append(f"| {name} | {_slashed(here)} | {word} {rate(here, word)} | {wanted} | {passes} |")
     return "\n".join(lines)
 
@@ -246,7 +252,7 @@ def made(rows: Rows) -> str:
     methods = [by_method(rows)] if any(row["method"] for row in rows) else []
     more = [MORE, many()] if _rows(MANY) else []
     more += [OF_TWO, two_classes()] if of_two_classes() else []
-    more += [BEFORE, changed()] if _rows(f"{EARLIER}confirming") else []
+    more += [BEFORE, changed()] if before() else []
     two = of_two_classes()
     first = [conditions(rows, two), table(rows, two, ALL), notes(rows, two)]
     return "\n\n".join([*first, by_candidate(rows), by_setting(rows), *more, *methods])

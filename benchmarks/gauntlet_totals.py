@@ -218,17 +218,26 @@ def notes(rows: Rows, two: Rows) -> str:
 
 def _earlier(rows: Rows) -> str:
     """Which networks were audited before the test was what it is now."""
-    names = dict.fromkeys(row["candidate"] for row in rows)
-    old = {name: [row for row in rows if row["candidate"] == name and row.get("earlier")] for name in names}
-    whole = [name for name in names if old[name] and len(old[name]) == len(of(rows, (name,)))]
-    some = [name for name in names if old[name] and name not in whole]
-    if not old or not any(old.values()):
+    old = [row for row in rows if row.get("earlier")]
+    if not old:
         return ""
-    parts = [f"in some settings {_listed(some)}"] * bool(some) + [f"everywhere {_listed(whole)}"] * bool(whole)
+    settings, names = (_always(rows, kind) for kind in ("setting", "candidate"))
+    more = [row for row in old if row["setting"] not in settings and row["candidate"] not in names]
+    parts = [f"all networks of {_listed(settings)}"] * bool(settings)
+    parts += [f"in all settings {_listed(names)}"] * bool(names) + [f"{len(more)} more"] * bool(more)
     return (
-        f" The test now asks how close networks lie to originals. Before it did, these were audited: "
-        f"{'; '.join(parts)}. It can only turn *inconclusive* into *forgotten*, of networks that were trained anew."
+        " The test now asks how close networks lie to originals. Before it did, these were audited: "
+        f"{'; '.join(parts)}. Since, more of the networks that were trained anew can be *forgotten* that were "
+        "*inconclusive*."
     )
+
+
+def _always(rows: Rows, kind: str) -> list[str]:
+    """Settings, or candidates, of which all audits are of the earlier test."""
+    found: dict[str, bool] = {}
+    for row in rows:
+        found[row[kind]] = found.get(row[kind], True) and bool(row.get("earlier"))
+    return [name for name, is_old in found.items() if is_old]
 
 
 def _listed(names: Sequence[str]) -> str:

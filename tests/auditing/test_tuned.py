@@ -262,6 +262,16 @@ def test_audits_know_which_networks_began_at_their_originals():
     assert shown["tuned"].p <= 0.01
 
 
+def test_groups_of_networks_keep_where_these_lie():
+    at = Place(list(weights(0)), None)
+    group = likely(None, 1, at)
+    some, others = group.select(torch.tensor([2, 5])), group.select(torch.tensor([0]))
+    both = some.join(others).place
+    assert both is not None
+    assert [one.tolist() for one in both.weights] == [at.weights[i].tolist() for i in (2, 5, 0)]
+    assert some.join(likely(None)).place is None
+
+
 def test_training_on_does_not_burst_far_from_the_teacher(trainings):
     """Without a limit to its steps, all that the audit tuned in this way would be lost."""
     split = problem()

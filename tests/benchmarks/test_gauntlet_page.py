@@ -91,4 +91,5 @@ def test_rows_of_a_test_that_changed_take_the_place_of_earlier_ones(tmp_path, mo
         "confirming": 4, "earlier test, confirming": 1, "many audits": 2, "two classes": 3,
     }  # fmt: skip
     said = gauntlet_totals.notes(gauntlet_page.read(), gauntlet_page.of_two_classes())
-    assert "these were audited: everywhere half batch." in said
+    assert "these were audited: in all settings half batch." in said
+    assert lines[0]["about"]["machine"] == "m"

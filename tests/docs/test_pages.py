@@ -15,7 +15,7 @@ import benchmarks.requests
 import benchmarks.sequences
 import pytest
 import torch
-from benchmarks.gauntlet_candidates import TUNED
+from benchmarks.gauntlet_candidates import ELSEWHERE, TUNED
 from benchmarks.gauntlet_totals import Line
 from benchmarks.methods import PLACE, table
 
@@ -199,7 +199,15 @@ def test_changelog_says_how_often_tuned_networks_pass_and_what_that_costs():
     more = f"and on three more of two classes in {three} of {of_three}"
     assert f"in sequence, they pass in {six} of {of_six}, {more}" in text
     known, unknown = (line.found(again) for line in gauntlet_totals.RETRAINED[2:])
-    assert f"*forgotten* in {unknown[0]} of {unknown[1]} audits instead of {known[0]}" in text
+    were, was = (
+        line.found(gauntlet_totals.in_sequence(gauntlet_page.before())) for line in gauntlet_totals.RETRAINED[2:]
+    )
+    assert (
+        f"are *forgotten* in {unknown[0]} of {unknown[1]} audits in sequence, and where it is known in {known[0]} of "
+        f"{known[1]}; before, in {was[0]} of {was[1]} and {were[0]} of {were[1]}."
+    ) in text
+    passed, of = Line("tuned", ELSEWHERE, gauntlet_totals.PASSED).found([*again, *two])
+    assert f"tunes those is not known by this: such networks pass in {passed} of {of}." in text
 
 
 def changelog():

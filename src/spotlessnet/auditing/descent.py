@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
+from torch.linalg import vector_norm
 
 from spotlessnet.auditing.exchanging import chosen_networks
 from spotlessnet.auditing.likeness import Likeness, shuffled
@@ -51,8 +52,8 @@ def closeness(group: Place, originals: Place) -> Float64[Tensor, "S D"]:
     And the highest correlation of its answers with an original's, less what originals answer in the mean. Units can be
     permuted until weights lie anywhere; answers stay.
     """
-    apart = [torch.stack([(w.to(o) - o).double().norm().cpu() for o in originals.weights]).min() for w in group.weights]
-    found = [-(torch.stack(apart) + LEAST).log()]
+    apart = [[vector_norm(w.to(o) - o, dtype=torch.float64).cpu() for o in originals.weights] for w in group.weights]
+    found = [-(torch.stack([torch.stack(one).min() for one in apart]) + LEAST).log()]
     if group.answers is not None and originals.answers is not None:
         theirs = originals.answers.double().flatten(1)
         ours, known = (_unit(one - theirs.mean(dim=0)) for one in (group.answers.double().flatten(1), theirs))
