@@ -51,9 +51,9 @@ def test_a_label_comes_back_with_half_its_loss_and_more_than_a_guess():
     ):
         assert labels_back(now, answering(*after).weights - now.weights, row).tolist() == [back]
     # Nearly as likely as a guess before, so nothing comes back: losses of 0.92 and 0.95, and 0.85 of a guess is 0.93.
-    for before, back in ((0.4, False), (0.385, True)):
+    for before, any_back in ((0.4, False), (0.385, True)):
         now = answering(0.9 - before, before, 0.1)
-        assert bool(labels_back(now, answering(0.05, 0.85, 0.1).weights - now.weights, row).any()) is back
+        assert bool(labels_back(now, answering(0.05, 0.85, 0.1).weights - now.weights, row).any()) is any_back
 
 
 def test_without_a_class_for_each_row_there_is_no_other_label():
