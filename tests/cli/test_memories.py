@@ -16,6 +16,10 @@ from safetensors.torch import load_file, save_file
 
 import spotlessnet as sn
 from spotlessnet.core.row_keys import RowKeys
+from spotlessnet.precomputed import step
+from spotlessnet.precomputed.effect import Effect, as_text
+from spotlessnet.requests.effects import EFFECT
+from spotlessnet.requests.folder import Private
 from tests.cli.workshop import BASE, DATA, RECIPE, spotless
 from tests.docs.blocks import ROOT
 
@@ -192,6 +196,24 @@ def test_a_network_that_lost_a_quarter_of_its_rows_is_refused_in_writing(here):
         assert told["predicate"]["limits"][0].startswith("Refused: nothing was forgotten, and no network was written.")
         assert not (here / f"{STATISTICS}.next").exists()
         assert spotless(*asked, "--resume").code == 8
+
+
+def test_a_request_that_could_bring_back_what_its_rows_nearly_copy_is_refused_in_writing(here, monkeypatch):
+    assert spotless("precompute", *ROWS, "--rank", "20", "--out", "memory").code == 0
+    asked = ("scrub", *BASE, "--method", "ntk", "--statistics", STATISTICS)
+    monkeypatch.setattr(step, "labels_back", lambda *_: torch.ones(1, 2, dtype=torch.bool))
+    monkeypatch.setattr(step, "asked_for", lambda *_: -0.1)
+    assert spotless(*asked, "--out", "first").code == 0  # there was nothing to bring back
+    Private(here / "first").keep_sealed(EFFECT, as_text(Effect(3, 2.0, 3.0, "2999-01-01T00:00:00+00:00"), ""))
+    take_out(here, "person-1", "person-5", "person-7")
+    (here / "forget.csv").write_text("id\nperson-2\n")
+    ended = spotless(*second(asked), "--out", "second")
+    assert ended.code == 8
+    assert "what such a row nearly copies could come back" in ended.err
+    assert sorted(p.name for p in (here / "second").iterdir()) == ["private", "refusal.json"]
+    told = (here / "second/refusal.json").read_text()
+    assert "what such a row nearly copies could come back" in told
+    assert "others_moved" not in told
 
 
 def test_memories_of_earlier_formats_are_refused(here):

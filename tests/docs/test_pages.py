@@ -11,6 +11,7 @@ import benchmarks.fold_requests
 import benchmarks.frontier
 import benchmarks.frontier_page
 import benchmarks.large_page
+import benchmarks.near_copies
 import benchmarks.requests
 import benchmarks.sequences
 import pytest
@@ -262,6 +263,7 @@ def test_the_table_of_methods_is_the_one_of_its_rows():
         (benchmarks.requests, "requests.jsonl", "results/requests.md"),
         (benchmarks.sequences, "sequences.jsonl", "results/requests.md"),
         (benchmarks.fold_requests, "tutored.jsonl", "results/requests.md"),
+        (benchmarks.near_copies, "near_copies.jsonl", "results/requests.md"),
     ],
 )
 def test_measured_tables_are_those_of_their_rows(module, rows, page):

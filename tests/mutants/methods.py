@@ -367,4 +367,11 @@ PLANTED = (
         "worst = (self.mean.abs() - 2 * self.error)[free].sort().values",
         "methods/test_variational.py::test_converged_is_not_said_of_what_is_a_fifth_away",
     ),
+    Planted(
+        "retained examples ask for what they pull against",
+        "precomputed/near_copies.py",
+        "return -float(stays @ step)",
+        "return float(stays @ step)",
+        "precomputed/test_near_copies.py::test_at_the_end_of_training_all_of_a_step_is_asked_for_and_away_from_it_another_share",
+    ),
 )

@@ -67,6 +67,13 @@ PLANTED = (
         "methods/out_of_fold/test_drift.py::test_rows_left_with_less_than_a_guess_are_seen_on_labels_of_others_too",
     ),
     Planted(
+        "3: what a row nearly copies comes back with its request",
+        "precomputed/step.py",
+        "return asked_for(stays, self.b, step) < ASKED",
+        "return False",
+        "precomputed/test_near_copies.py::test_both_signs_together_refuse_a_later_request_and_nothing_else_does",
+    ),
+    Planted(
         "4: a row is known by where it stands",
         "core/data.py",
         'hashlib.blake2b(b"".join((head, *parts)), digest_size=WIDTH, key=salt).digest()\n'

@@ -24,6 +24,7 @@ from spotlessnet.operators.kernel import kernel
 from spotlessnet.operators.linear_response import removal_gradient, respond
 from spotlessnet.operators.low_rank import LowRank
 from spotlessnet.operators.trust import dampings
+from spotlessnet.precomputed.near_copies import ASKED, asked_for, labels_back
 from spotlessnet.precomputed.others import CLOSE, ENOUGH, Others
 from spotlessnet.precomputed.statistics import Statistics
 
@@ -95,7 +96,8 @@ def step_from_statistics(
     Gradient and curvature of the cohort are both taken out: leaving its curvature in makes the step useless. Only what
     this request asks for is solved for: what earlier ones did is in the weights, and is never asked for again. The
     notes say *retrain now* where the network does not follow the linear picture at this ridge, where a quarter of all
-    rows is gone, and after the first request where the step may take back what earlier ones did (`Others`).
+    rows is gone, and after the first request where the step may take back what earlier ones did (`Others`,
+    `near_copies`).
 
     **Arguments:**
 
@@ -138,7 +140,7 @@ def faithful_step(
     own = request.own_movement(found.step)
     first_found = (found, error, others, ridge)
     for more in ridges[ridges.index(ridge) + 1 :]:
-        if others is None or (_is_near(others, error) and error <= FAITHFUL):
+        if others is None or (_is_near(others, error) and error <= FAITHFUL and not request.undoes(found.step)):
             break
         found = request.answer(more)
         ridge = more
@@ -180,6 +182,11 @@ def _judged(request: "_Request", found: Step, error: float, others: float | None
             notes.measure(StepFacts, others_moved=others)
         if not _is_near(others, error):
             why.append("the step moves other rows further than earlier requests are safe from")
+    if others is not None and request.undoes(found.step):
+        why.append(
+            "the step makes other labels of its own rows likely, and the rows that stay do not ask for it: what such "
+            "a row nearly copies could come back"
+        )
     if not error <= FAITHFUL:  # what is not a number is not faithful
         why.append(f"the network departs by {error:.0%} from the linear picture of the statistics")
     if gone > MOST:
@@ -245,6 +252,14 @@ class _Request:
         """How far the outputs of the rows that must go move, in the root mean square."""
         moved = self.trained.at(self.trained.weights + step).predict(self.rows) - self.trained.predict(self.rows)
         return float(moved.flatten(1).norm(dim=1).square().mean().sqrt())
+
+    def undoes(self, step: Float[Tensor, " P"]) -> bool:
+        """Whether a step may bring back what its rows nearly copy, if earlier requests did anything (`near_copies`)."""
+        if self.statistics.effects == () or not bool(labels_back(self.trained, step, self.rows).any()):
+            return False
+        decay = self.left * self.statistics.weight_decay * (self.trained.weights - self.trained.anchor)
+        stays = self.statistics.gradient.to(self.gradient) - self.gradient + decay
+        return asked_for(stays, self.b, step) < ASKED
 
     def drift(self, step: Float[Tensor, " P"]) -> float:
         r"""$\|f_{w+\delta} - f_w - J\delta\| / \|J\delta\|$ on the rows that must go."""
