@@ -20,7 +20,8 @@ import torch
 from spotlessnet.auditing.rows import Row
 from spotlessnet.auditing.shadow_attack import attack_shadows
 from spotlessnet.auditing.shadows import train_shadows
-from spotlessnet.core.scrub import Scrub, chain
+from spotlessnet.core.chaining import chain
+from spotlessnet.core.scrub import Scrub
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.datasets import load

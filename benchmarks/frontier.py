@@ -28,11 +28,12 @@ from pathlib import Path
 import torch
 
 from spotlessnet.auditing.rows import Row, append_rows, read_rows
+from spotlessnet.core.chaining import chain
 from spotlessnet.core.data import Data
 from spotlessnet.core.intervals import ratio_interval
 from spotlessnet.core.progress import Meter
 from spotlessnet.core.recipe import Recipe
-from spotlessnet.core.scrub import Scrub, chain
+from spotlessnet.core.scrub import Scrub
 from spotlessnet.core.split import Split, rows
 from spotlessnet.core.trained import Trained
 from spotlessnet.datasets import load

@@ -20,9 +20,10 @@ import torch
 
 from spotlessnet.auditing.rows import Row
 from spotlessnet.auditing.summary import ORIGINAL, RETRAINED, summarise
+from spotlessnet.core.chaining import chain
 from spotlessnet.core.gaussian import Gaussian
 from spotlessnet.core.progress import track
-from spotlessnet.core.scrub import Scrub, chain
+from spotlessnet.core.scrub import Scrub
 from spotlessnet.core.split import Split, whole_class
 from spotlessnet.core.trained import Trained
 from spotlessnet.datasets import load

@@ -8,11 +8,12 @@ import pytest
 import torch
 from torch import Tensor, float64, nn
 
+from spotlessnet.core.chaining import Chain, chain
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import DataError, NeedError
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.registry import Entry
-from spotlessnet.core.scrub import METHODS, NEEDS, READS, Chain, Scrub, chain
+from spotlessnet.core.scrub import METHODS, NEEDS, READS, Scrub
 from spotlessnet.core.split import Split, whole_class
 from spotlessnet.core.trained import Trained
 from spotlessnet.methods import (

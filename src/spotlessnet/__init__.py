@@ -97,6 +97,7 @@ if TYPE_CHECKING:
     from spotlessnet.bounds.attacker import true_positives as true_positives
     from spotlessnet.bounds.trade_off import trade_off as trade_off
     from spotlessnet.core.answers import check_damage as check_damage
+    from spotlessnet.core.chaining import chain as chain
     from spotlessnet.core.data import Data as Data
     from spotlessnet.core.errors import SpotlessError as SpotlessError
     from spotlessnet.core.gaussian import Gaussian as Gaussian
@@ -107,7 +108,6 @@ if TYPE_CHECKING:
     from spotlessnet.core.loss import SquaredError as SquaredError
     from spotlessnet.core.recipe import Recipe as Recipe
     from spotlessnet.core.scrub import Scrub as Scrub
-    from spotlessnet.core.scrub import chain as chain
     from spotlessnet.core.split import Split as Split
     from spotlessnet.core.split import ids as ids
     from spotlessnet.core.split import rows as rows

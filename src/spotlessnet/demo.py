@@ -7,10 +7,11 @@ import torch
 
 from spotlessnet.auditing.audit_report import AuditReport
 from spotlessnet.auditing.run_audit import audit
+from spotlessnet.core.chaining import chain
 from spotlessnet.core.data import Data
 from spotlessnet.core.files import write_whole
 from spotlessnet.core.recipe import Recipe
-from spotlessnet.core.scrub import Scrub, chain
+from spotlessnet.core.scrub import Scrub
 from spotlessnet.core.split import Split, rows
 from spotlessnet.core.trained import Trained
 from spotlessnet.datasets import load

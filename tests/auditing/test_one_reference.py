@@ -14,9 +14,10 @@ from spotlessnet.bounds import BlackBox, WhiteBox
 from spotlessnet.bounds.adversarial_query import adversarial_query
 from spotlessnet.bounds.per_query import per_query
 from spotlessnet.core.buffers import reestimated
+from spotlessnet.core.chaining import chain
 from spotlessnet.core.gaussian import Covariance, Diagonal
 from spotlessnet.core.recipe import Recipe
-from spotlessnet.core.scrub import Notes, Scrub, chain
+from spotlessnet.core.scrub import Notes, Scrub
 from spotlessnet.core.split import Split, rows
 from spotlessnet.core.trained import Trained, buffers_of
 from spotlessnet.methods import NTK, Fisher, Newton, Variational, WithinBudget

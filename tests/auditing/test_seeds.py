@@ -12,9 +12,10 @@ from torch import Tensor, nn
 import spotlessnet as sn
 from spotlessnet.auditing.judging import judge_networks
 from spotlessnet.auditing.seeds import DRAWS_APART, scrub_every_seed, scrub_seed
+from spotlessnet.core.chaining import chain
 from spotlessnet.core.errors import MismatchError
 from spotlessnet.core.gaussian import Covariance, Diagonal
-from spotlessnet.core.scrub import Notes, Scrub, chain
+from spotlessnet.core.scrub import Notes, Scrub
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.training.pairs import train_pairs

@@ -8,11 +8,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 import spotlessnet as sn
+from spotlessnet.core.chaining import chain
 from spotlessnet.core.damping import DEFAULT_DAMPING, assume_anchor, ridge_of
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import DataError, NumericsError, SettingError
 from spotlessnet.core.gaussian import Covariance, Diagonal, NoNoise
-from spotlessnet.core.scrub import Notes, Scrub, chain
+from spotlessnet.core.scrub import Notes, Scrub
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 

@@ -6,10 +6,11 @@ import pytest
 import torch
 from torch import nn
 
+from spotlessnet.core.chaining import Chain
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import NumericsError
 from spotlessnet.core.recipe import Recipe
-from spotlessnet.core.scrub import Chain, Notes
+from spotlessnet.core.scrub import Notes
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.experiments.eternal_sunshine.table_1 import Settings, scrubs

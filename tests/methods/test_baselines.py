@@ -7,11 +7,12 @@ import pytest
 import torch
 from torch import Tensor, float64, nn
 
+from spotlessnet.core.chaining import chain
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import DataError, NeedError, NumericsError, SettingError
 from spotlessnet.core.loss import CrossEntropy, SquaredError
 from spotlessnet.core.recipe import Recipe
-from spotlessnet.core.scrub import Scrub, chain
+from spotlessnet.core.scrub import Scrub
 from spotlessnet.core.split import Split, joined, some_of_class, whole_class
 from spotlessnet.core.targets import Negated
 from spotlessnet.core.trained import Trained

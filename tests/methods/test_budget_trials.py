@@ -4,10 +4,11 @@ import pytest
 import torch
 from torch import float64, nn
 
+from spotlessnet.core.chaining import chain
 from spotlessnet.core.data import Data
 from spotlessnet.core.gaussian import Diagonal
 from spotlessnet.core.recipe import Recipe
-from spotlessnet.core.scrub import Scrub, chain
+from spotlessnet.core.scrub import Scrub
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.methods.finetune import Finetune

@@ -12,7 +12,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import spotlessnet as sn
 from spotlessnet.core.answers import CHECKED
-from spotlessnet.core.scrub import METHODS, Chain, Scrub, Sizes, drawn_network
+from spotlessnet.core.chaining import Chain
+from spotlessnet.core.scrub import METHODS, Scrub, Sizes, drawn_network
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.operators.cost import TRIAL, expected_products

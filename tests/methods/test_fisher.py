@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import float64, nn
 
+from spotlessnet.core.chaining import chain
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import MismatchError, NeedError, SettingError
 from spotlessnet.core.row_keys import RowKeys
-from spotlessnet.core.scrub import chain
 from spotlessnet.core.split import Split, whole_class
 from spotlessnet.core.trained import Trained
 from spotlessnet.methods.fisher import Fisher

@@ -9,11 +9,12 @@ from torch import float64, nn
 from torch.distributions import MultivariateNormal, kl_divergence
 
 import spotlessnet as sn
+from spotlessnet.core.chaining import Chain, chain
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import NumericsError, SettingError
 from spotlessnet.core.gaussian import Covariance, Diagonal
 from spotlessnet.core.loss import SquaredError
-from spotlessnet.core.scrub import Chain, Notes, Scrub, chain
+from spotlessnet.core.scrub import Notes, Scrub
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.methods.fisher import Fisher

@@ -119,7 +119,7 @@ PLANTED = (
     ),
     Planted(
         "7: a budget inside a chain",
-        "core/scrub.py",
+        "core/chaining.py",
         "_check_no_budget(self.links)",
         "pass",
         "methods/test_within_budget.py::test_a_budget_inside_a_chain_is_refused_with_the_form_that_holds",
@@ -224,7 +224,7 @@ PLANTED = (
     ),
     Planted(
         "12: Newton undoes any time",
-        "methods/newton.py",
+        "operators/backward_flow.py",
         "if exponent > most or t >= LONGEST:",
         "if False:",
         "methods/test_newton.py::test_a_time_that_would_explode_is_refused",

@@ -208,7 +208,7 @@ PLANTED = (
     ),
     Planted(
         "explosions let pass",
-        "methods/newton.py",
+        "operators/backward_flow.py",
         "    if length > SLACK * most:",
         "    if length > 1e99 * most:",
         "methods/test_newton.py::test_a_flow_that_leads_further_than_training_can_have_gone_is_refused",

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, dropout
 from torch.utils.data import DataLoader
 
+from spotlessnet.core.chaining import chain
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import DataError, MismatchError, NeedError, NumericsError, SettingError
 from spotlessnet.core.recipe import Recipe
-from spotlessnet.core.scrub import chain
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.core.trainer import Examples, Trainer

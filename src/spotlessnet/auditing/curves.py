@@ -15,10 +15,11 @@ from spotlessnet.auditing.summary import ORIGINAL, RETRAINED
 from spotlessnet.bounds.per_query import per_query_by_set
 from spotlessnet.bounds.trade_off import trade_off
 from spotlessnet.bounds.white_box import WhiteBox
+from spotlessnet.core.chaining import chain
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import SpotlessError
 from spotlessnet.core.progress import Meter
-from spotlessnet.core.scrub import Scrub, chain
+from spotlessnet.core.scrub import Scrub
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.methods.fisher import Fisher

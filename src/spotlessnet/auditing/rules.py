@@ -166,8 +166,8 @@ class Rules:
         state: State = "unclear" if is_blind or found.p <= doubt else "same"
         reached = ", ".join(f"{one:.2g}" for one in found.noticed)
         note = f"networks that the audit tuned itself reach t = {reached}"
-        more = WOULD_NOT_BE_KNOWN if is_blind else LIE_APART if is_faint else LIE_NEAR if is_near else ""
-        note = f"{note}; {more}" if more else note
+        told = {WOULD_NOT_BE_KNOWN: is_blind, LIE_APART: is_faint, LIE_NEAR: is_near}
+        note = "; ".join([note, *[words for words, holds in told.items() if holds][:1]])
         return Check(TUNED, state, found.p, math.nan, math.nan, math.nan, note)
 
     def descended(

@@ -94,7 +94,8 @@ class Tuned:
     @staticmethod
     def of(networks: Sequence[Trained], split: Split) -> "Tuned | None":
         """Nothing where no retained rows are at hand."""
-        found, unseen = traits(networks, split), Unseen.of(networks, split)
+        found = traits(networks, split)
+        unseen = Unseen.of(networks, split)
         place = Place([one.weights for one in networks], None if unseen is None else unseen.margins)
         return None if found is None else Tuned(found, place)
 

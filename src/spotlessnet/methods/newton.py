@@ -27,6 +27,7 @@ from spotlessnet.core.gaussian import Covariance, Diagonal, Measured, NoNoise
 from spotlessnet.core.scrub import METHODS, Notes, Scrub, Sizes, Work
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
+from spotlessnet.operators.backward_flow import check_reach, check_rounding
 from spotlessnet.operators.best_noise import best_noise
 from spotlessnet.operators.cost import (
     EIGEN,
@@ -55,14 +56,8 @@ from spotlessnet.training.optimiser import lr_at
 NOTICEABLE = 0.1
 """A gradient left over from training is noted when it exceeds this share of what the forgotten rows pull."""
 
-LOST, LONGEST = 1e-3, 20.0
-"""What rounding may become when a training is undone, in units of the gradient; and times that are always refused."""
-
 ROUGH = CG(tolerance=1e-4)
 """The solver where none is named: line search and damping matter more than further digits."""
-
-SLACK = 3.0
-"""How far beyond its limit the step of a stopped training may lead: the start may be another than the decay's."""
 
 
 @dataclass(frozen=True)
@@ -193,7 +188,8 @@ class Newton(Scrub):
 
     def _written(self, sizes: Sizes) -> Work:
         """Both curvatures written out, column by column; an indefinite Hessian is given up for Gauss-Newton."""
-        gauss_newton, hessian = product_of(sizes, sizes.P), hessian_product_of(sizes, sizes.P)
+        gauss_newton = product_of(sizes, sizes.P)
+        hessian = hessian_product_of(sizes, sizes.P)
         first = gauss_newton if self.curvature == "gauss-newton" else hessian
         most = first + (gauss_newton if self.curvature == "auto" else 0.0)
         columns = sizes.P * (sizes.n + sizes.k)
@@ -291,12 +287,12 @@ class Newton(Scrub):
         # How far w still is from the optimum on D, and from that on D_r.
         d, d_r = divide(g, A), divide(g_r, B)
         if not self.clamp:
-            _check_rounding(A, B, t, torch.finfo(trained.dtype).eps)
+            check_rounding(A, B, t, torch.finfo(trained.dtype).eps)
         step = undo_and_redo(A, B, t, clamp=self.clamp) @ d + symmetric_exp(B, -t) @ (d_r - d) - d_r
         if self.clamp and (off := clamped_off(A, B, t)) > NOTICEABLE:
             clamped = f"the backward flow was clamped, which over a time of {t:.3g} may miss it {1 + off:.2g} times"
             notes.assume(clamped, "the step is only near that of the stopped training; leave out so long a `time`")
-        _check_reach(trained, step, d_r, t)
+        check_reach(trained, step, d_r, t)
         return step
 
     def _duration(self, trained: Trained, split: Split, notes: Notes) -> float:
@@ -383,31 +379,3 @@ class Newton(Scrub):
                 f"training had not converged: its gradient has norm {left:.3g}, the forgotten rows' pull {pull:.3g}",
                 "the step compares two trainings that stop equally early, not their optima",
             )
-
-
-def _check_rounding(A: Float[Tensor, "P P"], B: Float[Tensor, "P P"], t: float, eps: float) -> None:
-    r"""$e^{-Bt}e^{At}$ makes an error of the gradient up to $e^{(a_{max} - b_{min})t}$ times larger."""
-    exponent = (float(eigenbasis(A)[0][-1]) - float(eigenbasis(B)[0][0])) * t
-    most = math.log(LOST / eps)
-    if exponent > most or t >= LONGEST:
-        raise NumericsError(
-            f"Undoing a training of time {t:g} must leave digits of the gradient, so that the time may be below "
-            f"{LONGEST:g} and, times the largest curvature less the least, {most:.3g}, but that is {exponent:.3g}. "
-            "Use `clamp=True`, a shorter `time`, or leave `time` out."
-        )
-
-
-def _check_reach(trained: Trained, step: Float[Tensor, " P"], d_r: Float[Tensor, " P"], t: float) -> None:
-    r"""No flow on a convex quadratic goes further from its optimum than where it began.
-
-    So $\|h_t(w) - w\| \le \|w - w_{start}\| + 2\|d_r\|$. A step beyond it is $e^{At}$ at work on what was not left by
-    such a flow.
-    """
-    most = float((trained.weights - trained.anchor).double().norm()) + 2 * float(d_r.norm())
-    length = float(step.norm())
-    if length > SLACK * most:
-        raise NumericsError(
-            f"Undoing a training of time {t:g} must not lead further than that training can have gone, {most:.3g}, "
-            f"but leads {length:.3g} away: the training was no gradient flow on this quadratic. Use `clamp=True`, a "
-            "shorter `time`, or leave `time` out."
-        )

@@ -134,7 +134,8 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, *masks: Any, scale: float | None
     given = [one for one in (*masks, *more.values()) if one is not None]
     if any(isinstance(one, Tensor) or one for one in given) or q.ndim < 3 or q.shape[:-2] != k.shape[:-2]:
         return None
-    narrow, shape, length = _formats(q)[0], q.shape[:-1], k.shape[-2]
+    shape, length = q.shape[:-1], k.shape[-2]
+    narrow = _formats(q)[0]
     with torch.autocast(q.device.type, enabled=False):
         q = q * (q.shape[-1] ** -0.5 if scale is None else scale)
         q, k, v = (one.to(narrow).flatten(end_dim=-3) for one in (q, k, v))

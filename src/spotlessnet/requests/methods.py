@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any
 
+from spotlessnet.core.chaining import chain
 from spotlessnet.core.deprecated import former_setting, methods_now, setting_now, settings_now
 from spotlessnet.core.errors import NeedError, SettingError, shown
 from spotlessnet.core.registry import assembled, default_of, flat, part_defaults, part_hints, variants
-from spotlessnet.core.scrub import METHODS, Scrub, Sizes, chain
+from spotlessnet.core.scrub import METHODS, Scrub, Sizes
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.methods import Fisher, WithinBudget

@@ -13,10 +13,11 @@ from spotlessnet.auditing.rows import Row, append_rows, read_rows
 from spotlessnet.auditing.summary import ORIGINAL, RETRAINED
 from spotlessnet.bounds import WhiteBox
 from spotlessnet.bounds.trade_off import trade_off
+from spotlessnet.core.chaining import chain
 from spotlessnet.core.intervals import t_interval
 from spotlessnet.core.progress import track
 from spotlessnet.core.recipe import Recipe
-from spotlessnet.core.scrub import Scrub, chain
+from spotlessnet.core.scrub import Scrub
 from spotlessnet.core.split import whole_class
 from spotlessnet.experiments import figures
 from spotlessnet.experiments.experiment import ROWS, Published, Sized

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from spotlessnet.auditing.comparison import Context, ReadoutOf, ScrubOf, compare
 from spotlessnet.auditing.rows import Row, read_rows
+from spotlessnet.core.chaining import chain
 from spotlessnet.core.recipe import Recipe
-from spotlessnet.core.scrub import chain
 from spotlessnet.core.split import Cohort, some_of_class, whole_class
 from spotlessnet.core.trained import Trained
 from spotlessnet.experiments import figures

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 
 from spotlessnet.auditing.comparison import Context, ScrubOf
-from spotlessnet.core.scrub import Scrub, chain
+from spotlessnet.core.chaining import chain
+from spotlessnet.core.scrub import Scrub
 from spotlessnet.experiments.outside_the_box.scene import OTHER_ORDER
 from spotlessnet.methods import NTK, Finetune, Fisher, Retrain
 

@@ -17,9 +17,10 @@ from spotlessnet.bounds.black_box import chosen, data_of
 from spotlessnet.bounds.linearisation import linearisation
 from spotlessnet.bounds.per_query import per_query
 from spotlessnet.bounds.trade_off import scaled, trade_off
+from spotlessnet.core.chaining import chain
 from spotlessnet.core.gaussian import Gaussian
 from spotlessnet.core.intervals import t_interval
-from spotlessnet.core.scrub import Notes, Scrub, chain
+from spotlessnet.core.scrub import Notes, Scrub
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.experiments.experiment import Published, Sized

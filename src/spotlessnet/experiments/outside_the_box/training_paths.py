@@ -13,9 +13,10 @@ from torch import Tensor
 from spotlessnet.auditing.rows import Row
 from spotlessnet.bounds.trade_off import scaled
 from spotlessnet.bounds.white_box import parts
+from spotlessnet.core.chaining import chain
 from spotlessnet.core.gaussian import Gaussian
 from spotlessnet.core.progress import track
-from spotlessnet.core.scrub import Notes, chain
+from spotlessnet.core.scrub import Notes
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.experiments.experiment import Published, Sized

@@ -3,7 +3,6 @@
 Golatkar, Achille and Soatto (2020), *Forgetting Outside the Box*, with the signs and the residual put right.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -12,7 +11,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from spotlessnet.core.damping import ridge_of
-from spotlessnet.core.data import Data
 from spotlessnet.core.deprecated import OldName, OldPart
 from spotlessnet.core.errors import (
     NeedError,
@@ -22,22 +20,21 @@ from spotlessnet.core.errors import (
     check_not_negative,
     check_positive,
 )
-from spotlessnet.core.scrub import METHODS, Notes, Scrub, Sizes, Work
+from spotlessnet.core.scrub import METHODS, Notes, Scrub, Work
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
+from spotlessnet.methods.ntk.cost import ntk_cost, products_tried
 from spotlessnet.methods.ntk.facts import NTKFacts, is_nearest, look_at_departure, record_solutions
-from spotlessnet.operators.cost import SCALES, TRIAL, TRIES, exact_cost, miniature, paced, solve_cost
 from spotlessnet.operators.gradient import gradient
 from spotlessnet.operators.holdout_scale import check_holdout_can_match, holdout_scale
-from spotlessnet.operators.line_search import HALVINGS, backtrack, summed_objective
-from spotlessnet.operators.linear_response import EXPECTED_ITERATIONS, chosen, removal_gradient
+from spotlessnet.operators.line_search import backtrack, summed_objective
+from spotlessnet.operators.linear_response import chosen, removal_gradient
 from spotlessnet.operators.linear_training import LinearTraining
 from spotlessnet.operators.solvers import AUTO, CG, S, Solver, solver_of
 from spotlessnet.operators.trapezium import published_scale, trapezium_scale
-from spotlessnet.operators.trust import RAISES, dampings, least_trusted
+from spotlessnet.operators.trust import dampings, least_trusted
 from spotlessnet.precomputed.statistics import Statistics
 from spotlessnet.precomputed.step import faithful_step, step_from_statistics
-from spotlessnet.precomputed.step_cost import step_cost
 
 ROUNDING = 32
 """A solution is not asked for more digits than so many units in the last place."""
@@ -128,7 +125,7 @@ class NTK(Scrub):
             )
 
     def cost(self, trained: Trained, split: Split) -> Work:
-        return self._work(trained, split)
+        return ntk_cost(self, trained, split)
 
     def foreseen(self, trained: Trained, split: Split) -> Work:
         if self.statistics is not None:
@@ -139,69 +136,12 @@ class NTK(Scrub):
             solver = CG(self.solver.tolerance, self.solver.product_limit)
         if not isinstance(solver, CG):
             return self.cost(trained, split)
-        return self._work(trained, split, self._tried(trained, split, self._precise(solver, trained)))
-
-    def _tried(self, trained: Trained, split: Split, solver: CG) -> list[float]:
-        """Products of every system that will be solved, in order, from a trial on a few rows."""
-        small = miniature(trained, split)
-        n, k = len(small.retain), len(small.forget)
-        fixed = 0.0 if self.damping == "auto" else float(self.damping)
-        trial = replace(self, solver=replace(solver, max_iterations=min(solver.max_iterations, TRIAL)))
-        output = "softmax" if self.output == "exact" else self.output
-        linear = trial._linear(trained, output=output, damping=fixed)
-        if self.variant == "published":
-            linear = trial._linear(trained, output="identity", damping=0.0, linearised="end")
-            for data in (small.retain, small.whole):
-                linear.solve(data, linear.slope(data))
-        elif self.residual == "solve":
-            linear.end(small.retain)
-            linear.end(small.whole)
-        else:
-            g_f, g_r = linear.slope(small.forget), linear.slope(small.retain)
-            b = removal_gradient(g_f, g_f + g_r, k, n + k)
-            if self._is_trusted:
-                trial._trusted(trained, small, b, linear, Notes())
-            else:
-                linear.response(small.retain, b)
-            if self.trapezium:
-                linear.end(small.whole)
-        return [paced(answer.iterations, answer.residual, solver) for answer in linear.solved]
+        return ntk_cost(self, trained, split, products_tried(self, trained, split, self._precise(solver, trained)))
 
     @property
-    def _is_trusted(self) -> bool:
+    def is_trusted(self) -> bool:
         """Whether the damping is looked for."""
         return self.damping == "auto" and self.linearised == "end"
-
-    def _work(self, trained: Trained, split: Split, met: Sequence[float] = ()) -> Work:
-        """The count, with the products that systems are expected to take where a trial has told."""
-        sizes = Sizes.of(trained, split)
-        if self.statistics is not None:
-            return step_cost(self.statistics, sizes, RAISES if self.damping == "auto" else 1)
-        D_r, D, n, k = split.retain, split.whole, sizes.n, sizes.k
-        systems = _Systems(self, trained, sizes, met)
-        once = Work.sure((n + k) * sizes.gradient)
-        if self.variant == "published":
-            more = Work.sure(n * sizes.gradient)
-            return once + more + systems.solve(D_r) + systems.solve(D)
-        work = once
-        if self.residual == "solve":
-            work += Work.sure(n * sizes.gradient) + systems.solve(D_r) + systems.solve(D)
-        elif self._is_trusted:
-            work += systems.trusted(D_r)
-        else:
-            work += systems.solve(D_r)
-        if self.linearised == "start":
-            # Away from where it is linearised the network has another gradient: a product with the move tells it.
-            work += Work.sure((n + k) * sizes.product)
-        if self.calibrate == "holdout":
-            held = 0 if split.validation is None else len(split.validation)
-            return work + Work.sure(sizes.answer * (SCALES * k + held))
-        if self.trapezium:
-            work += once + systems.solve(D)
-        if not self.search:
-            return work
-        height = n * sizes.answer
-        return work + once + Work(2 * height, (2 + HALVINGS) * height)
 
     def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
         if self.statistics is not None:
@@ -242,7 +182,7 @@ class NTK(Scrub):
 
     def _step(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
         fixed = 0.0 if self.damping == "auto" else float(self.damping)
-        linear = self._linear(trained, output=self.output, damping=fixed)
+        linear = self.linearisation(trained, output=self.output, damping=fixed)
         linear = replace(linear, minimum_norm=self._is_minimum_norm(trained, split, notes))
         if self.residual == "solve":
             step = linear.end(split.retain) - linear.end(split.whole)
@@ -252,8 +192,8 @@ class NTK(Scrub):
             # OB Prop. 2 with its signs put right: see docs/papers.md.
             b = removal_gradient(g_f, g_f + g_r, k, N)
             del g_f, g_r  # as long as the weights, each
-            if self._is_trusted and not linear.minimum_norm:
-                step, linear = self._trusted(trained, split, b, linear, notes)
+            if self.is_trusted and not linear.minimum_norm:
+                step, linear = self.trusted(trained, split, b, linear, notes)
                 if trained.weight_decay == 0:
                     # In units of the decay, which is the mean loss's: so are the curvatures that are left short.
                     notes.assume(
@@ -297,7 +237,7 @@ class NTK(Scrub):
             )
         return True
 
-    def _trusted(
+    def trusted(
         self, trained: Trained, split: Split, b: Float[Tensor, " P"], linear: LinearTraining, notes: Notes
     ) -> tuple[Float[Tensor, " P"], LinearTraining]:
         """The least damping at which the network follows the linear model on the retained rows."""
@@ -332,13 +272,13 @@ class NTK(Scrub):
             "the published code's formula was followed, for comparison only",
             "the step is not the retrained one even for a linear network",
         )
-        linear = self._linear(trained, output="identity", damping=0.0, linearised="end")
+        linear = self.linearisation(trained, output="identity", damping=0.0, linearised="end")
         # The code's own slope, without J(w₀ − w), which is why this comes out far too short.
         u_r, u = (-linear.solve(data, linear.slope(data)) for data in (split.retain, split.whole))
         record_solutions(linear, notes)
         return u_r - u, published_scale(u_r - u, trained.weights - trained.anchor - u_r)
 
-    def _linear(
+    def linearisation(
         self,
         trained: Trained,
         *,
@@ -346,6 +286,7 @@ class NTK(Scrub):
         damping: float,
         linearised: Literal["end", "start"] | None = None,
     ) -> LinearTraining:
+        """The linearised training that these settings ask for."""
         at_start = (linearised or self.linearised) == "start"
         if at_start and trained.init is None:
             raise NeedError(
@@ -374,7 +315,7 @@ class NTK(Scrub):
             return match.scale
         scale = 1.0
         if self.trapezium:
-            linear = self._linear(trained, output=self.output, damping=notes.of(NTKFacts).damping or 0.0)
+            linear = self.linearisation(trained, output=self.output, damping=notes.of(NTKFacts).damping or 0.0)
             linear = replace(linear, minimum_norm=is_nearest(notes))
             found = trapezium_scale(step, trained.weights - linear.end(split.whole))
             notes.measure(NTKFacts, trapezium=found.used, trapezium_unguarded=found.raw)
@@ -418,37 +359,3 @@ class NTK(Scrub):
                 "the start is not known; the decay was taken to pull to zero",
                 "the length of the step rests on that guess",
             )
-
-
-class _Systems:
-    """The cost of linear systems, one after the other, with as many products as a trial met, or as are usual."""
-
-    def __init__(self, method: NTK, trained: Trained, sizes: Sizes, met: Sequence[float]) -> None:
-        self.method, self.trained, self.sizes = method, trained, sizes
-        self.tries = len(met) - method.trapezium or TRIES
-        self.met = iter(met)
-
-    def solve(self, data: Data, *, again: bool = False) -> Work:
-        """One over these rows; `again` with another ridge, for which kernels and directions are known."""
-        return self._solve(data, next(self.met, float(EXPECTED_ITERATIONS)), again=again)
-
-    def _solve(self, data: Data, expected: float, *, again: bool) -> Work:
-        method = self.method
-        if method.output == "exact":
-            linear = method._linear(self.trained, output="exact", damping=0.0)
-            return exact_cost(linear.solver, linear.sizes(data), len(data), expected)
-        columns = self.sizes.columns if method.output == "softmax" else self.sizes.C
-        return solve_cost(
-            method.solver, self.trained, self.sizes, data,
-            columns=columns, batch_size=method.batch_size, again=again, expected=expected,
-        )  # fmt: skip
-
-    def trusted(self, data: Data) -> Work:
-        """The tilt, its height, the curvature along the push; then a solve and a height for every damping."""
-        height = self.sizes.n * self.sizes.answer
-        work = Work.sure(self.sizes.n * (self.sizes.gradient + self.sizes.product) + 2 * height) + self.solve(data)
-        for _ in range(self.tries - 1):
-            work += self.solve(data, again=True) + Work.sure(height)
-        # The others that there are, where none is trusted before the last.
-        left = self._solve(data, 0.0, again=True).most + height
-        return replace(work, most=work.most + max(0, RAISES + 1 - self.tries) * left)

@@ -242,16 +242,9 @@ class OutOfFoldDistillation(Tuning):
         usual = usual._replace(forget_weight=min(usual.forget_weight, heaviest))
         # Who says one temperature means it for all rows.
         held = self.temperature if self.retain_temperature is None else self.retain_temperature
-        given = {
-            "forget_weight": self.forget_weight,
-            "temperature": self.temperature,
-            "label_boost": self.label_boost,
-            "retain_temperature": held,
-            "targets": self.targets,
-            "lr_scale": self.lr_scale,
-            "momentum": self.momentum,
-        }
-        return usual._replace(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]  # each of its own kind
+        names = ("forget_weight", "temperature", "label_boost", "targets", "lr_scale", "momentum")
+        given = {name: getattr(self, name) for name in names} | {"retain_temperature": held}
+        return usual._replace(**{name: value for name, value in given.items() if value is not None})
 
     def _usual(self, split: Split) -> Preset:
         """How this kind of request is best served."""

@@ -178,7 +178,8 @@ class WithinBudget(Scrub):
         missed = 0.0 if self.reference is not None else expected_products(trained, split, GAP, ridge)
         # What the count takes of the scrub inside is replaced by what that foresees.
         own = self.cost(trained, split, levels, missed)
-        inside, seen = self.scrub.cost(trained, split), self.scrub.foreseen(trained, split)
+        inside = self.scrub.cost(trained, split)
+        seen = self.scrub.foreseen(trained, split)
         return replace(own, usual=own.usual - inside.usual + seen.usual)
 
     def cost(self, trained: Trained, split: Split, levels: float = USUAL, missed: float = EXPECTED_ITERATIONS) -> Work:
