@@ -28,6 +28,7 @@ from spotlessnet.core.loss import Loss, as_loss, logits_of, smoothed
 from spotlessnet.core.passes import HALVED, passing
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.recomputing import NoReentrance, recomputed
+from spotlessnet.core.recurrent import stepwise
 from spotlessnet.core.source import Inputs
 from spotlessnet.core.trainer import Trainer, check_signature, epochs_of
 
@@ -266,7 +267,8 @@ class Trained(metaclass=AcceptsOldNames):
             parameters = self.unflatten(self.weights if weights is None else weights)
         inputs, named = ((), dict(x)) if isinstance(x, dict) else ((x,), {})
         halved = not torch.compiler.is_compiling() and HALVED.get()
-        with _lent(self.model, parameters), passing(self.model, self.device) if halved else nullcontext():
+        derived = stepwise(self.model) if torch.is_grad_enabled() else nullcontext()
+        with _lent(self.model, parameters), derived, passing(self.model, self.device) if halved else nullcontext():
             answer = logits_of(functional_call(self.model, parameters, inputs, named))
         return answer.to(self.dtype) if halved else answer
 
