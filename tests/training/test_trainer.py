@@ -1,5 +1,6 @@
 """Networks that a function of the user's own trains: it is called as agreed, and what it learnt comes back whole."""
 
+import copy
 import pickle
 import random
 from typing import Any
@@ -88,6 +89,49 @@ def test_retraining_is_calling_the_function_to_the_bit(rows, made):
     assert_same(original.at(found.mean, found.buffers).module(), want)
     assert "share the initial weights and the seed, but not the order" in found.diagnostics["assumed"][0]
     assert not Retrain(seed=7, coupled=False)(original, split).diagnostics["assumed"]
+
+
+class Centred(nn.Module):
+    """A mean of its own, which moves while the network trains and is no BatchNorm's, and a buffer that nobody saves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(5))
+        self.register_buffer("ones", torch.ones(5), persistent=False)
+        self.head = nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.mean(dim=(1, 2))
+        if self.training:
+            self.mean.mul_(0.9).add_(0.1 * x.detach().mean(dim=0))
+        return self.head((x - self.mean) * self.ones)
+
+
+@pytest.mark.parametrize("method", [Retrain(seed=7), ShortRetrain(seed=7, epoch_fraction=1.0)])
+@pytest.mark.parametrize("whole", [True, False])
+def test_buffers_that_are_no_batchnorms_begin_at_the_start_too(rows, method, whole):
+    torch.manual_seed(1)
+    start = Centred()
+    far = [(x + 50, y) for x, y in rows[:12]]  # what the mean of the forgotten rows is
+    original = my_train(copy.deepcopy(start), far + rows[12:], 0)
+    network = Trained.of(original, init=start if whole else start.state_dict(), trainer=my_train)
+    assert network.moved_buffers == ["mean"]
+    data = Data.of(far + rows[12:])
+    gone = data.select(range(12))
+    found = method(network, Split(forget=gone, kept=data.without(gone)))
+    assert_same(network.at(found.mean, found.buffers).module(), my_train(copy.deepcopy(start), rows[12:], 7))
+
+
+def test_methods_that_move_weights_say_which_buffers_they_leave(rows):
+    torch.manual_seed(1)
+    start = Centred()
+    network = Trained.of(my_train(copy.deepcopy(start), rows, 0), init=start, trainer=my_train)
+    data = Data.of(rows)
+    gone = data.select(range(12))
+    found = Finetune(epochs=1)(network, Split(forget=gone, kept=data.without(gone)))
+    assert any(
+        "buffers that training moved (mean) are those of the original" in a for a in found.diagnostics["assumed"]
+    )
 
 
 def test_a_function_that_leaves_seeding_to_others_repeats_itself(made):

@@ -20,7 +20,7 @@ from spotlessnet.core.data import Data, evenly
 from spotlessnet.core.errors import NeedError, NumericsError
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.split import Split
-from spotlessnet.core.trained import Trained, running_norms
+from spotlessnet.core.trained import Trained, running_norms, share_buffers
 from spotlessnet.readouts.linear_probe import hidden
 from spotlessnet.readouts.matched_controls import MOST, drawn, margins_by_label
 from spotlessnet.readouts.parts import class_labels, class_logits
@@ -121,8 +121,8 @@ def _trained_on(group: Group, data: Data, recipe: Recipe) -> Group:
         bf16=False, label_smoothing=0.0, weight_decay=0.0,
     )  # fmt: skip
     begun = [replace(one, init=one.weights, recipe=plain, trainer=None) for one in group]
-    # Networks with running statistics of their own cannot share a program.
-    together = group[0].size <= TOGETHER and not running_norms(group[0].model)
+    # Networks with running statistics, or other buffers, of their own cannot share a program.
+    together = group[0].size <= TOGETHER and not running_norms(group[0].model) and share_buffers(group)
     try:
         every = torch.ones(len(group), len(data), dtype=torch.bool)
         return train_many(begun, data, seeds=[0] * len(group), keep=every, together=together, label="asking again")

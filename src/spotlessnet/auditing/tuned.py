@@ -19,7 +19,7 @@ from spotlessnet.auditing.asking import TOGETHER
 from spotlessnet.core.data import Batch, Data, evenly
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.split import Split
-from spotlessnet.core.trained import Trained, running_norms
+from spotlessnet.core.trained import Trained, running_norms, share_buffers
 from spotlessnet.operators.rows import attention_spelled_out
 from spotlessnet.readouts.mean_loss import mean_loss
 from spotlessnet.training.optimiser import Optimiser
@@ -96,7 +96,7 @@ def tuned_networks(
     long = first.predict(split.forget.select([0])).numel()
     count = min(ANSWERED, max(1, ENTRIES // long))
     forget, others = (data.select(evenly(len(data), count)) for data in (split.forget, split.kept))
-    together = first.size <= TOGETHER and not running_norms(first.model)
+    together = first.size <= TOGETHER and not running_norms(first.model) and share_buffers(group)
     size, at_once = (len(group), ANSWERED) if together else (1, AT_ONCE)
     found = []
     for i in range(0, len(group), size):

@@ -1,7 +1,7 @@
 """`Trained`: any network at a point in weight space, with what is known about how it got there."""
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -179,6 +179,17 @@ class Trained(metaclass=AcceptsOldNames):
         return not same_statistics(self.model, self.init_buffers)
 
     @property
+    def moved_buffers(self) -> list[str]:
+        """Buffers beside running statistics, such as a moving mean of the network's own, that training moved.
+
+        It is seen: they are not those at which it began. Where those are not known, nothing is.
+        """
+        norms = {id(b) for m in running_norms(self.model) for b in m.buffers(recurse=False)}
+        began = self.init_buffers or {}
+        own = {name: value for name, value in self.model.named_buffers() if name in began and id(value) not in norms}
+        return [name for name, value in own.items() if not torch.equal(value, began[name].to(value))]
+
+    @property
     def may_have_moved_statistics(self) -> bool:
         """Whether running statistics may know the rows and nobody can tell: there are some, and init brought none."""
         return bool(running_norms(self.model)) and self.init_buffers is None and not self.statistics_moved
@@ -196,7 +207,12 @@ class Trained(metaclass=AcceptsOldNames):
                 f"{who} needs the recipe and the start of the training, but there is no {missing}. Give both: "
                 f"`Trained.of(model, recipe=..., init=...)`, or `trainer=...` for a training of your own{other}."
             )
-        return self.at(self.init, self.init_buffers if self.statistics_moved else None)
+        return self.at(self.init, self.began_with)
+
+    @property
+    def began_with(self) -> Buffers | None:
+        """The buffers at which training began; `None` where those of the network are the same, or nobody knows."""
+        return self.init_buffers if self.statistics_moved or self.moved_buffers else None
 
     def with_buffers(self, buffers: Buffers) -> "Trained":
         """The same network with other buffers, such as running statistics of BatchNorm."""
@@ -308,9 +324,10 @@ class Trained(metaclass=AcceptsOldNames):
             return None
         found = buffers_of(unwrapped(init)) if isinstance(init, nn.Module) else init
         own = dict(self.model.named_buffers())
-        if not own.keys() <= found.keys():
+        # Those that no state dict holds are made with the network.
+        if not own.keys() & self.model.state_dict().keys() <= found.keys():
             return None
-        return {name: found[name].detach().to(value) for name, value in own.items()}
+        return {name: found.get(name, value).detach().to(value) for name, value in own.items()}
 
     def _fit(self, x: Inputs) -> Inputs:
         if isinstance(x, dict):
@@ -372,6 +389,19 @@ def _flat(tensors: Any) -> Float[Tensor, " P"]:
 def buffers_of(module: nn.Module) -> dict[str, Tensor]:
     """All buffers by name, copied."""
     return {name: value.detach().clone() for name, value in module.named_buffers()}
+
+
+def learnt_buffers(before: Trained, made: nn.Module) -> dict[str, Tensor] | None:
+    """Buffers that a training anew learnt beside its weights; `None` where they stood still."""
+    found = buffers_of(made)
+    stood = not before.statistics_moved and all(torch.equal(b, found[n]) for n, b in before.model.named_buffers())
+    return None if stood else found
+
+
+def share_buffers(group: Sequence[Trained]) -> bool:
+    """Whether networks of one kind differ by their weights alone."""
+    first = dict(group[0].model.named_buffers())
+    return all(torch.equal(value, first[name]) for one in group[1:] for name, value in one.model.named_buffers())
 
 
 def put_buffers(module: nn.Module, buffers: Buffers) -> nn.Module:
