@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, dropout
+from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader
 
 from spotlessnet.core.data import Data
@@ -302,7 +303,8 @@ def test_trainers_that_break_the_contract_are_told_so(made):
         return model
 
     told(lambda m, e, s: None, "must return the trained module, but .* returned NoneType.", SettingError, begin())
-    told(lambda m, e, s: nn.Linear(2, 2), "missing .* parameters", MismatchError, begin())
+    other = "must return the network that it was given, trained, but .* returned another: .* missing .* parameters"
+    told(lambda m, e, s: nn.Linear(2, 2), other, MismatchError, begin())
     told(spoils, "Trained weights must be finite", NumericsError, begin())
     told(spoils_statistics, "Trained BatchNorm statistics must be finite", NumericsError, begin())
     frozen = begin()
@@ -313,6 +315,20 @@ def test_trainers_that_break_the_contract_are_told_so(made):
     with pytest.raises(NeedError, match=r"no init\. Give both.*or `trainer=\.\.\.`"):
         Retrain()(Trained.of(begin(), trainer=my_train), split)
     assert Trained.of(begin(), trainer=Recipe(epochs=2)).recipe == Recipe(epochs=2)
+
+
+def test_an_average_over_training_is_taken_for_the_network_in_it(rows, made):
+    original, split = made
+
+    def averaging(model: nn.Module, examples: Examples, seed: int) -> nn.Module:
+        average = AveragedModel(my_train(model, examples, seed))
+        average.update_parameters(model)
+        return average
+
+    network = Trained.of(AveragedModel(original.module()), init=begin(), trainer=averaging)
+    assert network.names == original.names
+    found = Retrain(seed=7)(network, split)
+    assert_same(network.at(found.mean, found.buffers).module(), my_train(begin(), rows[12:], 7))
 
 
 def test_a_trainer_that_cannot_be_called_as_agreed_is_refused_before_any_work():

@@ -12,6 +12,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.modules.batchnorm import _NormBase
+from torch.optim.swa_utils import AveragedModel
 from torch.utils import checkpoint
 
 from spotlessnet.core.data import Batch, Data
@@ -353,11 +354,11 @@ def _lent(model: nn.Module, parameters: dict[str, Tensor]) -> Iterator[None]:
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """The module inside what `torch.compile` or data parallelism put around it."""
-    parallel = (nn.DataParallel, nn.parallel.DistributedDataParallel)
+    """The module inside what `torch.compile`, data parallelism or an average over training put around it."""
+    around = (nn.DataParallel, nn.parallel.DistributedDataParallel, AveragedModel)
     if hasattr(model, "_orig_mod"):
         return unwrapped(model._orig_mod)  # type: ignore[arg-type]  # torch.compile keeps the module there
-    return unwrapped(model.module) if isinstance(model, parallel) else model
+    return unwrapped(model.module) if isinstance(model, around) else model
 
 
 def without_autocast(copied: nn.Module) -> nn.Module:
