@@ -253,7 +253,8 @@ def _by_function(begun: Trained, data: Data, seed: int, epochs: int | None) -> T
         weights = begun.vector(made)
     except MismatchError as e:
         raise MismatchError(
-            f"A trainer must return the network that it was given, trained, but {name_of(trainer)} returned another: {e}"
+            f"A trainer must return the network that it was given, trained, but {name_of(trainer)} returned another: "
+            f"{e}"
         ) from e
     # Of buffers only these: a mask may well be infinite.
     statistics = [value for norm in running_norms(made) for value in norm.buffers(recurse=False)]
