@@ -8,12 +8,13 @@ import pytest
 import torch
 from torch import Tensor, float64, nn
 
+from spotlessnet.core.buffers import share_buffers
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import DataError, MismatchError, NumericsError, SettingError
 from spotlessnet.core.loss import CrossEntropy, PerSample, SquaredError, as_loss, logits_of
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.split import Split
-from spotlessnet.core.trained import Trained, share_buffers
+from spotlessnet.core.trained import Trained
 from spotlessnet.methods import Fisher
 from spotlessnet.precomputed.fold_models import train_fold_models
 from spotlessnet.precomputed.precompute import precompute

@@ -16,11 +16,12 @@ from torch.nn.functional import one_hot
 
 from spotlessnet.auditing.exchanging import Channel
 from spotlessnet.core.adapters import Arrays
+from spotlessnet.core.buffers import share_buffers
 from spotlessnet.core.data import Data, evenly
 from spotlessnet.core.errors import NeedError, NumericsError
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.split import Split
-from spotlessnet.core.trained import Trained, running_norms, share_buffers
+from spotlessnet.core.trained import Trained, running_norms
 from spotlessnet.readouts.linear_probe import hidden
 from spotlessnet.readouts.matched_controls import MOST, drawn, margins_by_label
 from spotlessnet.readouts.parts import class_labels, class_logits

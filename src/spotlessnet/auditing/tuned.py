@@ -16,10 +16,11 @@ from torch.func import vmap
 from torch.nn.functional import cosine_similarity
 
 from spotlessnet.auditing.asking import TOGETHER
+from spotlessnet.core.buffers import share_buffers
 from spotlessnet.core.data import Batch, Data, evenly
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.split import Split
-from spotlessnet.core.trained import Trained, running_norms, share_buffers
+from spotlessnet.core.trained import Trained, running_norms
 from spotlessnet.operators.rows import attention_spelled_out
 from spotlessnet.readouts.mean_loss import mean_loss
 from spotlessnet.training.optimiser import Optimiser

@@ -1,10 +1,9 @@
 """`Trained`: any network at a point in weight space, with what is known about how it got there."""
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -13,7 +12,6 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.modules.batchnorm import _NormBase
 from torch.optim.swa_utils import AveragedModel
-from torch.utils import checkpoint
 
 from spotlessnet.core.data import Batch, Data
 from spotlessnet.core.deprecated import AcceptsOldNames, OldName, accepts_old_names
@@ -28,7 +26,7 @@ from spotlessnet.core.errors import (
 from spotlessnet.core.loss import Loss, as_loss, logits_of, smoothed
 from spotlessnet.core.passes import HALVED, passing
 from spotlessnet.core.recipe import Recipe
-from spotlessnet.core.recomputing import NoReentrance, recomputed
+from spotlessnet.core.recomputing import lent
 from spotlessnet.core.recurrent import stepwise
 from spotlessnet.core.source import Inputs
 from spotlessnet.core.trainer import Trainer, check_signature, epochs_of
@@ -181,14 +179,10 @@ class Trained(metaclass=AcceptsOldNames):
 
     @property
     def moved_buffers(self) -> list[str]:
-        """Buffers beside running statistics, such as a moving mean of the network's own, that training moved.
-
-        It is seen: they are not those at which it began. Where those are not known, nothing is.
-        """
+        """Buffers beside running statistics that are not those at which training began, where these are known."""
         norms = {id(b) for m in running_norms(self.model) for b in m.buffers(recurse=False)}
-        began = self.init_buffers or {}
-        own = {name: value for name, value in self.model.named_buffers() if name in began and id(value) not in norms}
-        return [name for name, value in own.items() if not torch.equal(value, began[name].to(value))]
+        own = [(name, b) for name, b in self.model.named_buffers() if self.init_buffers and id(b) not in norms]
+        return [name for name, b in own if not torch.equal(b, self.init_buffers[name].to(b))]  # type: ignore[index]
 
     @property
     def may_have_moved_statistics(self) -> bool:
@@ -285,7 +279,7 @@ class Trained(metaclass=AcceptsOldNames):
         inputs, named = ((), dict(x)) if isinstance(x, dict) else ((x,), {})
         halved = not torch.compiler.is_compiling() and HALVED.get()
         derived = stepwise(self.model) if torch.is_grad_enabled() else nullcontext()
-        with _lent(self.model, parameters), derived, passing(self.model, self.device) if halved else nullcontext():
+        with lent(self.model, parameters), derived, passing(self.model, self.device) if halved else nullcontext():
             answer = logits_of(functional_call(self.model, parameters, inputs, named))
         return answer.to(self.dtype) if halved else answer
 
@@ -341,18 +335,6 @@ class Trained(metaclass=AcceptsOldNames):
         return x.to(self.device).to(self.dtype) if x.is_floating_point() else x.to(self.device)
 
 
-@contextmanager
-def _lent(model: nn.Module, parameters: dict[str, Tensor]) -> Iterator[None]:
-    """What the network computes anew on its way back it computes with these parameters, see `core.recomputing`."""
-    before = (checkpoint._checkpoint_without_reentrant_generator, checkpoint.CheckpointFunction)
-    checkpoint._checkpoint_without_reentrant_generator = partial(recomputed, model, parameters, before[0])
-    checkpoint.CheckpointFunction = NoReentrance  # type: ignore[assignment,misc]  # only `apply` is ever asked for
-    try:
-        yield
-    finally:
-        checkpoint._checkpoint_without_reentrant_generator, checkpoint.CheckpointFunction = before  # type: ignore[misc]
-
-
 def unwrapped(model: nn.Module) -> nn.Module:
     """The module inside what `torch.compile`, data parallelism or an average over training put around it."""
     around = (nn.DataParallel, nn.parallel.DistributedDataParallel, AveragedModel)
@@ -390,19 +372,6 @@ def _flat(tensors: Any) -> Float[Tensor, " P"]:
 def buffers_of(module: nn.Module) -> dict[str, Tensor]:
     """All buffers by name, copied."""
     return {name: value.detach().clone() for name, value in module.named_buffers()}
-
-
-def learnt_buffers(before: Trained, made: nn.Module) -> dict[str, Tensor] | None:
-    """Buffers that a training anew learnt beside its weights; `None` where they stood still."""
-    found = buffers_of(made)
-    stood = not before.statistics_moved and all(torch.equal(b, found[n]) for n, b in before.model.named_buffers())
-    return None if stood else found
-
-
-def share_buffers(group: Sequence[Trained]) -> bool:
-    """Whether networks of one kind differ by their weights alone."""
-    first = dict(group[0].model.named_buffers())
-    return all(torch.equal(value, first[name]) for one in group[1:] for name, value in one.model.named_buffers())
 
 
 def put_buffers(module: nn.Module, buffers: Buffers) -> nn.Module:

@@ -11,13 +11,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from spotlessnet.core.buffers import learnt_buffers
 from spotlessnet.core.errors import DataError, NeedError, SettingError, check_not_negative, check_positive
 from spotlessnet.core.gaussian import Covariance, Diagonal, Measured, NoNoise
 from spotlessnet.core.gaussian_dp import sigma_for
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.scrub import METHODS, Notes, Scrub, Work, gradients
 from spotlessnet.core.split import Split
-from spotlessnet.core.trained import Trained, learnt_buffers
+from spotlessnet.core.trained import Trained
 from spotlessnet.store.checkpoints import is_following, read_weights
 from spotlessnet.training.fit import Adjust, fit, prepared, train
 from spotlessnet.training.optimiser import decay_of

@@ -8,12 +8,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from spotlessnet.core.answers import error_rate
+from spotlessnet.core.buffers import learnt_buffers
 from spotlessnet.core.deprecated import OldName
 from spotlessnet.core.errors import check_not_negative, check_positive
 from spotlessnet.core.gaussian import Measured
 from spotlessnet.core.scrub import METHODS, Notes, Scrub, Sizes, Work
 from spotlessnet.core.split import Split
-from spotlessnet.core.trained import Trained, learnt_buffers
+from spotlessnet.core.trained import Trained
 from spotlessnet.core.trainer import name_of
 from spotlessnet.training.fit import note_other_training, train
 

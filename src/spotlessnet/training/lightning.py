@@ -62,8 +62,9 @@ class LightningTrainer:
 
 def _callbacks(given: Any) -> list[Any]:
     """A copy of each, for callbacks count and one training must not go on where another stopped; none saves any."""
-    listed = given if isinstance(given, (list, tuple)) else [] if given is None else [given]
-    return [copy.deepcopy(one) for one in listed if "Checkpoint" not in {base.__name__ for base in type(one).__mro__}]
+    listed = given if isinstance(given, (list, tuple)) else [given]
+    saves = ["Checkpoint" in {base.__name__ for base in type(one).__mro__} for one in listed]
+    return [copy.deepcopy(one) for one, is_saving in zip(listed, saves, strict=True) if not (is_saving or one is None)]
 
 
 def _lightning(module: nn.Module | None = None) -> ModuleType:
