@@ -45,6 +45,15 @@ def test_a_memory_of_two_names_is_refused(here, memory):
     assert spotless("scrub", *BASE, *QUICK, "--statistics", STATISTICS, "--out", "run").code == 0
 
 
+def test_the_folder_of_a_memory_is_no_memory(here, memory):
+    (here / "kept").mkdir()
+    shutil.copy(memory, here / "kept/statistics.safetensors")
+    (here / "kept/more").mkdir()  # which gives the folder three names
+    ended = spotless("scrub", *BASE, *QUICK, "--statistics", "kept", "--out", "run")
+    assert ended.code == 3
+    assert "must be a file, but kept is a folder. Give kept/statistics.safetensors." in ended.err
+
+
 def test_what_was_made_from_the_rows_is_bound_by_a_keyed_digest(here, memory):
     """A plain digest would confirm a guess about a row to whoever can train again with it."""
     shutil.copy("model.safetensors", "reference.safetensors")

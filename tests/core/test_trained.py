@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, float64, nn
 
+from spotlessnet.core.buffers import share_buffers
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import DataError, MismatchError, NumericsError, SettingError
 from spotlessnet.core.loss import CrossEntropy, PerSample, SquaredError, as_loss, logits_of
@@ -301,3 +302,23 @@ def test_a_forward_of_the_modules_own_stays_under_mixed_precision():
     own = model.forward = lambda x: x[:, :3]
     model._original_forward, model.forward = own, torch.autocast("cpu", torch.bfloat16)(own)
     assert torch.equal(Trained.of(model).module()(torch.ones(2, 4)), torch.ones(2, 3))
+
+
+def test_networks_share_buffers_where_they_differ_by_weights_alone():
+    norm = nn.BatchNorm1d(3)
+    one = Trained.of(norm)
+    assert share_buffers([one, one.at(one.weights + 1), one.at(one.weights)])
+    moved = {name: value + 1 for name, value in norm.named_buffers()}
+    assert not share_buffers([one, one.at(one.weights, moved)])
+
+
+def test_buffers_that_no_state_dict_holds_are_no_reason_to_forget_the_others():
+    model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+    model.register_buffer("places", torch.arange(3), persistent=False)
+    start = {name: value.clone() for name, value in model.state_dict().items()}
+    model[1].running_mean.add_(1)
+    trained = Trained.of(model, init=start)
+    assert trained.statistics_moved
+    assert trained.init_buffers is not None
+    assert torch.equal(trained.init_buffers["places"], torch.arange(3))
+    assert torch.equal(trained.init_buffers["1.running_mean"], torch.zeros(3))

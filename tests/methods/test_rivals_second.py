@@ -82,6 +82,16 @@ def test_amun_fine_tunes_on_all_rows_and_the_adversarial_ones():
     torch.testing.assert_close(AMUN(epochs=1)(trained, split).mean, expected)
 
 
+def test_amun_says_before_any_work_that_it_cannot_move_texts():
+    x, y = torch.randint(0, 9, (30, 6)), torch.arange(30) % 3
+    data = Data.of((x, y))
+    trained = Trained.of(nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(24, 3)))
+    gone = data.select(range(4))
+    split = Split(forget=gone, kept=data.without(gone))
+    with pytest.raises(SettingError, match=r"AMUN moves inputs a little, but these are not .* Use `SalUn`"):
+        AMUN().check_needs(trained, split)
+
+
 def test_lotus_tempers_by_how_much_better_forgotten_rows_are_answered():
     trained, split = problem()
     new = torch.randn(20, 4, dtype=float64)

@@ -148,6 +148,48 @@ def test_outputs_with_two_axes():
     torch.testing.assert_close(GaussNewton(trained, data, batch_size=2).multiply(v), J.T @ (H @ (J @ v)))
 
 
+class Looking(nn.Module):
+    """Looks at values while it answers, which leaves no graph to be kept."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(4, CLASSES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(x * (1.0 if x.sum().item() < 1e9 else 0.0)).tanh()
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_network_that_looks_at_values_can_be_kept_too(rows):
+    trained = Trained.of(Looking().double())
+    data = Data.of((torch.randn(9, 4, dtype=float64), torch.arange(9) % CLASSES))
+    kept, plain = GaussNewton(trained, data, keep=True), GaussNewton(trained, data)
+    v = vectors(rows, trained.size)
+    for _ in range(2):
+        torch.testing.assert_close(kept.multiply(v), plain.multiply(v))
+
+
+class Reading(nn.Module):
+    """A recurrent network as people write it, whose fused layer torch cannot derive forwards."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.body, self.head = nn.Embedding(7, 3), nn.LSTM(3, 4, 2, batch_first=True), nn.Linear(4, CLASSES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.body(self.words(x))[0][:, -1])
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_goes_through_an_lstm(keep):
+    trained = Trained.of(Reading())  # in float32, for which there are fused kernels
+    data = Data.of((torch.arange(30).reshape(6, 5) % 7, torch.arange(6) % CLASSES))
+    v = vectors(2, trained.size).float()
+    truth = v @ dense_gauss_newton(trained, data)
+    torch.testing.assert_close(GaussNewton(trained, data, keep=keep).multiply(v), truth, rtol=1e-4, atol=1e-4)
+    assert torch.backends.mkldnn.enabled
+
+
 def test_what_a_stopped_sweep_left_is_not_used():
     trained, data = problem("mlp", 7)
     G, v = GaussNewton(trained, data, keep=True, batch_size=2), vectors(1, trained.size)[0]

@@ -1,5 +1,6 @@
 """Trainers of other frameworks: a retraining by the adapter is the training that a script would do, to the bit."""
 
+import copy
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -106,6 +107,66 @@ def test_a_network_that_was_trained_in_mixed_precision_is_trained_again_in_it(tm
 def test_hugging_face_refuses_what_it_cannot_use():
     with pytest.raises(SettingError, match=r"needs `transformers.TrainingArguments`, but got dict"):
         HuggingFaceTrainer({"epochs": 3})
+
+    with pytest.raises(SettingError, match="must not hold 'optimizers': they move the weights of the one network"):
+        HuggingFaceTrainer(SimpleNamespace(num_train_epochs=3, max_steps=-1), {"optimizers": ("sgd", None)})
+
+
+def test_the_best_of_a_training_is_what_a_script_with_hugging_face_would_end_with(tmp_path: Path):
+    transformers = _with_trainer()
+    x = torch.randn(40, 5, generator=torch.Generator().manual_seed(0))
+    rows = [{"values": x[i], "labels": torch.tensor(i % 3)} for i in range(40)]
+    other = [{**row, "labels": (row["labels"] + 1) % 3} for row in rows]  # on which it soon gets worse
+
+    def arguments() -> Any:
+        return transformers.TrainingArguments(
+            output_dir=str(tmp_path), num_train_epochs=20, learning_rate=0.05, per_device_train_batch_size=8, seed=4,
+            data_seed=4, use_cpu=True, disable_tqdm=True, report_to=[], logging_strategy="no", eval_strategy="epoch",
+            save_strategy="epoch", load_best_model_at_end=True, metric_for_best_model="eval_loss",
+        )  # fmt: skip
+
+    def options() -> dict[str, Any]:
+        return {"eval_dataset": other, "callbacks": [transformers.EarlyStoppingCallback(2)]}
+
+    trainer, want = HuggingFaceTrainer(arguments(), options()), Linear().train()
+    torch.manual_seed(4)
+    transformers.Trainer(model=want, args=arguments(), train_dataset=rows, **options()).train()
+    wrote = sorted(tmp_path.rglob("*"))
+    for _ in range(2):
+        torch.manual_seed(4)
+        found = trainer(Linear().train(), Examples(Data.of(({"values": x}, torch.arange(40) % 3))), 4)
+        assert_same(found, want)
+    assert sorted(tmp_path.rglob("*")) == wrote
+
+
+@pytest.mark.filterwarnings("ignore")  # its own use of what is deprecated
+def test_no_lightning_training_goes_on_where_another_stopped(tmp_path: Path):
+    lightning = pytest.importorskip("lightning.pytorch")
+
+    class Lit(lightning.LightningModule):  # type: ignore[name-defined, misc]  # imported if it is there
+        def __init__(self, network: nn.Module) -> None:
+            super().__init__()
+            self.network = network
+
+        def training_step(self, batch, index):
+            loss = cross_entropy(self.network(batch[0]), batch[1])
+            self.log("loss", loss, on_epoch=True, on_step=False)
+            return loss
+
+        def configure_optimizers(self):
+            return torch.optim.AdamW(self.network.parameters(), lr=0.05)
+
+    x = torch.randn(40, 5, generator=torch.Generator().manual_seed(0))
+    rows = Examples(Data.of((x, torch.arange(40) % 3)))
+    calls = lightning.callbacks
+    stop, save = calls.EarlyStopping("loss", min_delta=0.05, patience=2), calls.ModelCheckpoint(dirpath=tmp_path)
+    trainer = LightningTrainer(30, 8, wrap=Lit, options={"accelerator": "cpu", "callbacks": [stop, save]})
+    torch.manual_seed(0)
+    begun = nn.Linear(5, 3)
+    one, two = (trainer(copy.deepcopy(begun).train(), rows, 4) for _ in range(2))
+    assert_same(one, two)
+    assert not torch.equal(one.weight, begun.weight)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.filterwarnings("ignore")  # its own use of what is deprecated

@@ -1,5 +1,6 @@
 """Networks that a function of the user's own trains: it is called as agreed, and what it learnt comes back whole."""
 
+import copy
 import pickle
 import random
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, dropout
+from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader
 
 from spotlessnet.core.chaining import chain
@@ -88,6 +90,49 @@ def test_retraining_is_calling_the_function_to_the_bit(rows, made):
     assert_same(original.at(found.mean, found.buffers).module(), want)
     assert "share the initial weights and the seed, but not the order" in found.diagnostics["assumed"][0]
     assert not Retrain(seed=7, coupled=False)(original, split).diagnostics["assumed"]
+
+
+class Centred(nn.Module):
+    """A mean of its own, which moves while the network trains and is no BatchNorm's, and a buffer that nobody saves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(5))
+        self.register_buffer("ones", torch.ones(5), persistent=False)
+        self.head = nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.mean(dim=(1, 2))
+        if self.training:
+            self.mean.mul_(0.9).add_(0.1 * x.detach().mean(dim=0))
+        return self.head((x - self.mean) * self.ones)
+
+
+@pytest.mark.parametrize("method", [Retrain(seed=7), ShortRetrain(seed=7, epoch_fraction=1.0)])
+@pytest.mark.parametrize("whole", [True, False])
+def test_buffers_that_are_no_batchnorms_begin_at_the_start_too(rows, method, whole):
+    torch.manual_seed(1)
+    start = Centred()
+    far = [(x + 50, y) for x, y in rows[:12]]  # what the mean of the forgotten rows is
+    original = my_train(copy.deepcopy(start), far + rows[12:], 0)
+    network = Trained.of(original, init=start if whole else start.state_dict(), trainer=my_train)
+    assert network.moved_buffers == ["mean"]
+    data = Data.of(far + rows[12:])
+    gone = data.select(range(12))
+    found = method(network, Split(forget=gone, kept=data.without(gone)))
+    assert_same(network.at(found.mean, found.buffers).module(), my_train(copy.deepcopy(start), rows[12:], 7))
+
+
+def test_methods_that_move_weights_say_which_buffers_they_leave(rows):
+    torch.manual_seed(1)
+    start = Centred()
+    network = Trained.of(my_train(copy.deepcopy(start), rows, 0), init=start, trainer=my_train)
+    data = Data.of(rows)
+    gone = data.select(range(12))
+    found = Finetune(epochs=1)(network, Split(forget=gone, kept=data.without(gone)))
+    assert any(
+        "buffers that training moved (mean) are those of the original" in a for a in found.diagnostics["assumed"]
+    )
 
 
 def test_a_function_that_leaves_seeding_to_others_repeats_itself(made):
@@ -258,7 +303,8 @@ def test_trainers_that_break_the_contract_are_told_so(made):
         return model
 
     told(lambda m, e, s: None, "must return the trained module, but .* returned NoneType.", SettingError, begin())
-    told(lambda m, e, s: nn.Linear(2, 2), "missing .* parameters", MismatchError, begin())
+    other = "must return the network that it was given, trained, but .* returned another: .* missing .* parameters"
+    told(lambda m, e, s: nn.Linear(2, 2), other, MismatchError, begin())
     told(spoils, "Trained weights must be finite", NumericsError, begin())
     told(spoils_statistics, "Trained BatchNorm statistics must be finite", NumericsError, begin())
     frozen = begin()
@@ -269,6 +315,20 @@ def test_trainers_that_break_the_contract_are_told_so(made):
     with pytest.raises(NeedError, match=r"no init\. Give both.*or `trainer=\.\.\.`"):
         Retrain()(Trained.of(begin(), trainer=my_train), split)
     assert Trained.of(begin(), trainer=Recipe(epochs=2)).recipe == Recipe(epochs=2)
+
+
+def test_an_average_over_training_is_taken_for_the_network_in_it(rows, made):
+    original, split = made
+
+    def averaging(model: nn.Module, examples: Examples, seed: int) -> nn.Module:
+        average = AveragedModel(my_train(model, examples, seed))
+        average.update_parameters(model)
+        return average
+
+    network = Trained.of(AveragedModel(original.module()), init=begin(), trainer=averaging)
+    assert network.names == original.names
+    found = Retrain(seed=7)(network, split)
+    assert_same(network.at(found.mean, found.buffers).module(), my_train(begin(), rows[12:], 7))
 
 
 def test_a_trainer_that_cannot_be_called_as_agreed_is_refused_before_any_work():

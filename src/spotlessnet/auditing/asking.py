@@ -16,6 +16,7 @@ from torch.nn.functional import one_hot
 
 from spotlessnet.auditing.exchanging import Channel
 from spotlessnet.core.adapters import Arrays
+from spotlessnet.core.buffers import share_buffers
 from spotlessnet.core.data import Data, evenly
 from spotlessnet.core.errors import NeedError, NumericsError
 from spotlessnet.core.recipe import Recipe
@@ -121,8 +122,8 @@ def _trained_on(group: Group, data: Data, recipe: Recipe) -> Group:
         bf16=False, label_smoothing=0.0, weight_decay=0.0,
     )  # fmt: skip
     begun = [replace(one, init=one.weights, recipe=plain, trainer=None) for one in group]
-    # Networks with running statistics of their own cannot share a program.
-    together = group[0].size <= TOGETHER and not running_norms(group[0].model)
+    # Networks with running statistics, or other buffers, of their own cannot share a program.
+    together = group[0].size <= TOGETHER and not running_norms(group[0].model) and share_buffers(group)
     try:
         every = torch.ones(len(group), len(data), dtype=torch.bool)
         return train_many(begun, data, seeds=[0] * len(group), keep=every, together=together, label="asking again")

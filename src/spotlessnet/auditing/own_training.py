@@ -50,7 +50,7 @@ def known_at_the_start(original: Trained, split: Split) -> str:
     """
     if original.init is None:
         return ""
-    start = original.at(original.init, original.init_buffers if original.statistics_moved else None)
+    start = original.at(original.init, original.began_with)
     said = "the network that training is said to have begun at answers"
     remedy = "every network that is trained from it knows them. Give the weights from before they were first seen"
     for known, how in ((_far_better([start], split), ""), (_known_to_probe(start, split), " through a new last layer")):

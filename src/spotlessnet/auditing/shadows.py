@@ -143,7 +143,7 @@ def train_shadows(
     seeds = _seeds(seed, shadows)
     begun = [network] * shadows
     made = train_many(begun, data, seeds=seeds, keep=seen, label="training shadows", executor=executor)
-    moved = made[0].statistics_moved
+    moved = made[0].statistics_moved or made[0].moved_buffers
     return Shadows(
         network=network,
         data=data,

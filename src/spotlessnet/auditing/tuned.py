@@ -17,6 +17,7 @@ from torch.nn.functional import cosine_similarity
 
 from spotlessnet.auditing.asking import TOGETHER
 from spotlessnet.auditing.descent import Place
+from spotlessnet.core.buffers import share_buffers
 from spotlessnet.core.data import Batch, Data, evenly
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.split import Split
@@ -121,7 +122,7 @@ def tuned_networks(
     long = first.predict(split.forget.select([0])).numel()
     count = min(ANSWERED, max(1, ENTRIES // long))
     forget, others = (data.select(evenly(len(data), count)) for data in (split.forget, split.kept))
-    together = first.size <= TOGETHER and not running_norms(first.model)
+    together = first.size <= TOGETHER and not running_norms(first.model) and share_buffers(group)
     size, at_once = (len(group), ANSWERED) if together else (1, AT_ONCE)
     found = []
     for i in range(0, len(group), size):

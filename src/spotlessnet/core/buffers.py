@@ -1,7 +1,9 @@
-"""BatchNorm's running statistics, estimated anew."""
+"""Buffers of several networks beside each other, and BatchNorm's running statistics estimated anew."""
+
+from collections.abc import Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from spotlessnet.core.data import Data
 from spotlessnet.core.recipe import takes_generator
@@ -44,3 +46,16 @@ def _augmented(trained: Trained, x: Inputs, draw: torch.Generator) -> Inputs:
         return x
     made: Inputs = transform(x, draw) if takes_generator(transform) else transform(x)
     return made
+
+
+def learnt_buffers(before: Trained, made: nn.Module) -> dict[str, Tensor] | None:
+    """Buffers that a training anew learnt beside its weights; `None` where they stood still."""
+    found = buffers_of(made)
+    stood = not before.statistics_moved and all(torch.equal(b, found[n]) for n, b in before.model.named_buffers())
+    return None if stood else found
+
+
+def share_buffers(group: Sequence[Trained]) -> bool:
+    """Whether networks of one kind differ by their weights alone."""
+    first = dict(group[0].model.named_buffers())
+    return all(torch.equal(value, first[name]) for one in group[1:] for name, value in one.model.named_buffers())

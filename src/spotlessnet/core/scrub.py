@@ -305,9 +305,13 @@ def check_has_classes(who: str, trained: Trained, split: Split) -> None:
 def with_statistics(shifted: Trained, split: Split, notes: Notes) -> Trained:
     """The shifted network with the running statistics that go with its weights, which `notes.buffers` then holds.
 
-    Statistics that training moved are means over all rows, the forgotten ones too. A method that trained anew says its
-    own; for one that only moved weights they are estimated anew from retained rows.
+    Those that training moved are means over the forgotten rows too. What trained anew says its own; else they are made.
     """
+    if notes.buffers is None and (left := shifted.moved_buffers):
+        notes.assume(
+            f"buffers that training moved ({', '.join(left[:3])}) are those of the original",
+            "they still carry the forgotten rows; retrain, where that matters",
+        )
     if notes.buffers is None and shifted.statistics_moved:
         if split.kept is None or len(split.kept) < 2:
             notes.assume(

@@ -2,9 +2,8 @@
 
 import copy
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -12,7 +11,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.modules.batchnorm import _NormBase
-from torch.utils import checkpoint
+from torch.optim.swa_utils import AveragedModel
 
 from spotlessnet.core.data import Batch, Data
 from spotlessnet.core.deprecated import AcceptsOldNames, OldName, accepts_old_names
@@ -27,7 +26,8 @@ from spotlessnet.core.errors import (
 from spotlessnet.core.loss import Loss, as_loss, logits_of, smoothed
 from spotlessnet.core.passes import HALVED, passing
 from spotlessnet.core.recipe import Recipe
-from spotlessnet.core.recomputing import NoReentrance, recomputed
+from spotlessnet.core.recomputing import lent
+from spotlessnet.core.recurrent import stepwise
 from spotlessnet.core.source import Inputs
 from spotlessnet.core.trainer import Trainer, check_signature, epochs_of
 
@@ -178,6 +178,13 @@ class Trained(metaclass=AcceptsOldNames):
         return not same_statistics(self.model, self.init_buffers)
 
     @property
+    def moved_buffers(self) -> list[str]:
+        """Buffers beside running statistics that are not those at which training began, where these are known."""
+        norms = {id(b) for m in running_norms(self.model) for b in m.buffers(recurse=False)}
+        own = [(name, b) for name, b in self.model.named_buffers() if self.init_buffers and id(b) not in norms]
+        return [name for name, b in own if not torch.equal(b, self.init_buffers[name].to(b))]  # type: ignore[index]
+
+    @property
     def may_have_moved_statistics(self) -> bool:
         """Whether running statistics may know the rows and nobody can tell: there are some, and init brought none."""
         return bool(running_norms(self.model)) and self.init_buffers is None and not self.statistics_moved
@@ -195,7 +202,12 @@ class Trained(metaclass=AcceptsOldNames):
                 f"{who} needs the recipe and the start of the training, but there is no {missing}. Give both: "
                 f"`Trained.of(model, recipe=..., init=...)`, or `trainer=...` for a training of your own{other}."
             )
-        return self.at(self.init, self.init_buffers if self.statistics_moved else None)
+        return self.at(self.init, self.began_with)
+
+    @property
+    def began_with(self) -> Buffers | None:
+        """The buffers at which training began; `None` where those of the network are the same, or nobody knows."""
+        return self.init_buffers if self.statistics_moved or self.moved_buffers else None
 
     def with_buffers(self, buffers: Buffers) -> "Trained":
         """The same network with other buffers, such as running statistics of BatchNorm."""
@@ -266,7 +278,8 @@ class Trained(metaclass=AcceptsOldNames):
             parameters = self.unflatten(self.weights if weights is None else weights)
         inputs, named = ((), dict(x)) if isinstance(x, dict) else ((x,), {})
         halved = not torch.compiler.is_compiling() and HALVED.get()
-        with _lent(self.model, parameters), passing(self.model, self.device) if halved else nullcontext():
+        derived = stepwise(self.model) if torch.is_grad_enabled() else nullcontext()
+        with lent(self.model, parameters), derived, passing(self.model, self.device) if halved else nullcontext():
             answer = logits_of(functional_call(self.model, parameters, inputs, named))
         return answer.to(self.dtype) if halved else answer
 
@@ -306,9 +319,10 @@ class Trained(metaclass=AcceptsOldNames):
             return None
         found = buffers_of(unwrapped(init)) if isinstance(init, nn.Module) else init
         own = dict(self.model.named_buffers())
-        if not own.keys() <= found.keys():
+        # Those that no state dict holds are made with the network.
+        if not own.keys() & self.model.state_dict().keys() <= found.keys():
             return None
-        return {name: found[name].detach().to(value) for name, value in own.items()}
+        return {name: found.get(name, value).detach().to(value) for name, value in own.items()}
 
     def _fit(self, x: Inputs) -> Inputs:
         if isinstance(x, dict):
@@ -321,24 +335,12 @@ class Trained(metaclass=AcceptsOldNames):
         return x.to(self.device).to(self.dtype) if x.is_floating_point() else x.to(self.device)
 
 
-@contextmanager
-def _lent(model: nn.Module, parameters: dict[str, Tensor]) -> Iterator[None]:
-    """What the network computes anew on its way back it computes with these parameters, see `core.recomputing`."""
-    before = (checkpoint._checkpoint_without_reentrant_generator, checkpoint.CheckpointFunction)
-    checkpoint._checkpoint_without_reentrant_generator = partial(recomputed, model, parameters, before[0])
-    checkpoint.CheckpointFunction = NoReentrance  # type: ignore[assignment,misc]  # only `apply` is ever asked for
-    try:
-        yield
-    finally:
-        checkpoint._checkpoint_without_reentrant_generator, checkpoint.CheckpointFunction = before  # type: ignore[misc]
-
-
 def unwrapped(model: nn.Module) -> nn.Module:
-    """The module inside what `torch.compile` or data parallelism put around it."""
-    parallel = (nn.DataParallel, nn.parallel.DistributedDataParallel)
+    """The module inside what `torch.compile`, data parallelism or an average over training put around it."""
+    around = (nn.DataParallel, nn.parallel.DistributedDataParallel, AveragedModel)
     if hasattr(model, "_orig_mod"):
         return unwrapped(model._orig_mod)  # type: ignore[arg-type]  # torch.compile keeps the module there
-    return unwrapped(model.module) if isinstance(model, parallel) else model
+    return unwrapped(model.module) if isinstance(model, around) else model
 
 
 def without_autocast(copied: nn.Module) -> nn.Module:

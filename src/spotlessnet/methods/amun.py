@@ -58,6 +58,10 @@ class AMUN(Tuning):
         usual, most = (gradients(trained, split, tuned + r * self.steps * len(split.forget)) for r in (4, DOUBLINGS))
         return Work(usual.usual, most.most)
 
+    def check_needs(self, trained: Trained, split: Split) -> None:
+        super().check_needs(trained, split)
+        _check_moves(next(iter(trained.batches(split.forget, 1))).x)
+
     def shift(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
         forget = split.forget.select(split.forget.rows.argsort())
         found = [self.adversarial(trained, *trained.fetch(forget, rows)[:2]) for rows in forget.rows.split(256)]
@@ -73,8 +77,7 @@ class AMUN(Tuning):
         self, trained: Trained, x: Inputs, y: Int64[Tensor, " n"]
     ) -> tuple[Float[Tensor, "n ..."], Int64[Tensor, " n"]]:
         """For each row the attack's input at the smallest radius tried that turns its answer, and that answer."""
-        if not isinstance(x, Tensor) or not x.is_floating_point():
-            raise SettingError("AMUN moves inputs a little, but these are not one tensor of numbers. Use `SalUn`.")
+        x = _check_moves(x)
         found = x.clone()
         said = y.clone().long()
         open_rows = torch.arange(len(x), device=x.device)
@@ -107,3 +110,9 @@ class AMUN(Tuning):
 def _norms(v: Tensor) -> Tensor:
     """Of each row, in the shape that divides it."""
     return v.flatten(1).norm(dim=1).reshape(-1, *[1] * (v.ndim - 1))
+
+
+def _check_moves(x: Inputs) -> Tensor:
+    if not isinstance(x, Tensor) or not x.is_floating_point():
+        raise SettingError("AMUN moves inputs a little, but these are not one tensor of numbers. Use `SalUn`.")
+    return x

@@ -6,10 +6,11 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
+from spotlessnet.core.buffers import learnt_buffers
 from spotlessnet.core.errors import check_not_negative
 from spotlessnet.core.scrub import METHODS, Notes, Scrub, Work, gradients
 from spotlessnet.core.split import Split
-from spotlessnet.core.trained import Trained, buffers_of
+from spotlessnet.core.trained import Trained
 from spotlessnet.core.trainer import name_of
 from spotlessnet.training.fit import UNCOUPLED, note_other_training, train
 
@@ -64,5 +65,5 @@ class Retrain(Scrub):
         order = split.first_trained_on if self.coupled else None
         made = train(begun, split.retain, seed=self.seed, order_of=order, label="retraining")
         note_other_training(trained, made, split, notes)
-        notes.buffers = buffers_of(made.model) if trained.statistics_moved else None
+        notes.buffers = learnt_buffers(trained, made.model)
         return made.weights

@@ -11,13 +11,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from spotlessnet.core.buffers import learnt_buffers
 from spotlessnet.core.errors import DataError, NeedError, SettingError, check_not_negative, check_positive
 from spotlessnet.core.gaussian import Covariance, Diagonal, Measured, NoNoise
 from spotlessnet.core.gaussian_dp import sigma_for
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.scrub import METHODS, Notes, Scrub, Work, gradients
 from spotlessnet.core.split import Split
-from spotlessnet.core.trained import Trained, buffers_of
+from spotlessnet.core.trained import Trained
 from spotlessnet.store.checkpoints import is_following, read_weights
 from spotlessnet.training.fit import Adjust, fit, prepared, train
 from spotlessnet.training.optimiser import decay_of
@@ -163,7 +164,7 @@ class Rewind(Scrub):
         if self.checkpoint is None:
             order = None if trained.trainer is not None else split.first_trained_on
             made = train(begun, split.retain, seed=self.seed, order_of=order, label="retraining")
-            notes.buffers = buffers_of(made.model) if trained.statistics_moved else None
+            notes.buffers = learnt_buffers(trained, made.model)
             return made.weights
         recipe = self._recipe(trained, split)
         back = begun.at(trained.vector(read_weights(self.checkpoint)))

@@ -8,12 +8,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from spotlessnet.core.answers import error_rate
+from spotlessnet.core.buffers import learnt_buffers
 from spotlessnet.core.deprecated import OldName
 from spotlessnet.core.errors import check_not_negative, check_positive
 from spotlessnet.core.gaussian import Measured
 from spotlessnet.core.scrub import METHODS, Notes, Scrub, Sizes, Work
 from spotlessnet.core.split import Split
-from spotlessnet.core.trained import Trained, buffers_of
+from spotlessnet.core.trained import Trained
 from spotlessnet.core.trainer import name_of
 from spotlessnet.training.fit import note_other_training, train
 
@@ -119,7 +120,7 @@ class ShortRetrain(Scrub):
         if full is None:
             return self._in_full(trained, split, notes)
         if self._stage(full) == 1:
-            return self._as_it_was(trained, split, notes, moves=trained.statistics_moved)
+            return self._as_it_was(trained, split, notes)
         goal = error_rate(trained, split.retain) + self.error_tolerance
         stage = self._stage(full)
         network = self._hurried(begun, stage)
@@ -146,7 +147,7 @@ class ShortRetrain(Scrub):
                 f"after as many epochs as the recipe has, the retained rows' error is {error:.3g}, not {goal:.3g}",
                 "the network answers the retained rows worse than the original; retrain by the recipe itself",
             )
-        notes.buffers = buffers_of(network.model) if trained.statistics_moved else None
+        notes.buffers = learnt_buffers(trained, network.model)
         return network.weights
 
     def _stage(self, epochs: int) -> int:
@@ -173,12 +174,12 @@ class ShortRetrain(Scrub):
             "the training was repeated in full",
             "nothing is saved against retraining; give the trainer an argument such as `epochs=20`",
         )
-        return self._as_it_was(trained, split, notes, moves=True)
+        return self._as_it_was(trained, split, notes)
 
-    def _as_it_was(self, trained: Trained, split: Split, notes: Notes, *, moves: bool) -> Float[Tensor, " P"]:
+    def _as_it_was(self, trained: Trained, split: Split, notes: Notes) -> Float[Tensor, " P"]:
         made = train(self._begin(trained), split.retain, seed=self.seed, label="retraining")
         note_other_training(trained, made, split, notes)
         known = None if trained.epochs is None else 1.0
         notes.measure(ShortRetrainFacts, epochs=trained.epochs, share_of_training=1.0, share_of_retraining=known)
-        notes.buffers = buffers_of(made.model) if moves else None
+        notes.buffers = learnt_buffers(trained, made.model)
         return made.weights

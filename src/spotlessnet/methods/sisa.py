@@ -7,11 +7,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from spotlessnet.core.buffers import learnt_buffers
 from spotlessnet.core.errors import check_not_negative
 from spotlessnet.core.gaussian import Measured
 from spotlessnet.core.scrub import METHODS, Notes, Scrub, Work, gradients
 from spotlessnet.core.split import Split
-from spotlessnet.core.trained import Trained, buffers_of
+from spotlessnet.core.trained import Trained
 from spotlessnet.training.fit import train
 from spotlessnet.training.sharded import Sharded, ShardTrainer
 
@@ -84,7 +85,7 @@ class SISA(Scrub):
             )
             notes.measure(SISAFacts, shards=1, shards_retrained=1)
             made = train(begun, split.retain, seed=self.seed, label="retraining")
-            notes.buffers = buffers_of(made.model) if trained.statistics_moved else None
+            notes.buffers = learnt_buffers(trained, made.model)
             return made.weights
         model, trainer = found
         K = len(model)
@@ -97,7 +98,7 @@ class SISA(Scrub):
             rows = split.retain.select((part == k).nonzero().squeeze(1))
             network.shards[k] = trainer.train_one(start.shards[k], rows, self.seed + k)
         notes.measure(SISAFacts, shards=K, shards_retrained=len(touched))
-        notes.buffers = buffers_of(network) if trained.statistics_moved else None
+        notes.buffers = learnt_buffers(trained, network)
         return trained.vector(network)
 
 

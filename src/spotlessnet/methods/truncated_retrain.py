@@ -6,10 +6,11 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
+from spotlessnet.core.buffers import learnt_buffers
 from spotlessnet.core.errors import SettingError, check_not_negative
 from spotlessnet.core.scrub import METHODS, Notes, Scrub, Work, gradients
 from spotlessnet.core.split import Split
-from spotlessnet.core.trained import Trained, buffers_of
+from spotlessnet.core.trained import Trained
 from spotlessnet.training.fit import train
 
 
@@ -60,5 +61,5 @@ class TruncatedRetrain(Scrub):
         epochs = None if trained.epochs is None else self._epochs(trained)
         order = None if trained.trainer is not None else split.first_trained_on
         made = train(begun, split.retain, seed=self.seed, order_of=order, epochs=epochs, label="retraining in part")
-        notes.buffers = buffers_of(made.model) if trained.statistics_moved else None
+        notes.buffers = learnt_buffers(trained, made.model)
         return made.weights

@@ -174,4 +174,10 @@ def _push(f: Callable[[Tensor], Tensor], w: Tensor) -> Callable[[Tensor], Tensor
     with warnings.catch_warnings():
         # Folding constants in the traced graph warns about its own get_attr nodes.
         warnings.filterwarnings("ignore", message="Attempted to insert a get_attr Node")
-        return linearize(f, w)[1]
+        try:
+            return linearize(f, w)[1]
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError:
+            # A network that looks at values (`.item()`) leaves no graph; what is wrong with it otherwise is said below.
+            return lambda v: jvp(f, (w,), (v,))[1]

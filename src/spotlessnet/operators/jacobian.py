@@ -11,6 +11,7 @@ from torch.func import jacrev, jvp
 
 from spotlessnet.core.data import Batch, Data
 from spotlessnet.core.errors import MismatchError, NeedError
+from spotlessnet.core.recurrent import stepwise
 from spotlessnet.core.source import Inputs
 from spotlessnet.core.trained import Trained
 from spotlessnet.operators.forward_mode import fewer_passes
@@ -23,7 +24,7 @@ def as_function(trained: Trained, x: Inputs) -> Callable[[Tensor | dict[str, Ten
     """The outputs on `x` as a function of the weights, flat or by name, that `torch.func` can go through."""
 
     def outputs(weights: Tensor | dict[str, Tensor]) -> Tensor:
-        with attention_spelled_out():
+        with attention_spelled_out(), stepwise(trained.model):
             try:
                 return trained.outputs(x, weights)
             except NotImplementedError as e:

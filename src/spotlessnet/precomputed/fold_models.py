@@ -237,7 +237,7 @@ def train_fold_models(
     W = torch.stack([one.weights for one in made])
     part = torch.zeros(repeats, len(data), dtype=torch.long)
     part[:, place] = torch.stack(drawn)
-    buffers = _stacked(made) if made[0].statistics_moved else None
+    buffers = _stacked(made) if made[0].statistics_moved or made[0].moved_buffers else None
     later = after_requests or is_following(network.model)
     plain = FoldModels(W, keys, part, origin=network.weights.clone(), after_requests=later, buffers=buffers)
     scaled = plain if held is None else measure_held_out(plain, network, data, held)

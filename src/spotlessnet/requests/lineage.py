@@ -105,6 +105,10 @@ class Lineage:
             os.close(handle)
 
     def _check_one_name(self) -> None:
+        if self._real.is_dir():
+            inside = self.kept / f"{self.what.replace(' ', '-')}.safetensors"
+            wanted = str(inside) if inside.is_file() else "the file itself"
+            raise DataError(f"The {self.what} must be a file, but {self.kept} is a folder. Give {wanted}.")
         # A killed writer leaves a second name too, its temporary one.
         sweep(self._real.parent)
         names = os.stat(self._real).st_nlink

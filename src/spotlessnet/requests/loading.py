@@ -339,7 +339,7 @@ def _check_began_earlier(case: Case, trained: Trained, train: Data, known: Known
     """Raise where `init` answers the training rows better than what training made of it: the two were swapped."""
     if trained.init is None:
         return
-    began = trained.at(trained.init, trained.init_buffers if trained.statistics_moved else None)
+    began = trained.at(trained.init, trained.began_with)
     at_first = known_of_labels(began, train)
     if at_first.share > SOMETHING and at_first.loss < known.loss:
         weights = "the network itself" if case.weights is None else f"--weights {case.weights}"

@@ -17,7 +17,7 @@ from spotlessnet.core.gaussian import Gaussian
 from spotlessnet.core.progress import GIB, LEFT, available, memory_limit, working
 from spotlessnet.core.scrub import Scrub, Sizes, Work, declared_by
 from spotlessnet.core.split import Request, Split
-from spotlessnet.core.trained import Trained
+from spotlessnet.core.trained import Trained, running_norms
 from spotlessnet.core.trainer import name_of
 from spotlessnet.operators.cost import with_slow
 from spotlessnet.precomputed.step_cost import writing_cost
@@ -162,7 +162,9 @@ class Plan:
                 "`init` with its buffers, or a recipe with `freeze_statistics=False`"
             ]
         moved = "norms   training moved BatchNorm's running statistics: they are made anew without the forgotten rows"
-        return [moved] if trained.statistics_moved else []
+        names = ", ".join(trained.moved_buffers[:3])
+        own = f"buffers training moved {names}: they stay as they are and carry the rows, unless the method trains anew"
+        return [line for line, is_said in ((moved, trained.statistics_moved), (own, trained.moved_buffers)) if is_said]
 
     def _noise(self) -> str:
         if not self.scrub.is_noisy:
@@ -217,7 +219,7 @@ def _limits_of_norms(trained: Trained, gaussian: Gaussian) -> list[str]:
     if gaussian.buffers is None and (trained.statistics_moved or trained.may_have_moved_statistics):
         return ["BatchNorm's running statistics were gathered with the forgotten rows and are left as they were."]
     estimated = "batchnorm_statistics" in gaussian.diagnostics
-    if gaussian.buffers is not None and trained.init_buffers is None and not estimated:
+    if running_norms(trained.model) and gaussian.buffers is not None and trained.init_buffers is None and not estimated:
         return [
             "BatchNorm's running statistics began at those of the original, for `init` has none: a moving average has "
             "replaced them, all but the little that so many steps leave."

@@ -23,7 +23,7 @@ from spotlessnet.core.gaussian import Gaussian
 from spotlessnet.core.progress import Meter
 from spotlessnet.core.row_keys import next_salt
 from spotlessnet.core.scrub import Scrub, drawn_network
-from spotlessnet.core.trained import Trained, same_statistics
+from spotlessnet.core.trained import Trained
 from spotlessnet.core.trainer import name_of
 from spotlessnet.precomputed.after_request import after_request
 from spotlessnet.precomputed.statistics import Statistics
@@ -354,7 +354,8 @@ def _receipt(place: Folder | Unwritten, plan: Plan, known: Mapping[str, Any], **
 
 def is_unchanged(opened: LoadedRequest, weights: Float[Tensor, " P"], gaussian: Gaussian) -> bool:
     """Whether a result is the original, bit for bit, buffers included."""
-    moved = gaussian.buffers is not None and not same_statistics(opened.trained.model, gaussian.buffers)
+    had = opened.trained.model.named_buffers()
+    moved = gaussian.buffers is not None and not all(torch.equal(b, gaussian.buffers[n].to(b)) for n, b in had)
     return torch.equal(weights, opened.trained.weights) and not moved
 
 

@@ -249,7 +249,13 @@ def _by_function(begun: Trained, data: Data, seed: int, epochs: int | None) -> T
         )
     made = unwrapped(made)
     _check_frozen(begun, made)
-    weights = begun.vector(made)
+    try:
+        weights = begun.vector(made)
+    except MismatchError as e:
+        raise MismatchError(
+            f"A trainer must return the network that it was given, trained, but {name_of(trainer)} returned another: "
+            f"{e}"
+        ) from e
     # Of buffers only these: a mask may well be infinite.
     statistics = [value for norm in running_norms(made) for value in norm.buffers(recurse=False)]
     for what, values in (("weights", [weights]), ("BatchNorm statistics", statistics)):

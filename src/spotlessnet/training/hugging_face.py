@@ -4,6 +4,7 @@ import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from torch import nn
@@ -17,8 +18,8 @@ class HuggingFaceTrainer:
     """Trains as a script with `transformers.Trainer` does: `Trained.of(..., trainer=HuggingFaceTrainer(arguments))`.
 
     Rows must be dictionaries of named inputs with `labels`, as a model of transformers takes them. Seed and epochs are
-    set for each call, no checkpoints are written, and no line of its log is printed for each of many trainings;
-    everything else is as the arguments say.
+    set for each call, no checkpoints stay (they are written for `load_best_model_at_end` alone, to a temporary folder),
+    and no line of its log is printed for each of many trainings; everything else is as the arguments say.
 
     **Arguments:**
 
@@ -34,9 +35,14 @@ class HuggingFaceTrainer:
             raise SettingError(
                 f"`HuggingFaceTrainer` needs `transformers.TrainingArguments`, but got {type(self.arguments).__name__}."
             )
-        taken = {"model", "args", "train_dataset"} & self.options.keys()
+        taken = {"model", "model_init", "args", "train_dataset"} & self.options.keys()
         if taken:
             raise SettingError(f"`options` must not hold {sorted(taken)[0]!r}, which is given anew for each training.")
+        if any(part is not None for part in self.options.get("optimizers") or ()):
+            raise SettingError(
+                "`options` must not hold 'optimizers': they move the weights of the one network that they were made "
+                "for, so that no other would train. Give `optim` in the arguments, or `optimizer_cls_and_kwargs`."
+            )
 
     @property
     def epochs(self) -> int | None:
@@ -62,12 +68,18 @@ class HuggingFaceTrainer:
         arguments = copy.copy(self.arguments)
         arguments.seed, arguments.data_seed = seed, seed
         arguments.disable_tqdm = True  # a bar for each of many trainings, beside that of the whole
-        arguments.save_strategy = "no"  # a checkpoint of every audited network would fill the disk, and know the rows
         if epochs is not None:
             arguments.num_train_epochs = epochs
-        trainer = Trainer(model=model, args=arguments, train_dataset=examples, **self.options)
-        trainer.remove_callback(PrinterCallback)
-        trainer.train()
+        # Callbacks count, and one training must not go on where another stopped.
+        options = {**self.options, "callbacks": copy.deepcopy(self.options.get("callbacks"))}
+        with TemporaryDirectory() as place:
+            if arguments.load_best_model_at_end:  # the best of its checkpoints is what such a training gives
+                arguments.output_dir, arguments.save_total_limit, arguments.save_only_model = place, 1, True
+            else:
+                arguments.save_strategy = "no"  # a checkpoint of every network would fill the disk, and know the rows
+            trainer = Trainer(model=model, args=arguments, train_dataset=examples, **options)
+            trainer.remove_callback(PrinterCallback)
+            trainer.train()
         return model
 
 

@@ -1,5 +1,6 @@
 """Lightning's `Trainer` as a trainer of this package; Lightning itself is imported only when it trains."""
 
+import copy
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -51,11 +52,19 @@ class LightningTrainer:
         quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
         # A checkpoint of every audited network would fill the disk, and know the rows.
         how = {**quiet, **self.options, "enable_checkpointing": False, "max_epochs": epochs or self.epochs}
+        how["callbacks"] = _callbacks(self.options.get("callbacks"))
         order = torch.Generator().manual_seed(seed)
         rows = DataLoader(examples, self.batch_size, shuffle=True, generator=order, **self.loader)
         module = model if self.wrap is None else self.wrap(model)
         _lightning(module).Trainer(**how).fit(module, rows)
         return model
+
+
+def _callbacks(given: Any) -> list[Any]:
+    """A copy of each, for callbacks count and one training must not go on where another stopped; none saves any."""
+    listed = given if isinstance(given, (list, tuple)) else [given]
+    saves = ["Checkpoint" in {base.__name__ for base in type(one).__mro__} for one in listed]
+    return [copy.deepcopy(one) for one, is_saving in zip(listed, saves, strict=True) if not (is_saving or one is None)]
 
 
 def _lightning(module: nn.Module | None = None) -> ModuleType:
