@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from spotlessnet.core.data import Data
 from spotlessnet.core.recipe import takes_generator
@@ -46,13 +46,6 @@ def _augmented(trained: Trained, x: Inputs, draw: torch.Generator) -> Inputs:
         return x
     made: Inputs = transform(x, draw) if takes_generator(transform) else transform(x)
     return made
-
-
-def learnt_buffers(before: Trained, made: nn.Module) -> dict[str, Tensor] | None:
-    """Buffers that a training anew learnt beside its weights; `None` where they stood still."""
-    found = buffers_of(made)
-    stood = not before.statistics_moved and all(torch.equal(b, found[n]) for n, b in before.model.named_buffers())
-    return None if stood else found
 
 
 def share_buffers(group: Sequence[Trained]) -> bool:

@@ -6,8 +6,6 @@ there everything is stored.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import torch
@@ -46,15 +44,3 @@ class NoReentrance:
     def apply(function: Function, preserve: bool, *inputs: Any) -> Any:
         """The same by the other way."""
         return torchs.checkpoint(function, *inputs, use_reentrant=False, preserve_rng_state=preserve)
-
-
-@contextmanager
-def lent(model: nn.Module, parameters: dict[str, Tensor]) -> Iterator[None]:
-    """What the network computes anew on its way back it computes with these parameters."""
-    before = (torchs._checkpoint_without_reentrant_generator, torchs.CheckpointFunction)
-    torchs._checkpoint_without_reentrant_generator = partial(recomputed, model, parameters, before[0])
-    torchs.CheckpointFunction = NoReentrance  # type: ignore[assignment,misc]  # only `apply` is ever asked for
-    try:
-        yield
-    finally:
-        torchs._checkpoint_without_reentrant_generator, torchs.CheckpointFunction = before  # type: ignore[misc]

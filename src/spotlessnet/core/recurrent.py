@@ -5,15 +5,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import nn
 
 
 @contextmanager
-def stepwise(model: nn.Module) -> Iterator[None]:
+def stepwise() -> Iterator[None]:
     """Where derivatives are asked of a network with recurrent layers, no fused kernel is: oneDNN's or cuDNN's."""
-    if not any(isinstance(layer, nn.RNNBase) for layer in model.modules()):
-        yield
-        return
     backends: tuple[Any, ...] = (torch.backends.cudnn, torch.backends.mkldnn)
     before = [one.enabled for one in backends]
     try:

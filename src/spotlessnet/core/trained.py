@@ -2,8 +2,9 @@
 
 import copy
 from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.modules.batchnorm import _NormBase
 from torch.optim.swa_utils import AveragedModel
+from torch.utils import checkpoint
 
 from spotlessnet.core.data import Batch, Data
 from spotlessnet.core.deprecated import AcceptsOldNames, OldName, accepts_old_names
@@ -24,9 +26,10 @@ from spotlessnet.core.errors import (
     check_not_negative,
 )
 from spotlessnet.core.loss import Loss, as_loss, logits_of, smoothed
+from spotlessnet.core.module_buffers import put_buffers, same_statistics
 from spotlessnet.core.passes import HALVED, passing
 from spotlessnet.core.recipe import Recipe
-from spotlessnet.core.recomputing import lent
+from spotlessnet.core.recomputing import NoReentrance, recomputed
 from spotlessnet.core.recurrent import stepwise
 from spotlessnet.core.source import Inputs
 from spotlessnet.core.trainer import Trainer, check_signature, epochs_of
@@ -175,7 +178,7 @@ class Trained(metaclass=AcceptsOldNames):
             return True
         if self.init_buffers is None:
             return self.trainer is not None
-        return not same_statistics(self.model, self.init_buffers)
+        return not same_statistics(self.model, running_norms(self.model), self.init_buffers)
 
     @property
     def moved_buffers(self) -> list[str]:
@@ -278,10 +281,15 @@ class Trained(metaclass=AcceptsOldNames):
             parameters = self.unflatten(self.weights if weights is None else weights)
         inputs, named = ((), dict(x)) if isinstance(x, dict) else ((x,), {})
         halved = not torch.compiler.is_compiling() and HALVED.get()
-        derived = stepwise(self.model) if torch.is_grad_enabled() else nullcontext()
-        with lent(self.model, parameters), derived, passing(self.model, self.device) if halved else nullcontext():
+        derived = stepwise() if torch.is_grad_enabled() and self.is_recurrent else nullcontext()
+        with _lent(self.model, parameters), derived, passing(self.model, self.device) if halved else nullcontext():
             answer = logits_of(functional_call(self.model, parameters, inputs, named))
         return answer.to(self.dtype) if halved else answer
+
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether there are recurrent layers."""
+        return any(isinstance(layer, nn.RNNBase) for layer in self.model.modules())
 
     def losses(
         self, x: Inputs, y: Shaped[Tensor, "N *d"], weights: Float[Tensor, " P"] | None = None
@@ -335,6 +343,18 @@ class Trained(metaclass=AcceptsOldNames):
         return x.to(self.device).to(self.dtype) if x.is_floating_point() else x.to(self.device)
 
 
+@contextmanager
+def _lent(model: nn.Module, parameters: dict[str, Tensor]) -> Iterator[None]:
+    """What the network computes anew on its way back it computes with these parameters, see `core.recomputing`."""
+    before = (checkpoint._checkpoint_without_reentrant_generator, checkpoint.CheckpointFunction)
+    checkpoint._checkpoint_without_reentrant_generator = partial(recomputed, model, parameters, before[0])
+    checkpoint.CheckpointFunction = NoReentrance  # type: ignore[assignment,misc]  # only `apply` is ever asked for
+    try:
+        yield
+    finally:
+        checkpoint._checkpoint_without_reentrant_generator, checkpoint.CheckpointFunction = before  # type: ignore[misc]
+
+
 def unwrapped(model: nn.Module) -> nn.Module:
     """The module inside what `torch.compile`, data parallelism or an average over training put around it."""
     around = (nn.DataParallel, nn.parallel.DistributedDataParallel, AveragedModel)
@@ -374,27 +394,6 @@ def buffers_of(module: nn.Module) -> dict[str, Tensor]:
     return {name: value.detach().clone() for name, value in module.named_buffers()}
 
 
-def put_buffers(module: nn.Module, buffers: Buffers) -> nn.Module:
-    """A copy of the module with these buffers; all that it has must be among them."""
-    made = copy.deepcopy(module)
-    with torch.no_grad():
-        for name, value in made.named_buffers():
-            if name not in buffers or buffers[name].shape != value.shape:
-                what = "is missing" if name not in buffers else f"has shape {tuple(buffers[name].shape)}"
-                raise MismatchError(
-                    f"Buffers must be those of this network, but {name!r} {what}. Give the whole state dict."
-                )
-            value.copy_(buffers[name])
-    return made
-
-
 def running_norms(module: nn.Module) -> list[_NormBase]:
     """The layers that keep running statistics."""
     return [m for m in module.modules() if isinstance(m, _NormBase) and m.running_mean is not None]
-
-
-def same_statistics(module: nn.Module, buffers: Buffers) -> bool:
-    """Whether the running statistics of the module are those among the buffers."""
-    kept = {id(b) for m in running_norms(module) for b in m.buffers(recurse=False)}
-    own = {name: value for name, value in module.named_buffers() if id(value) in kept}
-    return all(name in buffers and torch.equal(value, buffers[name].to(value)) for name, value in own.items())

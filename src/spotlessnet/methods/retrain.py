@@ -6,13 +6,12 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from spotlessnet.core.buffers import learnt_buffers
 from spotlessnet.core.errors import check_not_negative
 from spotlessnet.core.scrub import METHODS, Notes, Scrub, Work, gradients
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.core.trainer import name_of
-from spotlessnet.training.fit import UNCOUPLED, note_other_training, train
+from spotlessnet.training.fit import UNCOUPLED, learnt_buffers, note_other_training, train
 
 
 @METHODS.register(

@@ -11,7 +11,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from spotlessnet.core.buffers import learnt_buffers
 from spotlessnet.core.errors import DataError, NeedError, SettingError, check_not_negative, check_positive
 from spotlessnet.core.gaussian import Covariance, Diagonal, Measured, NoNoise
 from spotlessnet.core.gaussian_dp import sigma_for
@@ -20,7 +19,7 @@ from spotlessnet.core.scrub import METHODS, Notes, Scrub, Work, gradients
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.store.checkpoints import is_following, read_weights
-from spotlessnet.training.fit import Adjust, fit, prepared, train
+from spotlessnet.training.fit import Adjust, fit, learnt_buffers, prepared, train
 from spotlessnet.training.optimiser import decay_of
 
 ROUNDING = 1e-3

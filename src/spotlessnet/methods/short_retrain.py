@@ -8,7 +8,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from spotlessnet.core.answers import error_rate
-from spotlessnet.core.buffers import learnt_buffers
 from spotlessnet.core.deprecated import OldName
 from spotlessnet.core.errors import check_not_negative, check_positive
 from spotlessnet.core.gaussian import Measured
@@ -16,7 +15,7 @@ from spotlessnet.core.scrub import METHODS, Notes, Scrub, Sizes, Work
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
 from spotlessnet.core.trainer import name_of
-from spotlessnet.training.fit import note_other_training, train
+from spotlessnet.training.fit import learnt_buffers, note_other_training, train
 
 USUAL = 3
 """Stages that are seldom exceeded: one did on scikit-learn's digits, two on small networks with little data."""

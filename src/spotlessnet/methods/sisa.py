@@ -7,13 +7,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from spotlessnet.core.buffers import learnt_buffers
 from spotlessnet.core.errors import check_not_negative
 from spotlessnet.core.gaussian import Measured
 from spotlessnet.core.scrub import METHODS, Notes, Scrub, Work, gradients
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
-from spotlessnet.training.fit import train
+from spotlessnet.training.fit import learnt_buffers, train
 from spotlessnet.training.sharded import Sharded, ShardTrainer
 
 

@@ -6,12 +6,11 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from spotlessnet.core.buffers import learnt_buffers
 from spotlessnet.core.errors import SettingError, check_not_negative
 from spotlessnet.core.scrub import METHODS, Notes, Scrub, Work, gradients
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained
-from spotlessnet.training.fit import train
+from spotlessnet.training.fit import learnt_buffers, train
 
 
 @METHODS.register(

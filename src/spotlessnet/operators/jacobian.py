@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -24,7 +25,7 @@ def as_function(trained: Trained, x: Inputs) -> Callable[[Tensor | dict[str, Ten
     """The outputs on `x` as a function of the weights, flat or by name, that `torch.func` can go through."""
 
     def outputs(weights: Tensor | dict[str, Tensor]) -> Tensor:
-        with attention_spelled_out(), stepwise(trained.model):
+        with attention_spelled_out(), stepwise() if trained.is_recurrent else nullcontext():
             try:
                 return trained.outputs(x, weights)
             except NotImplementedError as e:

@@ -308,3 +308,10 @@ def note_other_training(trained: Trained, made: Trained, split: Split, notes: No
         "the retrained network is another one than the same training without the rows would give; check epochs, lr, "
         "weight decay and initial weights",
     )
+
+
+def learnt_buffers(before: Trained, made: nn.Module) -> dict[str, Tensor] | None:
+    """Buffers that a training anew learnt beside its weights; `None` where they stood still."""
+    found = buffers_of(made)
+    stood = not before.statistics_moved and all(torch.equal(b, found[n]) for n, b in before.model.named_buffers())
+    return None if stood else found
