@@ -115,7 +115,8 @@ def rows_of(job: Job, packed: Path | None, done: Collection[Done] = ()) -> Itera
               **dict.fromkeys(TWO_CLASSES, "two classes")}  # fmt: skip
     about = {"setting": name, "used_for": served.get(name, "confirming"),
              "method": part == "methods", "forgotten_rows": len(setting.rows)}  # fmt: skip
-    weights, groups = torch.empty(0), []
+    weights = torch.empty(0)
+    groups: list[Any] = []
     for candidate in names:
         began = time.perf_counter()
         try:

@@ -316,7 +316,7 @@ def test_buffers_that_no_state_dict_holds_are_no_reason_to_forget_the_others():
     model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
     model.register_buffer("places", torch.arange(3), persistent=False)
     start = {name: value.clone() for name, value in model.state_dict().items()}
-    model[1].running_mean.add_(1)
+    model[1].running_mean.add_(1)  # type: ignore[operator]  # BatchNorm's
     trained = Trained.of(model, init=start)
     assert trained.statistics_moved
     assert trained.init_buffers is not None

@@ -1,6 +1,7 @@
 """The formulas of forward mode against dense Jacobians, in which they have no part, and that they are taken at all."""
 
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import pytest
 import torch
@@ -37,7 +38,7 @@ class Mixing(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         h = self.norm(x + x.sin())
         q, k, v = (part(h).unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self.parts[:3])
-        more = {}
+        more: dict[str, Any] = {}
         if self.kind == "scaled":
             more = {"scale": 0.3}
         elif self.kind == "causal":
@@ -65,7 +66,7 @@ def test_is_the_dense_jacobian_times_a_vector(shape, kind, seed):
     trained, data, v = problem(shape, kind, seed)
     f = as_function(trained, data.fetch(data.rows).x)
     with FewerPasses():
-        outputs, moved = jvp(f, (trained.weights,), (v,))
+        outputs, moved = jvp(f, (trained.weights,), (v,))[:2]
     torch.testing.assert_close(outputs, f(trained.weights))
     torch.testing.assert_close(moved, jacrev(f)(trained.weights) @ v, rtol=1e-7, atol=1e-8)
 
@@ -75,7 +76,7 @@ def test_takes_the_formulas_where_it_may(kind, monkeypatch):
     taken = []
     for one in (Linear, LayerNorm, Attention):
         real = one.jvp
-        monkeypatch.setattr(one, "jvp", staticmethod(lambda *a, real=real, one=one: (taken.append(one), real(*a))[1]))
+        monkeypatch.setattr(one, "jvp", staticmethod(lambda *a, real=real, one=one: taken.append(one) or real(*a)))  # type: ignore[func-returns-value]
     trained, data, v = problem((2, 3, 2, 2), kind)
     with FewerPasses():
         jvp(as_function(trained, data.fetch(data.rows).x), (trained.weights,), (v,))
@@ -97,7 +98,8 @@ def test_in_half_precision_no_further_off_than_torch_itself(kind):
     f = as_function(trained, data.fetch(data.rows).x)
     truth = jvp(f, (trained.weights,), (v,))[1]
     off = {}
-    for name, context in {"torch": nullcontext(), "ours": FewerPasses()}.items():
+    contexts: dict[str, AbstractContextManager[Any]] = {"torch": nullcontext(), "ours": FewerPasses()}
+    for name, context in contexts.items():
         with context, torch.autocast("cpu", torch.bfloat16):
             found = jvp(f, (trained.weights,), (v,))[1]
         off[name] = float((found - truth).norm() / truth.norm())
@@ -110,7 +112,7 @@ def test_products_are_the_same_with_them(kind, monkeypatch):
     trained, data, v = problem((5, 3, 2, 2), kind)
     entered = []
     real = FewerPasses.__enter__
-    monkeypatch.setattr(FewerPasses, "__enter__", lambda self: (entered.append(1), real(self))[1])
+    monkeypatch.setattr(FewerPasses, "__enter__", lambda self: entered.append(1) or real(self))  # type: ignore[func-returns-value]
     G = GaussNewton(trained, data, batch_size=2)
     torch.testing.assert_close(G.multiply(v), dense_gauss_newton(trained, data, torch.ones(5)) @ v)
     assert len(entered) == 3

@@ -97,6 +97,8 @@ class Centred(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
+        self.mean: Tensor
+        self.ones: Tensor
         self.register_buffer("mean", torch.zeros(5))
         self.register_buffer("ones", torch.ones(5), persistent=False)
         self.head = nn.Linear(5, 3)
