@@ -37,9 +37,23 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.common import GREY, Flags, Place, grey_style, save
 from benchmarks.klom_margins import joined
 from benchmarks.klom_serve import chosen
-from benchmarks.klom_words import AUC, CHANCE, COUNT, HALVES, MARGIN, ORIGINAL, PAIRS, PARTS, RETRAINED, SHARE
+from benchmarks.klom_words import (
+    AUC,
+    CHANCE,
+    COUNT,
+    HALVES,
+    MARGIN,
+    OFF,
+    ORIGINAL,
+    PAIRS,
+    PARTS,
+    RETRAINED,
+    SHARE,
+    SPREAD,
+)
 from benchmarks.large_second import table as full_size_table
 from benchmarks.sisa_digits import table as shards_table
+from benchmarks.statistics_first import table as statistics_table
 from benchmarks.usual_table_page import table as usual_table
 
 from benchmarks import klom_words
@@ -201,7 +215,10 @@ def method_rows(
             yield row(f"{reading} on {part}", float(each.quantile(0.95)), unit="nats")
             yield row(f"{reading.replace('P95', 'mean')} on {part}", float(each.mean()), unit="nats")
         yield row(chance_of(reading), chance(len(networks), len(theirs["forget"]), reading=reading), unit="nats")
-    yield row(AUC, *t_interval(attacked(ours["forget"], theirs["forget"])), unit="AUC")
+    mine, goal = ours["forget"], theirs["forget"]
+    yield row(OFF, float((mine.mean(dim=0) - goal.mean(dim=0)).square().mean().sqrt()), unit="log odds")
+    yield row(SPREAD, float((mine.var(dim=0) / goal.var(dim=0)).median()), unit="share")
+    yield row(AUC, *t_interval(attacked(mine, goal)), unit="AUC")
     if len(networks) >= MANY:
         yield row(PAIRS, *t_interval(attacked_in_pairs(ours["forget"], theirs["forget"])), unit="AUC")
     if method != ORIGINAL:
@@ -245,21 +262,23 @@ def table(rows: list[Row]) -> str:
 
 def write_page(page: Path = PAGE) -> None:
     """All tables of the page from the rows under `results/`, and the figure."""
-    found = RESULTS / "klom.jsonl"  # rows of the first try, with fewer networks, stay in a file of their own
-    found = found if found.exists() else RESULTS / "klom-first.jsonl"
-    digits, cifar = read_rows(RESULTS / "klom-digits.jsonl"), read_rows(found)
+    digits, cifar = read_rows(RESULTS / "klom-digits.jsonl"), read_rows(RESULTS / "klom.jsonl")
+    # Rows of earlier runs, with fewer networks, stay in files of their own.
+    before = [row for row in read_rows(RESULTS / "klom-second.jsonl") if row.method not in (RETRAINED, HALVES)]
     usual = RESULTS / "usual-table.jsonl"
     sets = [klom_words.of_set(cifar, each) for each in dict.fromkeys(row.experiment for row in cifar)]
     settings = klom_words.of_settings(RESULTS / "klom-choose.jsonl", chosen)
     made = {
         "digits": table(digits),
         "CIFAR-10": table(cifar),
+        "CIFAR-10 before": table(before),
         "chance": chance_table(),
         "attackers": attackers_table(),
         "full size": full_size_table([RESULTS / "large-second.jsonl"]),
         "shards": shards_table(read_rows(RESULTS / "sisa-digits.jsonl")),
         "CIFAR-10 in words": "\n".join([settings, "", *sets]),
         "recipe": klom_words.of_recipe(read_rows(RESULTS / "fleet-speed.jsonl")),
+        "statistics": statistics_table(read_rows(RESULTS / "statistics-first.jsonl")),
         "usual": usual_table(read_rows(usual)) if usual.exists() else "",
     }
     for name, text in made.items():
@@ -291,6 +310,7 @@ def panel(axes: Axes, rows: list[Row], experiment: str, readout: str) -> None:
     known = {row.key: row for row in rows}
     many = {row.method for row in rows if row.readout == COUNT and row.value >= MANY}
     names = sorted({short(row.method) for row in rows if row.readout == SHARE and row.method in many})
+    equal = []
     for row in (row for row in rows if row.experiment == experiment and row.readout == SHARE):
         found = known.get((experiment, row.method, readout, 0))
         if found is None or known[experiment, row.method, COUNT, 0].value < MANY:
@@ -300,12 +320,13 @@ def panel(axes: Axes, rows: list[Row], experiment: str, readout: str) -> None:
         if found.low == found.low:
             axes.plot([row.value] * 2, [found.low, found.high], lw=1, color=colour, alpha=0.6)
         axes.plot(row.value, found.value, mark, ms=7, color=colour, label=names[j])
+        chance = known.get((experiment, row.method, chance_of(readout.removesuffix(" on forget")), 0))
+        equal += [] if chance is None else [chance.value]
     first = known.get((experiment, ORIGINAL, readout, 0))
     if first is not None:
         axes.axhline(first.value, lw=1, ls="--", color=GREY)
-    last = known.get((experiment, ORIGINAL, chance_of(readout.removesuffix(" on forget")), 0))
-    if readout == AUC or last is not None:
-        axes.axhline(0.5 if last is None else last.value, lw=1, color=PALETTE[2])
+    if readout == AUC or equal:
+        axes.axhline(0.5 if readout == AUC else max(equal), lw=1, color=PALETTE[2])
     axes.set(xscale="log", xlabel="share of training FLOPs", xlim=(0.01, 0.4))
     axes.set_xticks([0.01, 0.03, 0.1, 0.3], ["1 %", "3 %", "10 %", "30 %"])
     axes.minorticks_off()

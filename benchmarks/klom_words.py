@@ -1,5 +1,6 @@
 """Sentences of `docs/quality_and_cost.md` that hold figures of CIFAR-10, from the rows alone; `klom_page.py` asks."""
 
+import json
 import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ PARTS = ("forget", "retain", "validation")
 AUC, SHARE, COUNT = "AUC of a row", "share of training FLOPs", "networks"
 CHANCE, HALVES = "chance alone", "retrained against retrained, halves"
 MARGIN, PAIRS = "mean margin on forget", f"{AUC}, two networks at a time"
+OFF, SPREAD = "means of rows off, root mean square", "variance of a row beside retraining's, median"
 Cell = Callable[[str, str], Row | None]
 
 
@@ -49,7 +51,14 @@ def of_way(cell: Cell, method: str) -> list[str]:
     here, start, end = (cell(name, MARGIN) for name in (method, ORIGINAL, RETRAINED))
     if here is None or start is None or end is None:
         return []
-    return [f"Its mean margin went {(start.value - here.value) / (start.value - end.value):.0%} of the way."]
+    told = [f"Its mean margin went {(start.value - here.value) / (start.value - end.value):.0%} of the way."]
+    off, before, spread = cell(method, OFF), cell(ORIGINAL, OFF), cell(method, SPREAD)
+    if off is not None and before is not None and spread is not None:
+        told.append(
+            f"Means of rows are {off.value:.2f} logits off (untouched {before.value:.2f}), and a row varies "
+            f"{spread.value:.1f} times as much as in retraining (variance, median)."
+        )
+    return told
 
 
 def of_pairs(cell: Cell, methods: Sequence[str]) -> list[str]:
@@ -90,20 +99,28 @@ def of_set(rows: Sequence[Row], experiment: str) -> str:
 
 
 def of_settings(path: Path, chosen: Callable[[Path], dict[tuple[str, str], dict[str, object]]]) -> str:
-    """Which of ours was chosen."""
+    """Which of ours was chosen, among how many and on how many originals."""
     if not path.exists():
         return "Settings were not chosen on this network."
     found = [f"*{name}* {told}" for (method, name), told in chosen(path).items() if method == OURS]
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    mine = [one for one in lines if one["method"] == OURS]
+    settings, sets = (len({one[key] for one in mine}) for key in ("settings", "set"))
+    each = len({(one["set"], one["seed"]) for one in mine}) // max(1, sets)
     return filled(
-        "Settings were chosen on other rows and networks by the distance of margins to the mean of retrained networks, "
-        f"one original for each (`results/{path.name}`): three rates for methods that go on training, and of ours "
-        f"{'; '.join(found)}."
+        "Settings were chosen on other rows and networks by the distance of margins to the mean of retrained networks "
+        f"among those that keep the test error within a point (`results/{path.name}`): of {settings} of ours, each "
+        f"tried on {each} originals of a set, {'; '.join(found)}."
     )
 
 
 def of_recipe(rows: Sequence[Row]) -> str:
-    """The longest recipe that was tried: seconds of a network, and errors."""
-    found = [row for row in rows if row.experiment == "resnet-9" and row.readout.startswith("error on test")]
+    """The longest recipe that was tried of each network: seconds of a network, and errors."""
+    return "\n".join(_longest(rows, network) for network in ("resnet-9", "resnet-9-whitened")).strip()
+
+
+def _longest(rows: Sequence[Row], network: str) -> str:
+    found = [row for row in rows if row.experiment == network and row.readout.startswith("error on test")]
     if not found:
         return ""
     longest = max((row.method for row in found), key=lambda method: int(method.split()[0]))
@@ -112,4 +129,5 @@ def of_recipe(rows: Sequence[Row]) -> str:
         mine = [row.value for row in found if (row.method, row.readout) == (longest, readout)]
         told.append(f"{readout} {sum(mine) / len(mine):.2%} ({min(mine):.2%} to {max(mine):.2%}, {len(mine)} networks)")
     took = max(row.seconds for row in found if row.method == longest)
-    return filled(f"The longest recipe tried: {longest}, {took:.1f} s a network: {'; '.join(told)}.")
+    said = f"The longest recipe tried with {network}: {longest}, {took:.1f} s a network: {'; '.join(told)}."
+    return filled(f"- {said}", "  ")

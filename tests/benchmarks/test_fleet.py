@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import torch
-from benchmarks.fleet import Fleet, Job, ResNet9, moved
+from benchmarks.fleet import Fleet, Job, ResNet9, Whitened, moved
 from torch import nn
 
 from spotlessnet.core.data import Data
@@ -91,3 +91,19 @@ def test_images_are_mirrored_in_every_other_epoch() -> None:
     for epoch, mirror in ((0, first), (1, ~first)):
         lane.refresh(Job(begun, data, 5), epoch)
         assert torch.equal(lane.seen, moved(lane.images, draw.manual_seed(mixed(5, epoch, "augment")), mirror))
+
+
+def test_a_whitening_layer_gives_uncorrelated_answers_of_equal_size() -> None:
+    draw = torch.Generator().manual_seed(2)
+    mixing = torch.randn(3, 3, generator=draw)
+    images = torch.einsum("dc,nchw->ndhw", mixing, torch.randn(400, 3, 12, 12, generator=draw))
+    layer = Whitened(images, width=2, small=True)
+    with torch.no_grad():
+        found = nn.functional.conv2d(images, layer.filters)
+    count = len(layer.filters) // 2
+    assert count == 12
+    torch.testing.assert_close(found[:, :count], -found[:, count:])
+    size = found[:, :count].transpose(0, 1).flatten(1).cov()
+    assert float((size - torch.diag(size.diagonal())).abs().max()) < 1e-3
+    assert bool((size.diagonal() <= 1.001).all())
+    assert "filters" not in dict(layer.named_parameters())

@@ -1,5 +1,6 @@
 """Sentences out of rows: every figure is that of its row, and the best of the others is the one nearest to one half."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -54,15 +55,22 @@ def test_the_longest_recipe_and_its_slowest_network() -> None:
     row = Row("resnet-9", "28 epochs, rate 0.4, 4 at once", "error on test", 1, 0.06, seconds=7.0)
     short = [replace(row, method="9 epochs, rate 0.4", value=0.1), replace(row, experiment="resnet-18", value=0.5)]
     told = " ".join(words.of_recipe([row, *short, replace(row, seed=2, value=0.07, seconds=8.0)]).split())
-    assert told.startswith("The longest recipe tried: 28 epochs, rate 0.4, 4 at once, 8.0 s a network: ")
+    assert told.startswith(
+        "- The longest recipe tried with resnet-9: 28 epochs, rate 0.4, 4 at once, 8.0 s a network: "
+    )
     assert told.endswith("error on test 6.50% (6.00% to 7.00%, 2 networks).")
+    both = words.of_recipe([row, replace(row, experiment="resnet-9-whitened", value=0.05)])
+    assert [line[:2] for line in both.splitlines() if "tried with" in line] == ["- ", "- "]
     assert words.of_recipe(short[1:]) == ""
 
 
 def test_settings_that_were_chosen_are_told(tmp_path: Path) -> None:
     path = tmp_path / "klom-choose.jsonl"
     assert "not chosen" in words.of_settings(path, lambda _: {})
-    path.touch()
+    tried = [(e, seed) for e in (1, 3) for seed in (0, 2)]
+    lines = [{"method": words.OURS, "set": "random, large", "settings": f"{e}", "seed": seed} for e, seed in tried]
+    path.write_text("\n".join(json.dumps(line) for line in lines), encoding="utf-8")
     told = words.of_settings(path, lambda _: {(words.OURS, "random, large"): {"epochs": 3}, ("other", "x"): {"lr": 1}})
-    assert "*random, large* {'epochs': 3}." in " ".join(told.split())
+    said = " ".join(told.split())
+    assert said.endswith("of 2 of ours, each tried on 2 originals of a set, *random, large* {'epochs': 3}.")
     assert "'lr'" not in told

@@ -1,9 +1,15 @@
 """The usual table: its attacker, its area under the curve and its gap, by hand."""
 
+import argparse
+import json
+from math import inf
+from pathlib import Path
+
 import pytest
 import torch
 from benchmarks.usual_table import APART, CLASS, RANDOM
 
+from benchmarks import usual_table
 from benchmarks import usual_table_page as page
 
 
@@ -66,3 +72,27 @@ def test_rmia_is_at_one_half_where_forgotten_rows_are_as_new() -> None:
     known = page.measured(network(0.9), RANDOM, references, nobody)[page.RMIA]
     assert abs(fresh - 0.5) < 0.05
     assert known > 0.7
+
+
+def test_settings_of_ours_are_those_of_the_least_gap_and_of_the_least_that_is_quick(tmp_path: Path) -> None:
+    tried = [("a", 0.5, 0.30), ("b", 0.9, 0.05), ("c", 1.5, 0.04)]
+    lines = [{"set": RANDOM, "settings": json.dumps({"targets": t}), "gap": g, "time": s} for t, g, s in tried]
+    lines.append({"set": CLASS, "settings": json.dumps({"epochs": 1}), "gap": 0.1, "time": 0.01})
+    path = tmp_path / "own.jsonl"
+    path.write_text("\n".join(json.dumps(line) for line in lines), encoding="utf-8")
+    found = usual_table.own(path)
+    assert found[RANDOM] == {"": {"targets": "a"}, ", quick": {"targets": "b"}}
+    assert found[CLASS] == {"": {"epochs": 1}}
+    path.write_text("", encoding="utf-8")
+    assert usual_table.own(path) == {RANDOM: {}, CLASS: {}}
+
+
+def test_every_method_serves_common_seeds_before_any_serves_the_others(tmp_path: Path) -> None:
+    world = usual_table.opened(argparse.Namespace(tiny=True, device="cpu", keep=tmp_path, stop=inf, epochs=8))
+    options = argparse.Namespace(chosen=None, own=None, ours=None, networks=5)
+    units = list(usual_table.to_serve(world, options))
+    assert len({(unit.method, unit.name, unit.seed) for unit in units}) == len(units)
+    early = [unit.seed < usual_table.COMMON for unit in units]
+    assert early == sorted(early, reverse=True)
+    assert {unit.name for unit in units if unit.method == usual_table.MASKED} == {CLASS}
+    assert {unit.seed for unit in units if unit.method == "truncated-retrain"} == set(range(5))

@@ -9,12 +9,13 @@ import torch
 from torch import float64, nn
 
 from spotlessnet.core.answers import margin
+from spotlessnet.core.buffers import reestimated
 from spotlessnet.core.data import Data
 from spotlessnet.core.errors import DataError, NeedError, SettingError
 from spotlessnet.core.loss import CrossEntropy, SquaredError
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.split import Request, Split
-from spotlessnet.core.trained import Trained
+from spotlessnet.core.trained import Trained, buffers_of
 from spotlessnet.methods import OutOfFoldDistillation
 from spotlessnet.methods.out_of_fold import method
 from spotlessnet.methods.out_of_fold.class_bias import suppress_class_bias
@@ -447,3 +448,21 @@ def test_what_it_cannot_do_is_said():
         ):
             OutOfFoldDistillation(max_step_scale=wrong)
     assert isinstance(trained.loss, CrossEntropy)
+
+
+def test_statistics_are_estimated_anew_before_the_step_and_not_after() -> None:
+    torch.manual_seed(0)
+    data = Data.of((torch.randn(40, 4, dtype=float64), torch.arange(40) % 3))
+    network = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3)).double()
+    recipe = Recipe(epochs=5, lr=RATE, batch_size=10, freeze_statistics=False)
+    began = Trained.of(network, recipe=recipe)
+    trained = fit(replace(began, init=began.weights, init_buffers=buffers_of(network)), data)
+    split = Split(data.select(range(6)), data.select(range(6, 40)), validation=data.select(range(20, 40)))
+    folds = train_fold_models(trained, data, folds=2, seed=1)
+    done = OutOfFoldDistillation(fold_models=folds, epochs=3)(trained, split)
+    assert done.buffers is not None
+    assert not torch.equal(done.mean, trained.weights)
+    for name, value in reestimated(trained, split.retain).items():
+        # Estimated at the weights before the step: what the step was taken with is what the network is left with.
+        torch.testing.assert_close(done.buffers[name], value)
+        assert "running" not in name or not torch.equal(value, trained.model.get_buffer(name))

@@ -66,6 +66,8 @@ class OutOfFoldDistillation(Tuning):
     - a label that was wrong is struck out: what is left is what the network makes of the picture itself;
     - other margins become those of held-out rows with the same label, the surest row taking the largest.
 
+    BatchNorm's statistics that training moved are estimated anew from retained rows before the first step, and stay so.
+
     With fold models it says *retrain now* once retained rows are further from what was said of them at first than fold
     models are that never saw them, and where it may take back what an earlier request did. It changes answers. It does
     not follow the path that retraining takes, so it says nothing about traces in the weights, and fold models, which
@@ -201,7 +203,7 @@ class OutOfFoldDistillation(Tuning):
         lesson = self._lesson(trained, split, aside, notes)
         preset = self._preset(lesson, split)
         usual = self._usual(split)
-        # Estimated anew after the step, statistics would take back half of it.
+        # Estimated anew after the step, statistics would take back a part of it.
         ready = with_statistics(trained, split, notes)
         begun = self._begun(ready, lesson, notes)
         goal = lesson.finite(taught=math.isinf(preset.temperature), known=math.isinf(preset.retain_temperature))
