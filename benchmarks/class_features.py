@@ -124,9 +124,9 @@ def rows(world: Small, seed: int) -> Iterator[Row]:
     taught, reached = lessons(world, network, fold, split)
     yield Row("class", "taught", TARGET, seed, reached, unit="AUC")
     seen = {"original": network, "retrained": retrained, "fold model without the class": fold}
-    for name in (*seen, *SHARES):
-        one = seen[name] if isinstance(name, str) else step(world, network, split, taught, name)
-        method = name if isinstance(name, str) else f"features, {name:.0%} of a training's visits"
+    seen |= {f"features, {share:.0%} of a training's visits": step(world, network, split, taught, share)
+             for share in SHARES}  # fmt: skip
+    for method, one in seen.items():
         found = {PROBE: float(LinearProbe()(one, split))}
         for readout, data in ((RETAINED, split.retain), (TEST, others)):
             found[readout] = float((one.predict(data).argmax(dim=1) != data.labels()).double().mean())
