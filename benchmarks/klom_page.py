@@ -34,6 +34,7 @@ from spotlessnet.report.figures import MARKS, PALETTE
 
 # Started as a script, its own folder comes first, not the one that holds it.
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from benchmarks.class_features import table as features_table
 from benchmarks.common import GREY, Flags, Place, grey_style, save
 from benchmarks.klom_margins import joined
 from benchmarks.klom_serve import chosen
@@ -278,6 +279,7 @@ def write_page(page: Path = PAGE) -> None:
         "shards": shards_table(read_rows(RESULTS / "sisa-digits.jsonl")),
         "CIFAR-10 in words": "\n".join([settings, "", *sets]),
         "recipe": klom_words.of_recipe(read_rows(RESULTS / "fleet-speed.jsonl")),
+        "features": features_table(read_rows(RESULTS / "class-features.jsonl")),
         "statistics": statistics_table(read_rows(RESULTS / "statistics-first.jsonl")),
         "usual": usual_table(read_rows(usual)) if usual.exists() else "",
     }
