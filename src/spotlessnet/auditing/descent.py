@@ -55,8 +55,11 @@ def closeness(group: Place, originals: Place) -> Float64[Tensor, "S D"]:
     apart = [[vector_norm(w.to(o) - o, dtype=torch.float64).cpu() for o in originals.weights] for w in group.weights]
     found = [-(torch.stack([torch.stack(one).min() for one in apart]) + LEAST).log()]
     if group.answers is not None and originals.answers is not None:
-        theirs = originals.answers.double().flatten(1)
-        ours, known = (_unit(one - theirs.mean(dim=0)) for one in (group.answers.double().flatten(1), theirs))
+        answers = [one.answers.double().flatten(1) for one in (group, originals) if one.answers is not None]
+        finite = answers[1].isfinite().all(dim=0)  # a class that a network rules out has no margin
+        mine, theirs = (one[:, finite] for one in answers)
+        middle = theirs.mean(dim=0)
+        ours, known = (_unit(one - middle) for one in (mine.where(mine.isfinite(), middle), theirs))
         found.append((ours @ known.T).amax(dim=1))
     return torch.stack(found, dim=1)
 

@@ -153,6 +153,8 @@ class Rules:
 
         - `references`: the last of them are of other seeds than the originals.
         """
+        if not planted:  # every one burst while it was tuned
+            return Check(TUNED, "unclear", *[math.nan] * 4, WOULD_NOT_BE_KNOWN)
         ours, theirs = candidate.traits, [group.traits for group in references]
         assert ours is not None  # as of the planted ones
         known = torch.cat([one for one in theirs if one is not None])
