@@ -7,7 +7,7 @@ import torch
 from scipy import stats
 from torch import Tensor, float64, nn
 
-from spotlessnet.auditing.descent import LEAST, Place, closeness, descent
+from spotlessnet.auditing.descent import LEAST, Place, closeness, descent, kinship
 from spotlessnet.core.trained import Trained
 
 
@@ -27,6 +27,9 @@ def test_closeness_by_hand():
     expected = [[-math.log(5 + LEAST), 1 / math.sqrt(5)], [-math.log(LEAST), 2 / math.sqrt(5)]]
     torch.testing.assert_close(found, torch.tensor(expected, dtype=float64))
     assert closeness(Place(group.weights, None), originals).shape == (2, 1)
+    # Closer to its own than to the other: as far from both; at its own, 10 from the other.
+    expected = [[0.0, -2 / math.sqrt(5)], [-math.log(LEAST / 10), 4 / math.sqrt(5)]]
+    torch.testing.assert_close(kinship(group, originals), torch.tensor(expected, dtype=float64))
 
 
 def test_classes_that_networks_rule_out_say_nothing_of_where_they_lie():

@@ -239,6 +239,16 @@ def test_networks_far_from_all_originals_are_cleared_where_traits_tell_nothing()
     assert "lie near the original ones, and on the whole they resemble" in near.reason
 
 
+def test_networks_that_were_moved_far_but_are_most_like_their_own_original_are_not_cleared():
+    """As after noise and much further training: then none lies nearer than others do."""
+    faint = [drawn(11, 8)]
+    moved = 0.6 * weights(0) + 1.4 * weights(4)
+    found = verdict(drawn(5, 8), faint, at=moved)
+    assert (found.outcome, found.checks[TUNED].state) == ("inconclusive", "unclear")
+    # The very same weights, each given to another original, are nobody's.
+    assert verdict(drawn(5, 8), faint, at=moved.roll(1, dims=0)).outcome == "forgotten"
+
+
 def test_audits_know_which_networks_began_at_their_originals():
     g = torch.Generator().manual_seed(0)
     x = torch.randn(200, 10, generator=g)
