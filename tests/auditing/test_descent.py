@@ -7,7 +7,7 @@ import torch
 from scipy import stats
 from torch import Tensor, float64, nn
 
-from spotlessnet.auditing.descent import LEAST, Place, closeness, descent
+from spotlessnet.auditing.descent import LEAST, Place, closeness, descent, kinship
 from spotlessnet.core.trained import Trained
 
 
@@ -27,6 +27,22 @@ def test_closeness_by_hand():
     expected = [[-math.log(5 + LEAST), 1 / math.sqrt(5)], [-math.log(LEAST), 2 / math.sqrt(5)]]
     torch.testing.assert_close(found, torch.tensor(expected, dtype=float64))
     assert closeness(Place(group.weights, None), originals).shape == (2, 1)
+    # Closer to its own than to the other: as far from both; at its own, 10 from the other.
+    expected = [[0.0, -2 / math.sqrt(5)], [-math.log(LEAST / 10), 4 / math.sqrt(5)]]
+    torch.testing.assert_close(kinship(group, originals), torch.tensor(expected, dtype=float64))
+
+
+def test_classes_that_networks_rule_out_say_nothing_of_where_they_lie():
+    """Their logits are minus infinity, as those of tokens that only fill a vocabulary up."""
+    weights = [torch.zeros(2), torch.ones(2), 3 * torch.ones(2)]
+    answers = drawn(0, 3, 4, 2)
+    found = closeness(Place(weights[2:], answers[2:]), Place(weights[:2], answers[:2]))
+    out = torch.full((3, 4, 1), -torch.inf, dtype=float64)
+    masked = torch.cat([answers, out], dim=2)
+    again = closeness(Place(weights[2:], masked[2:]), Place(weights[:2], masked[:2]))
+    torch.testing.assert_close(again, found)
+    masked[2, 0, 0] = torch.inf  # of one network alone
+    assert closeness(Place(weights[2:], masked[2:]), Place(weights[:2], masked[:2])).isfinite().all()
 
 
 def test_units_in_another_order_are_known_by_their_answers():

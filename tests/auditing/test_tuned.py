@@ -210,6 +210,12 @@ def test_what_a_verdict_says_of_tuned_networks():
     assert known.checks.get(TUNED) is None
 
 
+def test_where_all_networks_burst_while_they_were_tuned_nobody_is_cleared():
+    found = verdict(drawn(5, 8), [])
+    assert (found.outcome, found.checks[TUNED].state) == ("inconclusive", "unclear")
+    assert "could not be told from retrained ones" in found.reason
+
+
 def test_networks_far_from_all_originals_are_cleared_where_traits_tell_nothing():
     faint, far = [drawn(11, 8)], [drawn(10, 8, 4.0)]
     other_seeds = verdict(drawn(5, 8), faint, at=weights(4))
@@ -231,6 +237,16 @@ def test_networks_far_from_all_originals_are_cleared_where_traits_tell_nothing()
     near = verdict(by_chance, far, at=weights(0) + 0.3 * weights(4))
     assert near.outcome == "inconclusive"
     assert "lie near the original ones, and on the whole they resemble" in near.reason
+
+
+def test_networks_that_were_moved_far_but_are_most_like_their_own_original_are_not_cleared():
+    """As after noise and much further training: then none lies nearer than others do."""
+    faint = [drawn(11, 8)]
+    moved = 0.6 * weights(0) + 1.4 * weights(4)
+    found = verdict(drawn(5, 8), faint, at=moved)
+    assert (found.outcome, found.checks[TUNED].state) == ("inconclusive", "unclear")
+    # The very same weights, each given to another original, are nobody's.
+    assert verdict(drawn(5, 8), faint, at=moved.roll(1, dims=0)).outcome == "forgotten"
 
 
 def test_audits_know_which_networks_began_at_their_originals():
@@ -279,6 +295,31 @@ def test_training_on_does_not_burst_far_from_the_teacher(trainings):
     ways = tuned_networks(trainings.original, loud, split)
     assert len(ways) == 2
     assert all(float((a.weights - b.weights).norm()) < 1e3 for a, b in zip(ways[1], trainings.original, strict=True))
+
+
+class Recurrent(nn.Module):
+    """Its layer knows no batches of weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read, self.head = nn.GRU(2, 4, batch_first=True), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.read(x.unflatten(1, (-1, 2)))[0][:, -1])
+
+
+def test_recurrent_networks_are_tuned_too(monkeypatch):
+    monkeypatch.setattr("spotlessnet.auditing.tuned.STEPS", 20)
+    monkeypatch.setattr("spotlessnet.auditing.tuned.FURTHER", 5)
+    data = Data.of((drawn(0, 20)[:, :6].float(), torch.arange(20) % 3))
+    split = Split(data.select(range(4)), data.select(range(4, 20)))
+    networks = []
+    for seed in range(4):
+        torch.manual_seed(seed)
+        networks.append(Trained.of(Recurrent(), recipe=Recipe(epochs=1, lr=0.05, batch_size=8)))
+    held, going_on = tuned_networks(networks[:2], networks[2:], split)
+    assert len(going_on) == 2
+    assert apart(held, networks[2:], split.forget) < 0.5 * apart(networks[:2], networks[2:], split.forget)
 
 
 def test_nothing_is_tuned_where_a_verdict_needs_none():

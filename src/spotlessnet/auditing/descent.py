@@ -52,13 +52,35 @@ def closeness(group: Place, originals: Place) -> Float64[Tensor, "S D"]:
     And the highest correlation of its answers with an original's, less what originals answer in the mean. Units can be
     permuted until weights lie anywhere; answers stay.
     """
-    apart = [[vector_norm(w.to(o) - o, dtype=torch.float64).cpu() for o in originals.weights] for w in group.weights]
-    found = [-(torch.stack([torch.stack(one).min() for one in apart]) + LEAST).log()]
-    if group.answers is not None and originals.answers is not None:
-        theirs = originals.answers.double().flatten(1)
-        ours, known = (_unit(one - theirs.mean(dim=0)) for one in (group.answers.double().flatten(1), theirs))
-        found.append((ours @ known.T).amax(dim=1))
+    return torch.stack([one.amax(dim=1) for one in _nearness(group, originals)], dim=1)
+
+
+def kinship(group: Place, originals: Place) -> Float64[Tensor, "S D"]:
+    """How much closer each network lies to its own original, the one of its number, than to all others in the mean.
+
+    Networks that were moved far lie close to none, but may still be most like their own. Other recipes, which end
+    nearer to all or further from all, change nothing.
+    """
+    found = []
+    for one in _nearness(group, originals):
+        S, R = one.shape
+        own = one[torch.arange(S), torch.arange(S) % R]
+        found.append(own - (one.sum(dim=1) - own) / max(1, R - 1))
     return torch.stack(found, dim=1)
+
+
+def _nearness(group: Place, originals: Place) -> list[Float64[Tensor, "S R"]]:
+    """Of each network to each original: by weights, and by answers where there are any."""
+    apart = [[vector_norm(w.to(o) - o, dtype=torch.float64).cpu() for o in originals.weights] for w in group.weights]
+    found = [-(torch.stack([torch.stack(one) for one in apart]) + LEAST).log()]
+    if group.answers is not None and originals.answers is not None:
+        answers = [one.answers.double().flatten(1) for one in (group, originals) if one.answers is not None]
+        finite = answers[1].isfinite().all(dim=0)  # a class that a network rules out has no margin
+        mine, theirs = (one[:, finite] for one in answers)
+        middle = theirs.mean(dim=0)
+        ours, known = (_unit(one - middle) for one in (mine.where(mine.isfinite(), middle), theirs))
+        found.append(ours @ known.T)
+    return found
 
 
 def descent(

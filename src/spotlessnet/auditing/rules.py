@@ -1,15 +1,16 @@
 """The rules by which groups of networks are judged, and their levels: the same with a bank and without."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import torch
+from jaxtyping import Float64
 from torch import Tensor
 
 from spotlessnet.auditing.beside import Beside
-from spotlessnet.auditing.descent import closeness, descent
+from spotlessnet.auditing.descent import Place, closeness, descent, kinship
 from spotlessnet.auditing.evidence import Evidence, joined
 from spotlessnet.auditing.exchanging import StandingOut, exchangeable, standing_out
 from spotlessnet.auditing.likeness import Likeness, resemblance
@@ -78,7 +79,8 @@ class Rules:
       twice what is needed, so that one chance in twenty is left.
     - `descent_doubt`, `descent_noticed`: the same of how close networks lie to the originals, which is far easier to
       see, so less doubt is left. Those that lie apart are cleared where the audit could not tell its own tuned ones
-      otherwise. Those that lie near can have been tuned, and need more than `near_doubt` instead of `tuned_doubt`.
+      otherwise, unless they lie closer to their own original than to the others (`tuned_doubt`). Those that lie near
+      can have been tuned, and need more than `near_doubt` instead of `tuned_doubt`.
     - `permutations`, `seed`: of the shuffles.
     - `looks`: how often the networks that there are will be looked at, at most, with more of them each time. Each look
       has its share of every level (Bonferroni), so that stopping at the first verdict means no more errors.
@@ -153,13 +155,17 @@ class Rules:
 
         - `references`: the last of them are of other seeds than the originals.
         """
+        if not planted:  # every one burst while it was tuned
+            return Check(TUNED, "unclear", math.nan, math.nan, math.nan, math.nan, WOULD_NOT_BE_KNOWN)
         ours, theirs = candidate.traits, [group.traits for group in references]
         assert ours is not None  # as of the planted ones
         known = torch.cat([one for one in theirs if one is not None])
         found = resemblance([one.traits for one in planted], ours, known, **self.shuffles)
         kin = self.descended(original, candidate, references[-1], planted)
         is_near = kin is not None and kin.p <= self.descent_doubt
-        is_apart = kin is not None and not is_near and min(kin.noticed) >= self.descent_noticed
+        own = self.descended(original, candidate, references[-1], planted, by=kinship)
+        is_own = own is not None and own.p <= self.tuned_doubt
+        is_apart = kin is not None and not (is_near or is_own) and min(kin.noticed) >= self.descent_noticed
         is_faint = min(found.noticed) < self.tuned_noticed
         is_blind = is_faint and not is_apart
         doubt = self.near_doubt if is_near else self.tuned_doubt
@@ -171,13 +177,23 @@ class Rules:
         return Check(TUNED, state, found.p, math.nan, math.nan, math.nan, note)
 
     def descended(
-        self, original: Evidence, candidate: Evidence, others: Evidence, planted: Sequence[Tuned]
+        self,
+        original: Evidence,
+        candidate: Evidence,
+        others: Evidence,
+        planted: Sequence[Tuned],
+        by: Callable[[Place, Place], Float64[Tensor, "S D"]] = closeness,
     ) -> Likeness | None:
-        """Whether candidates are closer to originals than networks of other seeds; nothing where none are at hand."""
+        """Whether candidates are closer to originals than networks of other seeds; nothing where none are at hand.
+
+        **Arguments:**
+
+        - `by`: how close, to any original or to their own.
+        """
         if original.place is None or candidate.place is None or others.place is None:
             return None
         places = (candidate.place, others.place, *(one.place for one in planted))
-        ours, theirs, *tuned = (closeness(one, original.place) for one in places)
+        ours, theirs, *tuned = (by(one, original.place) for one in places)
         return descent(tuned, ours, theirs, **self.shuffles)
 
     @property

@@ -68,8 +68,8 @@ FEW_REFERENCES = (
 )
 ASKED_WHETHER_TUNED = (
     "Networks that were tuned to look retrained are known where they resemble those that the audit tuned itself, in "
-    "two ways, or lie near the originals that it gave to the method: one that was tuned otherwise, or from an original "
-    "that the method trained itself, with this in mind, can pass."
+    "two ways, or lie near the originals that it gave to the method: one that was tuned otherwise, from an "
+    "original that the method trained itself, or far away from the one that it was given, with this in mind, can pass."
 )
 STOOD_STILL = "BatchNorm statistics were not moved by training, so they carry nothing of the rows."
 STATISTICS = (

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
-from torch.func import vmap
 from torch.nn.functional import cosine_similarity
 
 from spotlessnet.auditing.asking import TOGETHER
@@ -22,7 +21,7 @@ from spotlessnet.core.data import Batch, Data, evenly
 from spotlessnet.core.recipe import Recipe
 from spotlessnet.core.split import Split
 from spotlessnet.core.trained import Trained, running_norms
-from spotlessnet.operators.rows import attention_spelled_out
+from spotlessnet.operators.rows import attention_spelled_out, by_row
 from spotlessnet.readouts.matched_controls import Unseen
 from spotlessnet.readouts.mean_loss import mean_loss
 from spotlessnet.training.optimiser import Optimiser
@@ -206,5 +205,4 @@ def _answers(network: Trained, weights: Float[Tensor, "S P"], batch: Batch) -> F
     if len(weights) == 1:  # without what `vmap` asks of a network
         return network.outputs(batch.x, weights[0]).unsqueeze(0)
     with attention_spelled_out():
-        found: Tensor = vmap(lambda w: network.outputs(batch.x, w))(weights)
-    return found
+        return by_row(lambda w: network.outputs(batch.x, w), weights)
