@@ -167,8 +167,8 @@ PLANTED = (
     Planted(
         "close to the furthest original instead of the nearest",
         "auditing/descent.py",
-        "torch.stack(one).min() for one in apart",
-        "torch.stack(one).max() for one in apart",
+        "return torch.stack([one.amax(dim=1) for one in _nearness(group, originals)], dim=1)",
+        "return torch.stack([one.amin(dim=1) for one in _nearness(group, originals)], dim=1)",
         "auditing/test_descent.py::test_closeness_by_hand",
     ),
     Planted(
