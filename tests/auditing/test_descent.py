@@ -7,7 +7,7 @@ import torch
 from scipy import stats
 from torch import Tensor, float64, nn
 
-from spotlessnet.auditing.descent import LEAST, Place, closeness, descent, kinship
+from spotlessnet.auditing.descent import LEAST, Place, closeness, kinship, near_originals
 from spotlessnet.core.trained import Trained
 
 
@@ -74,11 +74,11 @@ def test_p_values_hold_and_networks_close_by_are_noticed(number):
     for s in range(100):
         others, tuned = drawn(4 * s, 8, 2), drawn(4 * s + 1, 8, 2)
         tuned[:, number] += 10
-        honest = descent([tuned, tuned], drawn(4 * s + 2, 8, 2), others, permutations=199, seed=s)
+        honest = near_originals([tuned, tuned], drawn(4 * s + 2, 8, 2), others, permutations=199, seed=s)
         found.append(honest.p)
         close = drawn(4 * s + 3, 8, 2)
         close[:, number] += 5
-        known.append(descent([tuned], close, others, permutations=199, seed=s).p)
+        known.append(near_originals([tuned], close, others, permutations=199, seed=s).p)
         assert min(honest.noticed) > 8
     assert stats.kstest(found, "uniform").pvalue > 0.001
     assert max(known) <= 0.01
@@ -87,7 +87,7 @@ def test_p_values_hold_and_networks_close_by_are_noticed(number):
 def test_what_is_noticed_is_the_t_of_networks_like_the_tuned_ones():
     tuned, others = drawn(0, 8, 1) + 2.0, drawn(1, 8, 1)
     t = stats.ttest_ind(tuned[:, 0].numpy(), others[:, 0].numpy()).statistic
-    assert descent([tuned], drawn(2, 8, 1), others, permutations=9).noticed == pytest.approx((float(t),))
+    assert near_originals([tuned], drawn(2, 8, 1), others, permutations=9).noticed == pytest.approx((float(t),))
 
 
 def test_places_are_selected_and_joined():

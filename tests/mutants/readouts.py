@@ -174,14 +174,14 @@ PLANTED = (
     Planted(
         "networks that lie apart are not cleared",
         "auditing/rules.py",
-        "is_blind = is_faint and not is_apart",
+        "is_blind = is_faint and not (self.clears_apart and is_apart)",
         "is_blind = is_faint",
         "auditing/test_tuned.py::test_networks_far_from_all_originals_are_cleared_where_traits_tell_nothing",
     ),
     Planted(
         "an audit that would not know tuned networks says nothing of it",
         "auditing/rules.py",
-        "is_blind = is_faint and not is_apart",
+        "is_blind = is_faint and not (self.clears_apart and is_apart)",
         "is_blind = False",
         "auditing/test_tuned.py::test_what_a_verdict_says_of_tuned_networks",
     ),

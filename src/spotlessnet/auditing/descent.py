@@ -83,7 +83,7 @@ def _nearness(group: Place, originals: Place) -> list[Float64[Tensor, "S R"]]:
     return found
 
 
-def descent(
+def near_originals(
     planted: Sequence[Float64[Tensor, "m D"]],
     candidates: Float64[Tensor, "S D"],
     others: Float64[Tensor, "n D"],

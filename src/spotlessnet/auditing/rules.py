@@ -10,7 +10,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from spotlessnet.auditing.beside import Beside
-from spotlessnet.auditing.descent import Place, closeness, descent, kinship
+from spotlessnet.auditing.descent import Place, closeness, kinship, near_originals
 from spotlessnet.auditing.evidence import Evidence, joined
 from spotlessnet.auditing.exchanging import StandingOut, exchangeable, standing_out
 from spotlessnet.auditing.likeness import Likeness, resemblance
@@ -78,9 +78,11 @@ class Rules:
       forgotten; nor is it where the audit's own tuned networks would not have reached a t of `tuned_noticed`, which is
       twice what is needed, so that one chance in twenty is left.
     - `descent_doubt`, `descent_noticed`: the same of how close networks lie to the originals, which is far easier to
-      see, so less doubt is left. Those that lie apart are cleared where the audit could not tell its own tuned ones
-      otherwise, unless they lie closer to their own original than to the others (`tuned_doubt`). Those that lie near
-      can have been tuned, and need more than `near_doubt` instead of `tuned_doubt`.
+      see, so less doubt is left. Those that lie near can have been tuned, and need more than `near_doubt` instead of
+      `tuned_doubt`.
+    - `clears_apart`: whether those that lie apart are cleared where the audit could not tell its own tuned ones
+      otherwise, unless they lie closer to their own original than to the others (`tuned_doubt`). More retrained
+      networks of unknown origin are then called forgotten, and so are some that were tuned and then moved far away.
     - `permutations`, `seed`: of the shuffles.
     - `looks`: how often the networks that there are will be looked at, at most, with more of them each time. Each look
       has its share of every level (Bonferroni), so that stopping at the first verdict means no more errors.
@@ -101,6 +103,7 @@ class Rules:
     descent_doubt: float = 0.01
     descent_noticed: float = 5.0
     near_doubt: float = 0.25
+    clears_apart: bool = False
     permutations: int = 1999
     seed: int = 0
     looks: int = 1
@@ -148,8 +151,8 @@ class Rules:
         """Whether candidates resemble originals that were tuned to look retrained, by the traits of those.
 
         It accuses nobody, for another training may lead the same way; but nothing is then called forgotten. Traits tell
-        of any original; where they tell too little, networks that lie apart from those of the audit are cleared, and
-        of those that lie near more is asked.
+        of any original; of networks that lie near those of the audit more is asked. Where traits tell too little, those
+        that lie apart are cleared if that is wished (`clears_apart`).
 
         **Arguments:**
 
@@ -167,7 +170,7 @@ class Rules:
         is_own = own is not None and own.p <= self.tuned_doubt
         is_apart = kin is not None and not (is_near or is_own) and min(kin.noticed) >= self.descent_noticed
         is_faint = min(found.noticed) < self.tuned_noticed
-        is_blind = is_faint and not is_apart
+        is_blind = is_faint and not (self.clears_apart and is_apart)
         doubt = self.near_doubt if is_near else self.tuned_doubt
         state: State = "unclear" if is_blind or found.p <= doubt else "same"
         reached = ", ".join(f"{one:.2g}" for one in found.noticed)
@@ -194,7 +197,7 @@ class Rules:
             return None
         places = (candidate.place, others.place, *(one.place for one in planted))
         ours, theirs, *tuned = (by(one, original.place) for one in places)
-        return descent(tuned, ours, theirs, **self.shuffles)
+        return near_originals(tuned, ours, theirs, **self.shuffles)
 
     @property
     def shuffles(self) -> dict[str, int]:

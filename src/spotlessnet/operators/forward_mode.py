@@ -5,7 +5,7 @@ GPU that takes most of a product's time. Three layers have formulas with few ope
 standardisation and of softmax are symmetric, so what leads back through them, one fused operation, leads forward too.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -119,7 +119,7 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | N
 
 
 def _layer_norm(
-    x: Tensor, shape: list[int], weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+    x: Tensor, shape: Sequence[int], weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
 ) -> Tensor | None:
     wide = _formats(x)[1]
     if weight is None or bias is None or {weight.dtype, bias.dtype} != {wide}:

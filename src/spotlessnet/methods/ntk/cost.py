@@ -58,11 +58,12 @@ def products_tried(method: NTK, trained: Trained, split: Split, solver: CG) -> l
     small = miniature(trained, split)
     n, k = len(small.retain), len(small.forget)
     fixed = 0.0 if method.damping == "auto" else float(method.damping)
-    trial = replace(method, solver=replace(solver, max_iterations=min(solver.max_iterations, TRIAL)))
+    few = replace(solver, max_iterations=min(solver.max_iterations, TRIAL))
     output = "softmax" if method.output == "exact" else method.output
-    linear = trial.linearisation(trained, output=output, damping=fixed)
+    linear = replace(method.linearisation(trained, output=output, damping=fixed), solver=few)
     if method.variant == "published":
-        linear = trial.linearisation(trained, output="identity", damping=0.0, linearised="end")
+        linear = method.linearisation(trained, output="identity", damping=0.0, linearised="end")
+        linear = replace(linear, solver=few)
         for data in (small.retain, small.whole):
             linear.solve(data, linear.slope(data))
     elif method.residual == "solve":
@@ -72,7 +73,7 @@ def products_tried(method: NTK, trained: Trained, split: Split, solver: CG) -> l
         g_f, g_r = linear.slope(small.forget), linear.slope(small.retain)
         b = removal_gradient(g_f, g_f + g_r, k, n + k)
         if method.is_trusted:
-            trial.trusted(trained, small, b, linear, Notes())
+            method.trusted(trained, small, b, linear, Notes())
         else:
             linear.response(small.retain, b)
         if method.trapezium:
