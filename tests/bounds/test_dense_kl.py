@@ -148,7 +148,9 @@ def test_variances_of_very_different_size_never_read_too_low(order, where):
         assert not turned.is_bound or turned.nats >= truth * (1 - 1e-2)
 
 
-@given(seeds, st.integers(10, 15))
+# Entries of a product of three such matrices are rounded by up to 3 eps = 7e-16, so of an eigenvalue of 1e-15 the
+# stored matrix hardly tells whether it is there: 14 is the last order at which it does.
+@given(seeds, st.integers(10, 14))
 @settings(max_examples=60, deadline=None)
 def test_noise_that_rounding_alone_makes_is_no_bound(seed, order):
     """Some nats were read, and called a bound, where the scrubbed side is certain and the other one hardly is not."""
